@@ -172,7 +172,7 @@ func (b *Blocking) run(n *NetConn) {
 // work calls functions as long as some wait. Server.calls counts the connections whose
 // functions are called, or wait.
 func (b *Blocking) work(n *NetConn) {
-	engine.Outlive(func() {
+	engine.SurviveGoexit(func() {
 		for {
 			if next := n; next != nil {
 				n = nil // first: the function may call runtime.Goexit
@@ -216,7 +216,7 @@ func (b *Blocking) call(n *NetConn) {
 			if v == nil {
 				v = engine.ErrGoexit
 			}
-			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
+			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
 		posted := what != callEnd && n.ask(func(c *Conn) { b.back(c, n, err) }, func() { b.release(n) })
@@ -263,7 +263,7 @@ func (b *Blocking) back(c *Conn, n *NetConn, err error) {
 		c.CloseWith(ErrMessageTooLong)
 	default:
 		c.Release()
-		c.core().Duplex(false)
+		c.core().SetIndependentDirections(false)
 		if !keep {
 			c.SetValue(nil)
 		}

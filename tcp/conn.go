@@ -25,7 +25,7 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // inCall says whether a call for the connection is under way, for methods that can't answer
 // ErrOutsideCall: then it is logged.
 func (c *Conn) inCall(method string) bool {
-	if c.core().Called() {
+	if c.core().InHandlerCall() {
 		return true
 	}
 	s := c.Server()
@@ -50,7 +50,7 @@ func (c *Conn) inCall(method string) bool {
 // fails with ErrSlowConsumer, for which the connection is closed, or with ErrFull. Check
 // Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().Write(p)
@@ -61,7 +61,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // size. Together 16 KiB or more are sent at once, in one call, if there are fewer than 64;
 // net.Buffers are pieces, too: c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().Writev(pieces...)
@@ -69,7 +69,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 
 // WriteString is Write for a string. What Write is given escapes to the heap, a string does not.
 func (c *Conn) WriteString(s string) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().WriteString(s)
@@ -80,7 +80,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 // Limits.CloseTimeout for the output and Limits.Linger for the peer's end. Further calls do
 // nothing. It fails with ErrOutsideCall.
 func (c *Conn) Close() error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	c.core().CloseWith(nil)
@@ -96,30 +96,30 @@ func (c *Conn) CloseWith(why error) {
 
 // Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1.
 // It is 0 in the goroutine model, which has no loops.
-func (c *Conn) Loop() int { return c.core().Owner() }
+func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending is the number of bytes that were written and not sent yet, with those of
 // files (SendFile). In Closed it is the number of those that were dropped. What the kernel has
 // taken counts as sent.
-func (c *Conn) Pending() int { return c.core().Pending() }
+func (c *Conn) Pending() int { return c.core().UnsentBytes() }
 
 // Dropped is how many messages the connection has not got because its peer reads too
 // slowly: writes and broadcasts under SlowConsumer DropMessage that its output had no
 // room for, and values of Group.Publish that newer ones have replaced.
-func (c *Conn) Dropped() int64 { return c.core().Missed() }
+func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
 // Paused says whether the connection takes no more input for now, because it owes its peer
 // more than Limits.HighWater bytes and has not come down to Limits.LowWater since, or because
 // it is closing. A handler that still has input to use returns then and leaves the rest: it
 // comes again when output has been sent.
-func (c *Conn) Paused() bool { return c.core().Paused() }
+func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends our direction when everything has been sent, what Refs have sent by
 // then included: the peer reads the end, and may go on sending. Later writes fail with
 // ErrClosed, and what Refs send later is dropped and counted in Stats.Dropped. The
 // connection closes when the peer has ended, too. It fails with ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	c.core().CloseWrite()
@@ -133,14 +133,14 @@ func (c *Conn) CloseWrite() error {
 // it from elsewhere. In a relay, and before one, neither of the two does anything.
 func (c *Conn) Pause() {
 	if c.inCall("Pause") {
-		c.core().Listen(false)
+		c.core().SetReading(false)
 	}
 }
 
 // Resume ends what Pause has begun.
 func (c *Conn) Resume() {
 	if c.inCall("Resume") {
-		c.core().Listen(true)
+		c.core().SetReading(true)
 	}
 }
 
@@ -199,7 +199,7 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // found later closes the connection for that reason: ErrBadUse where to is relayed with
 // another one, is given up, or has ended its direction, and ErrClosed where it has closed.
 func (c *Conn) Relay(to Ref) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	return c.core().Relay(to.r)

@@ -15,8 +15,8 @@ import (
 // orders are what an operator may order of a server that runs. An engine obeys
 // them, and with worker processes a relay passes them on to all.
 type orders interface {
-	Hold(on bool) error
-	Expel(peer netip.AddrPort) error
+	PauseAccept(on bool) error
+	ClosePeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting has the server accept no more connections: its listener stays, and
@@ -41,7 +41,7 @@ func (s *Server) hold(on bool) error {
 		return err
 	}
 	s.paused.Store(on)
-	return named(to.Hold(on))
+	return named(to.PauseAccept(on))
 }
 
 // CloseConns closes the connections from a remote address and port: mostly one, or none,
@@ -64,7 +64,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return named(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return named(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
 // obedient returns what obeys orders, or an error if the server has not started.

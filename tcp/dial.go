@@ -62,10 +62,10 @@ func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 // Dial is Server.Dial, on this connection's event loop if that has room: what the two
 // connections have to do with each other costs least then. See Relay.
 func (c *Conn) Dial(d Dial) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
-	return c.Server().dial(d, c.core().Owner()+1)
+	return c.Server().dial(d, c.core().LoopIndex()+1)
 }
 
 // Server is the server that the connection belongs to.
@@ -82,11 +82,11 @@ func (s *Server) dial(d Dial, loop int) error {
 	if d.Timeout < 0 || d.Timeout > maxDialTime {
 		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTime, maxDialTime)
 	}
-	order := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTime), Loop: loop, Source: d.Source}
+	order := engine.DialRequest{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTime), Loop: loop, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
-		order.Path, order.Owned = d.Addr, s.dialled(d, "")
+		order.Path, order.Handler = d.Addr, s.dialled(d, "")
 		return s.order(e, order)
 	default:
 		return badConfig("Dial.Network is %q; expected tcp or unix", d.Network)
@@ -99,7 +99,7 @@ func (s *Server) dial(d Dial, loop int) error {
 	if err != nil || port == 0 {
 		return badConfig("Dial.Addr is %q; expected a port of 1 to 65535", d.Addr)
 	}
-	order.Owned = s.dialled(d, host)
+	order.Handler = s.dialled(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		order.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 		return s.order(e, order)
@@ -113,12 +113,12 @@ func (s *Server) dial(d Dial, loop int) error {
 			err = s.order(e, order)
 		}
 		if err != nil {
-			order.Owned.DialFailed(err)
+			order.Handler.DialFailed(err)
 		}
 	})
 }
 
-func (s *Server) order(e engine.Engine, order engine.Dial) error {
+func (s *Server) order(e engine.Engine, order engine.DialRequest) error {
 	if order.Path == "" && order.Source.IsValid() && order.Source.Unmap().Is4() != order.Target.Addr().Is4() {
 		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", order.Source, order.Target.Addr())
 	}
@@ -126,7 +126,7 @@ func (s *Server) order(e engine.Engine, order engine.Dial) error {
 }
 
 // dialled makes what the engine calls for a connection.
-func (s *Server) dialled(d Dial, host string) engine.Owned {
+func (s *Server) dialled(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{owned: owned{adapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
 		return o
@@ -185,13 +185,13 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	if o.layers == nil {
 		return nil
 	}
-	return o.layers.First(c)
+	return o.layers.NewFirstLayer(c)
 }
 
 // Opened leaves only what an open connection needs.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.owned
-	c.SetOwned(&open)
+	c.SetConnHandler(&open)
 	open.Opened(c)
 }
 
@@ -206,13 +206,13 @@ func (o *pendingDial) DialFailed(err error) {
 // hand leaves unused comes again. It fails with ErrBadUse where h is nil, or made of nil
 // such as Lines(nil), and with ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	if err := checkHandler("the Handler of SetHandler", h); err != nil {
 		return &kindError{err, ErrBadUse}
 	}
-	c.core().SetOwned(&owned{adapter{h}, c.Value()})
+	c.core().SetConnHandler(&owned{adapter{h}, c.Value()})
 	return nil
 }
 

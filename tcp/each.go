@@ -25,7 +25,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	if err != nil {
 		return err
 	}
-	v, ok := e.(engine.Visitor)
+	v, ok := e.(engine.ConnVisitor)
 	if !ok {
 		return ErrServerClosed
 	}
@@ -37,9 +37,9 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 			close(ended)
 		}
 	}
-	err = v.Visit(&engine.Shared{
-		Do:   func(c *engine.Conn) { defer less(); f((*Conn)(c)) },
-		Lost: less,
+	err = v.VisitConns(&engine.Shared{
+		Do:     func(c *engine.Conn) { defer less(); f((*Conn)(c)) },
+		OnLost: less,
 	}, func() { left.Add(1) }, func(full int) { missed = full; less() })
 	if err != nil {
 		return named(err)

@@ -41,7 +41,7 @@ func (s *Server) addEntry(cfg *engine.Config, l Limits) {
 		Allow: s.Allow, Deny: s.Deny,
 	}
 	if s.Refuse != nil {
-		cfg.Refuse = func(peer netip.AddrPort, why error) []byte { return s.Refuse(netAddr(peer), why) }
+		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte { return s.Refuse(netAddr(peer), why) }
 	}
 }
 

@@ -33,7 +33,7 @@ import (
 // Like all methods it does not wait for the peer; but on an event loop, whoever waits for
 // a disk that is slow, here or while the file is sent, holds up the loop.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	return c.core().SendFile(f, offset, n)

@@ -150,7 +150,7 @@ func (f *framer) receive(c *Conn, in []byte, shed error) (used int) {
 // receiveLines searches each byte once: what was refused before has been
 // searched in vain.
 func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
-	seen, messages := c.core().Refused(), 0
+	seen, messages := c.core().RefusedBytes(), 0
 	for !c.Paused() {
 		rest := in[used:]
 		i := bytes.IndexByte(rest[seen:], '\n')
@@ -160,7 +160,7 @@ func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
 		i += seen
 		seen = 0
 		if i+1 > c.core().MaxMessage() {
-			c.core().TooLong(uint64(i + 1))
+			c.core().CloseTooLong(uint64(i + 1))
 			break
 		}
 		f.give(c, trimCR(rest[:i:i]), shed)
@@ -186,7 +186,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int)
 		advance, token, err := f.split(data[used:], atEOF)
 		if n, ok := err.(needs); ok {
 			if n > needs(c.core().MaxMessage()) {
-				c.core().TooLong(uint64(n))
+				c.core().CloseTooLong(uint64(n))
 			}
 			return used
 		}
@@ -228,7 +228,7 @@ func check(c *Conn, advance, most int, err error) error {
 	case advance > most:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
-		c.core().TooLong(uint64(advance))
+		c.core().CloseTooLong(uint64(advance))
 		return ErrMessageTooLong
 	}
 	return nil

@@ -53,4 +53,4 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // Publish says for how many p is on its way, and for how many it is not, because there
 // was no room for mail (ErrFull) or p is larger than Limits.MaxUnsent; these may have
 // got an older value and get a newer one. It waits as Broadcast does.
-func (g *Group) Publish(p []byte) (sent, full int) { return g.g.Publish(p) }
+func (g *Group) Publish(p []byte) (sent, full int) { return g.g.SendLatest(p) }

@@ -303,7 +303,7 @@ var (
 	// ErrOverloaded is what a ShedHandler gets: no worker has time for a connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
 	// ErrClosedByOperator is the reason of connections that Server.CloseConns has closed.
-	ErrClosedByOperator = engine.ErrExpelled
+	ErrClosedByOperator = engine.ErrClosedByOperator
 	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed
 	// before it had ended.
 	ErrWorkersClosed = engine.ErrPoolClosed

@@ -73,13 +73,13 @@ func (h Heartbeat) engine(all Handler) engine.Heartbeat {
 	}
 	send := func(c *engine.Conn) {
 		handler := all
-		if o, ok := c.Owned().(interface{ handler() Handler }); ok {
+		if o, ok := c.ConnHandler().(interface{ handler() Handler }); ok {
 			handler = o.handler()
 		}
 		switch own, ok := extension[HeartbeatHandler](handler); {
 		case ok:
 			if !own.Heartbeat((*Conn)(c)) {
-				c.ExpectNoAnswer()
+				c.ResetHeartbeat()
 			}
 		case h.Send != nil:
 			h.Send((*Conn)(c))

@@ -78,7 +78,7 @@ func newNetConn(c *Conn) *NetConn {
 // attach has the connection kept open, and read from, for n.
 func (n *NetConn) attach(c *Conn) {
 	c.Retain()
-	c.core().Duplex(true)
+	c.core().SetIndependentDirections(true)
 }
 
 // What the connection's owner calls.
@@ -327,7 +327,7 @@ func (n *NetConn) CloseWrite() error {
 // where it answers false, because the connection closes.
 func (n *NetConn) ask(f func(*Conn), lost func()) (posted bool) {
 	for {
-		err := n.ref.r.DoElse(func(c *engine.Conn) { f((*Conn)(c)) }, lost)
+		err := n.ref.r.DoOrElse(func(c *engine.Conn) { f((*Conn)(c)) }, lost)
 		if !errors.Is(err, ErrFull) {
 			return err == nil
 		}

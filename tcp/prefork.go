@@ -160,13 +160,13 @@ func (s *Server) work(ctx context.Context, where []Listener) error {
 	for i, sockets := range all {
 		cfg.Listeners[i].Sockets = sockets
 	}
-	cfg.Held = w.Held
+	cfg.StartPaused = w.Held
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
 	e, err := s.start(cfg, where)
 	if err != nil {
-		engine.CloseAll(slices.Concat(all...))
+		engine.CloseListeners(slices.Concat(all...))
 		return err
 	}
 	defer s.endWorkers()

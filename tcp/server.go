@@ -330,7 +330,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		if len(where) == 0 {
 			s.Listening(nil)
 		}
-		for _, l := range e.Listening() {
+		for _, l := range e.ListenerStats() {
 			s.Listening(l.Addr)
 		}
 	}
@@ -380,14 +380,14 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Owner, cfg.Held = s, cfg.Held || s.predecessor != nil
+	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
 	if h, ok := extension[StartHandler](s.Handler); ok {
 		h.Starting(s)
 	}
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits, where)
-	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
+	if cfg.Loops, cfg.MaxConnsPerShard, err = s.loops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
 	e, model, err := s.launch(model, cfg)
@@ -396,7 +396,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has said it
-	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
+	if _, passed := models.BestAvailable(); s.auto() && passed != nil && !worker {
 		s.chose(model, passed)
 	}
 	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
@@ -420,7 +420,7 @@ func (s *Server) launch(m engine.Model, cfg engine.Config) (engine.Engine, engin
 	if err := s.addWorkers(&cfg); err != nil {
 		return nil, m, err
 	}
-	e, m, why, err := models.Start(m, !s.auto(), cfg)
+	e, m, why, err := models.StartWithFallback(m, !s.auto(), cfg)
 	if why != nil {
 		s.chose(m, why)
 	}
@@ -463,14 +463,14 @@ func (s *Server) addHandler(cfg *engine.Config) {
 // addWorkers tells the engine which pool runs the handler, and makes Auto's.
 func (s *Server) addWorkers(cfg *engine.Config) (err error) {
 	use := s.Workers
-	if cfg.Auto = s.auto() && use == nil; cfg.Auto {
+	if cfg.AutoWorkers = s.auto() && use == nil; cfg.AutoWorkers {
 		if s.own, err = pool.New(autoPool); err != nil {
 			return fmt.Errorf("myriad: %w", err)
 		}
 		use = s.own
 	}
 	if use != nil {
-		cfg.Pool = workers.Of(use)
+		cfg.Pool = workers.NewEnginePool(use)
 	}
 	return nil
 }
@@ -533,7 +533,7 @@ func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) 
 		loops = defaultLoops()
 	}
 	most := maxLoops
-	if !m.Loops {
+	if !m.HasLoops {
 		most = 0
 	}
 	need, shard, err := sock.Shards(conns, loops, most)

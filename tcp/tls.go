@@ -14,7 +14,7 @@ import (
 
 // TLS is what the handshake has agreed on: version, cipher, protocol, server
 // name, client certificates. It is nil for a connection without TLS.
-func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
+func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 
 // StartTLS encrypts a connection that is in clear, for protocols in which that is agreed
 // on first (STARTTLS of SMTP, IMAP, LDAP, PostgreSQL's SSLRequest): the handshake begins
@@ -37,17 +37,17 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 // waits to be sent (SendFile), and with ErrClosed when it is closing.
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
-	case !c.core().Called():
+	case !c.core().InHandlerCall():
 		return ErrOutsideCall
 	case cfg == nil:
 		return badConfig("StartTLS with a nil tls.Config; expected one")
-	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
+	case c.core().IsDialled() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
 		return badConfig("StartTLS of a connection that was dialled: tls.Config.ServerName is empty; expected whom to verify")
-	case !c.core().Outbound() && !certified(cfg):
+	case !c.core().IsDialled() && !certified(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
 	these := layers.Config{TLS: cfg, Gate: c.Server().handshakes()}
-	return c.core().Upgrade(these.First)
+	return c.core().InsertLayer(these.NewFirstLayer)
 }
 
 // certified says whether a server can show a certificate.
@@ -97,7 +97,7 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 	s.tickets = make(map[*Listener]*secure.Tickets)
 	for i, at := range where {
 		if len(at.TrustedProxies) > 0 {
-			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
+			all[i].IsProxy, some, proxies = proxied(at.TrustedProxies), true, true
 		}
 		if at.TLSConfig == nil {
 			continue
@@ -115,12 +115,12 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 			if c.Listener() < 0 {
 				return nil // it was dialled
 			}
-			return all[c.Listener()].First(c)
+			return all[c.Listener()].NewFirstLayer(c)
 		}
 	}
 	if proxies {
-		cfg.Proxied = func(listener int, a netip.Addr) bool {
-			is := all[listener].Proxied
+		cfg.IsProxy = func(listener int, a netip.Addr) bool {
+			is := all[listener].IsProxy
 			return is != nil && is(a)
 		}
 	}

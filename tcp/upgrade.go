@@ -170,7 +170,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}
 	ready, err := next.AwaitReady(ctx)
@@ -183,20 +183,20 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, err
 	}
 	defer func() { d.end(err == nil) }()
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	channels, err := next.Channels(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.theirs)
 	if err != nil {
 		return u, err
 	}
 	d.begin()
 	moved, took, err := handOver(ctx, e, m, next, channels)
-	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
+	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
 		err = next.Done(d.done())
 	}
 	if err != nil && next.Died() {
-		u.Lost = moved.Gone
-		m.ShareListeners(false)
-		return u, errors.Join(err, e.Hold(s.paused.Load()))
+		u.Lost = moved.Exported
+		m.SetListenersShared(false)
+		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
 		_ = next.Done(d.done())
@@ -244,7 +244,7 @@ func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // those that it does not reach are busy
-		reason := c.core().StayReason()
+		reason := c.core().ExportObstacle()
 		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
 			reason = netConnStays
 		}
@@ -264,8 +264,8 @@ func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
 // hello says what the new process serves: each listener, and the files that were activated.
 func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
-	sockets := m.Sockets()
-	for i, at := range e.Listening() {
+	sockets := m.SocketsPerListener()
+	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
 			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
 		}
@@ -295,19 +295,19 @@ func (s *Server) stay(err error) error {
 }
 
 // handOver hands the connections over. From its beginning the listeners are the new process's.
-func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
 		defer cancel()
 	}
-	m.ShareListeners(true)
+	m.SetListenersShared(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
 	watching.Go(func() { next.Watch(during) })
 	start := time.Now()
-	if err = e.Hold(true); err == nil {
-		moved, err = m.HandOver(ctx, channels)
+	if err = e.PauseAccept(true); err == nil {
+		moved, err = m.ExportConns(ctx, channels)
 	}
 	took = time.Since(start)
 	over()
@@ -378,7 +378,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		return func() {}
 	}
 	for _, in := range p.Listeners { // at which this server does not listen
-		engine.CloseAll(in.Sockets)
+		engine.CloseListeners(in.Sockets)
 	}
 	var over sync.WaitGroup
 	started := make(chan struct{})
@@ -395,7 +395,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
+			err = p.Ready(m.ChannelsNeeded(), s.arrive, m.ImportConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this one has ended
@@ -405,9 +405,9 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 			go func() { _ = s.Close() }()
 			return
 		}
-		m.ShareListeners(false)
+		m.SetListenersShared(false)
 		if !s.paused.Load() {
-			_ = e.Hold(false) // where it has ended, that does nothing
+			_ = e.PauseAccept(false) // where it has ended, that does nothing
 		}
 		s.awaitDone(p)
 	})

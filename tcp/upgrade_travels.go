@@ -142,12 +142,12 @@ func (d *departure) done() (done upgrade.Done) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, at := range s.engine.Listening() {
+	for i, at := range s.engine.ListenerStats() {
 		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.where[i], at.Addr)
 	}
 	s.told = s.engine.Counters()
 	s.told.Add(&s.base)
-	done.Counters = s.told.Named()
+	done.Counters = s.told.ByName()
 	return done
 }
 
@@ -155,7 +155,7 @@ func (d *departure) done() (done upgrade.Done) {
 func (s *Server) addBase(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.base.AddNamed(counters)
+	s.base.AddByName(counters)
 }
 
 // baseOf is what processes before have counted of a listener.
@@ -284,7 +284,7 @@ func (s *Server) endLinks() {
 		for i := range since {
 			since[i] -= s.told[i]
 		}
-		p, _ := json.Marshal(since.Named()) // numbers by name can be written
+		p, _ := json.Marshal(since.ByName()) // numbers by name can be written
 		s.onward.SendCounters(p)
 	}
 	var all []*publish.Link

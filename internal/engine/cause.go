@@ -34,11 +34,11 @@ const (
 	ClosedTLS
 	ClosedPanic
 	ClosedShutdown
-	ClosedExpelled
+	ClosedByOperator
 	ClosedOther
-	Causes
+	NumCauses
 
-	RefusedCauses = ClosedByPeer
+	NumRefusedCauses = ClosedByPeer
 )
 
 // closeCauses are the causes of reasons of our own.
@@ -59,7 +59,7 @@ var closeCauses = []struct {
 	{ErrOverBudget, ClosedBudget},
 	{ErrMessageTooLong, ClosedTooLong},
 	{ErrServerClosed, ClosedShutdown},
-	{ErrExpelled, ClosedExpelled},
+	{ErrClosedByOperator, ClosedByOperator},
 	{ErrClearInput, ClosedTLS},
 	{ErrHandshakeTimeout, ClosedTLS},
 	{ErrBadUse, ClosedOther},
@@ -68,9 +68,9 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCause is the cause of a connection that has ended for a reason. What is
+// closeCauseOf is the cause of a connection that has ended for a reason. What is
 // none of ours nor the system's is the handler's own.
-func closeCause(why error) Cause {
+func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {
 			return c.cause
@@ -91,8 +91,8 @@ func closeCause(why error) Cause {
 	return ClosedByHandler
 }
 
-// refuseCause is the cause of one that ended before its handler heard of it.
-func refuseCause(why error) Cause {
+// refusalCauseOf is the cause of one that ended before its handler heard of it.
+func refusalCauseOf(why error) Cause {
 	switch {
 	case why == ErrTooManyConns:
 		return RefusedFull
@@ -104,7 +104,7 @@ func refuseCause(why error) Cause {
 		return RefusedDenied
 	case errors.Is(why, ErrProxyHeader):
 		return RefusedProxy
-	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrExpelled:
+	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrClosedByOperator:
 		return RefusedOther
 	}
 	if _, ok := why.(syscall.Errno); ok {

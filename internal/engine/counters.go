@@ -14,17 +14,17 @@ type Counter int
 // The counters. The first ones tell what is now, and go down too; the others
 // only grow.
 const (
-	Open           Counter = iota // connections open
-	Greeting                      // of those, before Opened has been called
-	Paused                        // of those, owing so much that nothing is read
-	Closing                       // of those, closing
-	Buffered                      // bytes of memory in buffers
-	LoopsOnWorkers                // loops whose handlers are called by workers
-	Casting                       // broadcasts under way,
-	CastBytes                     // their bytes,
-	CastAge                       // and since when the oldest is, in nanoseconds
-	Holding                       // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
-	Goroutines                    // of a worker process, which alone fills it in, see package supervisor
+	Open                 Counter = iota // connections open
+	Handshaking                         // of those, before Opened has been called
+	Paused                              // of those, owing so much that nothing is read
+	Closing                             // of those, closing
+	Buffered                            // bytes of memory in buffers
+	LoopsOnWorkers                      // loops whose handlers are called by workers
+	ActiveBroadcasts                    // broadcasts under way,
+	ActiveBroadcastBytes                // their bytes,
+	OldestBroadcastAge                  // and since when the oldest is, in nanoseconds
+	AcceptPausedCount                   // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
+	Goroutines                          // of a worker process, which alone fills it in, see package supervisor
 
 	Accepted     // connections accepted, refused ones not counted
 	Dialled      // connections made by Dial
@@ -34,26 +34,26 @@ const (
 	Writes       // send calls
 	BytesIn
 	BytesOut
-	Messages   // that framers have cut out
-	Dropped    // messages that were dropped because their peer is slow
-	Replaced   // values that newer ones have replaced before they were sent
-	Broadcasts // messages to all
-	Heartbeats // sent
-	HandedOver // connections, to another process
-	TakenOver  // connections, from another process
-	Panics     // in handlers
-	Slow       // calls of handlers that took longer than Limits.HandlerTime
-	Moved      // how often auto has moved handlers onto workers
-	Shed       // how often a connection's input was shed
-	BusyTime   // nanoseconds that loops have worked
-	GCs        // collections of garbage of a worker process, as Goroutines
-	GCPause    // nanoseconds that they have stopped the world
+	Messages       // that framers have cut out
+	Dropped        // messages that were dropped because their peer is slow
+	Replaced       // values that newer ones have replaced before they were sent
+	Broadcasts     // messages to all
+	Heartbeats     // sent
+	ConnsExported  // connections, to another process
+	ConnsImported  // connections, from another process
+	Panics         // in handlers
+	SlowCalls      // calls of handlers that took longer than Limits.SlowHandlerTime
+	MovedToWorkers // how often auto has moved handlers onto workers
+	Shed           // how often a connection's input was shed
+	BusyTime       // nanoseconds that loops have worked
+	GCs            // collections of garbage of a worker process, as Goroutines
+	GCPause        // nanoseconds that they have stopped the world
 
-	refusals  // by Cause, from here
-	closings  = refusals + Counter(RefusedCauses)
-	callTimes = closings + Counter(Causes-RefusedCauses) // how long handlers take
-	turnTimes = callTimes + perHistogram                 // how long turns take
-	counters  = turnTimes + perHistogram
+	refusals         // by Cause, from here
+	closings         = refusals + Counter(NumRefusedCauses)
+	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // how long handlers take
+	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // how long turns take
+	counters         = loopTurnTimes + countersPerHistogram
 
 	gauges = Accepted // so many of them tell what is now
 )
@@ -71,8 +71,8 @@ func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
 // Set sets one that tells what is now.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetFlag sets one to 1 or 0.
-func (c *Counters) SetFlag(what Counter, on bool) {
+// SetBool sets one to 1 or 0.
+func (c *Counters) SetBool(what Counter, on bool) {
 	n := int64(0)
 	if on {
 		n = 1
@@ -83,25 +83,25 @@ func (c *Counters) SetFlag(what Counter, on bool) {
 // Get is one of them.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
-// Refuse counts a connection that is turned away, or never gets to its handler.
-func (c *Counters) Refuse(why Cause) { c.n[refusals+Counter(why)].Add(1) }
+// CountRefused counts a connection that is turned away, or never gets to its handler.
+func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
-// close counts one that has closed.
-func (c *Counters) close(why Cause) { c.n[closings+Counter(why-RefusedCauses)].Add(1) }
+// countClosed counts one that has closed.
+func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
-// Turn counts a turn of a loop.
-func (c *Counters) Turn(took time.Duration) {
+// CountLoopTurn counts a turn of a loop.
+func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.n[BusyTime].Add(int64(took))
-	c.observe(turnTimes, took)
+	c.recordDuration(loopTurnTimes, took)
 }
 
-// Called counts a call of the handler that was timed.
-func (c *Counters) Called(took time.Duration) { c.observe(callTimes, took) }
+// CountHandlerCall counts a call of the handler that was timed.
+func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
 // AddTo adds the counters to sum. Of ages the largest counts.
 func (c *Counters) AddTo(sum *Counts) {
 	for i := range c.n {
-		if n := c.n[i].Load(); Counter(i) == CastAge {
+		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
 			sum[i] = max(sum[i], n)
 		} else {
 			sum[i] += n
@@ -109,8 +109,8 @@ func (c *Counters) AddTo(sum *Counts) {
 	}
 }
 
-// Store sets all of them.
-func (c *Counters) Store(n *Counts) {
+// SetAll sets all of them.
+func (c *Counters) SetAll(n *Counts) {
 	for i := range c.n {
 		c.n[i].Store(n[i])
 	}
@@ -119,38 +119,38 @@ func (c *Counters) Store(n *Counts) {
 // Counts is a copy of Counters at one moment.
 type Counts [counters]int64
 
-// Past is the counts without those that tell what is now.
-func (n Counts) Past() Counts {
+// WithoutGauges is the counts without those that tell what is now.
+func (n Counts) WithoutGauges() Counts {
 	clear(n[:gauges])
 	return n
 }
 
-// Refused is how many connections were turned away for a reason.
-func (n Counts) Refused(why Cause) int64 { return n[refusals+Counter(why)] }
+// RefusedBy is how many connections were turned away for a reason.
+func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
-// AllRefused is how many were turned away.
-func (n Counts) AllRefused() (sum int64) {
-	for why := range RefusedCauses {
-		sum += n.Refused(why)
+// TotalRefused is how many were turned away.
+func (n Counts) TotalRefused() (sum int64) {
+	for why := range NumRefusedCauses {
+		sum += n.RefusedBy(why)
 	}
 	return sum
 }
 
-// Closed is how many connections have closed for a reason.
-func (n Counts) Closed(why Cause) int64 { return n[closings+Counter(why-RefusedCauses)] }
+// ClosedBy is how many connections have closed for a reason.
+func (n Counts) ClosedBy(cause Cause) int64 { return n[closings+Counter(cause-NumRefusedCauses)] }
 
-// CallTimes is how long calls of handlers have taken.
-func (n Counts) CallTimes() Histogram { return n.histogram(callTimes) }
+// HandlerCallTimes is how long calls of handlers have taken.
+func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTimes) }
 
-// TurnTimes is how long turns of loops have taken.
-func (n Counts) TurnTimes() Histogram { return n.histogram(turnTimes) }
+// LoopTurnTimes is how long turns of loops have taken.
+func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
 // Buckets is how many buckets a Histogram has: up to a microsecond, and each
 // twice as far; the last is for all beyond 8 s.
 const Buckets = 25
 
-// perHistogram is how many counters one takes: its buckets and the sum.
-const perHistogram = Buckets + 1
+// countersPerHistogram is how many counters one takes: its buckets and the sum.
+const countersPerHistogram = Buckets + 1
 
 // Histogram counts durations by size.
 type Histogram struct {
@@ -158,13 +158,13 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-func (c *Counters) observe(at Counter, took time.Duration) {
-	c.n[at+Counter(histogram.Bucket(took, Buckets))].Add(1)
-	c.n[at+Buckets].Add(int64(took))
+func (c *Counters) recordDuration(first Counter, took time.Duration) {
+	c.n[first+Counter(histogram.Bucket(took, Buckets))].Add(1)
+	c.n[first+Buckets].Add(int64(took))
 }
 
-func (n Counts) histogram(at Counter) Histogram {
-	return Histogram{Sum: time.Duration(n[at+Buckets]), Buckets: [Buckets]int64(n[at : at+Buckets])}
+func (n Counts) histogram(first Counter) Histogram {
+	return Histogram{Sum: time.Duration(n[first+Buckets]), Buckets: [Buckets]int64(n[first : first+Buckets])}
 }
 
 // Counters go to another process, of another version, by name. A counter that
@@ -174,7 +174,7 @@ var counterNames = [...]string{
 	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",
 	Reads: "reads", Writes: "writes", BytesIn: "bytes_in", BytesOut: "bytes_out", Messages: "messages",
 	Dropped: "dropped", Replaced: "replaced", Broadcasts: "broadcasts", Heartbeats: "heartbeats",
-	HandedOver: "handed_over", TakenOver: "taken_over", Panics: "panics", Slow: "slow", Moved: "moved", Shed: "shed",
+	ConnsExported: "handed_over", ConnsImported: "taken_over", Panics: "panics", SlowCalls: "slow", MovedToWorkers: "moved", Shed: "shed",
 	BusyTime: "busy_time", GCs: "gcs", GCPause: "gc_pause",
 }
 
@@ -184,25 +184,25 @@ var causeNames = [...]string{
 	ClosedByPeer: "closed_peer", ClosedByReset: "closed_reset", ClosedByHandler: "closed_handler", ClosedFirstByte: "closed_first_byte",
 	ClosedMessage: "closed_message", ClosedIdle: "closed_idle", ClosedWrite: "closed_write", ClosedClose: "closed_close",
 	ClosedHeartbeat: "closed_heartbeat", ClosedSlow: "closed_slow", ClosedBudget: "closed_budget", ClosedTooLong: "closed_too_long",
-	ClosedTLS: "closed_tls", ClosedPanic: "closed_panic", ClosedShutdown: "closed_shutdown", ClosedExpelled: "closed_expelled",
+	ClosedTLS: "closed_tls", ClosedPanic: "closed_panic", ClosedShutdown: "closed_shutdown", ClosedByOperator: "closed_expelled",
 	ClosedOther: "closed_other",
 }
 
 // name is what a counter that only grows is called.
 func (what Counter) name() string {
 	switch {
-	case what >= turnTimes:
-		return "turn_times_" + strconv.Itoa(int(what-turnTimes))
-	case what >= callTimes:
-		return "call_times_" + strconv.Itoa(int(what-callTimes))
+	case what >= loopTurnTimes:
+		return "turn_times_" + strconv.Itoa(int(what-loopTurnTimes))
+	case what >= handlerCallTimes:
+		return "call_times_" + strconv.Itoa(int(what-handlerCallTimes))
 	case what >= refusals:
 		return causeNames[what-refusals]
 	}
 	return counterNames[what]
 }
 
-// Named gives the counts that only grow by their names, but for those that are 0.
-func (n Counts) Named() map[string]int64 {
+// ByName gives the counts that only grow by their names, but for those that are 0.
+func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
 		if n[what] != 0 {
@@ -212,8 +212,8 @@ func (n Counts) Named() map[string]int64 {
 	return named
 }
 
-// AddNamed adds counts that Named has given.
-func (n *Counts) AddNamed(named map[string]int64) {
+// AddByName adds counts that Named has given.
+func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]
 	}

@@ -15,43 +15,43 @@ var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descr
 // has been sent, take is called with the connection as one of package net, and with the
 // input that the handler has not used; then Closed, with ErrDetached. If it ends before,
 // take is not called.
-func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
+func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(greeting) || c.layer() != nil || c.inputTaken():
+	case c.is(handshaking) || c.layer() != nil || c.isInputTaken():
 		return ErrBadUse
-	case c.host.NoDetach:
+	case c.runtime.NoDetach:
 		return ErrShard
 	}
-	c.listen(false)
-	c.extra().detach = &take
+	c.setReading(false)
+	c.ensureExtra().onDetached = &onDetached
 	return nil
 }
 
-func (c *Conn) detaches() bool { return c.more != nil && c.more.detach != nil }
+func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// Detached says that the connection has become nc, or why it has not.
-func (c *Conn) Detached(nc net.Conn, err error) {
-	take := *c.more.detach
-	c.more.detach = nil
+// OnDetached says that the connection has become nc, or why it has not.
+func (c *Conn) OnDetached(nc net.Conn, err error) {
+	onDetached := *c.extra.onDetached
+	c.extra.onDetached = nil
 	if err != nil {
-		c.Failed(err)
+		c.OnTransportError(err)
 		return
 	}
 	var unread []byte
 	if c.in != nil {
 		unread = slices.Clone(c.in.Bytes())
 	}
-	c.fail(ErrDetached)
+	c.abortWith(ErrDetached)
 	taken := false
 	defer func() {
 		if !taken {
 			_ = nc.Close() // the handler has panicked
 		}
 	}()
-	c.call(func(*Conn) {
-		take(nc, unread)
+	c.callHandler(func(*Conn) {
+		onDetached(nc, unread)
 		taken = true
 	})
 }

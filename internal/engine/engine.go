@@ -12,7 +12,7 @@
 //	Conn.Dialling              the connection is being made; Open follows, or nothing
 //	Conn.Open                  the connection is established (accepted or dialled)
 //	Conn.Arrived(bytes)        bytes have been received
-//	Conn.PeerClosed            the peer will send no more (end of file)
+//	Conn.OnEOF            the peer will send no more (end of file)
 //	Conn.Sent(n)               n bytes of Output, or of File, were taken by the kernel
 //	Conn.Offered               Output was given to the kernel; Sent and Room will follow
 //	Conn.Room                  the kernel takes output again
@@ -30,15 +30,15 @@
 //	SendFile                   send File, report with Sent, or call Conn.Load
 //	Deliver                    call Conn.Deliver: held-back input may go on
 //	Read                       read once without waiting, report with Arrived,
-//	                           PeerClosed, Failed or Empty
-//	Shut                       shut the sending direction, report with ShutDone
+//	                           OnEOF, Failed or Empty
+//	Shut                       shut the sending direction, report with OnWriteShut
 //	Detach                     with nothing under way in the kernel, make the connection one
 //	                           of package net, report with Detached; or, if it is Leaving,
-//	                           report with AtRest
+//	                           report with OnQuiesced
 //	Close                      close the descriptor, report with Finish
 //	Wait                       nothing; wait for the next event
 //
-// Between two events, WantsInput says whether to read and WantsRoom whether to
+// Between two events, WantsInput says whether to read and WantsWritable whether to
 // watch for room. After each event a driver repeats Next until it answers Wait
 // or the connection is closed.
 //
@@ -67,7 +67,7 @@
 //
 // # Where a connection's states are
 //
-//	         Open          PeerClosed, Close, Drain, error
+//	         Open          OnEOF, Close, Drain, error
 //	(free) ───────▶ open ───────────────────────────────▶ closing
 //	   ▲                                                     │ all output sent
 //	   │ Finish                                              ▼
@@ -107,7 +107,7 @@ type Handler interface {
 
 // DialFailer is a Handler that wants to know of failed attempts to connect.
 type DialFailer interface {
-	// DialFailed may be called on any goroutine.
+	// NotifyDialFailed may be called on any goroutine.
 	DialFailed(err error)
 }
 
@@ -136,7 +136,7 @@ type Limits struct {
 	MessageTimeout   time.Duration
 	IdleTimeout      time.Duration
 	WriteTimeout     time.Duration
-	HandlerTime      time.Duration
+	SlowHandlerTime  time.Duration
 }
 
 // Config is what a model is started with.
@@ -151,12 +151,12 @@ type Config struct {
 	Limits    Limits
 	// Admission is who is let in, beyond Limits.MaxConns.
 	Admission AdmissionRules
-	// Refuse, if set, gives the answer to a connection that is not admitted;
+	// RefusalReply, if set, gives the answer to a connection that is not admitted;
 	// it is called on any goroutine.
-	Refuse func(peer netip.AddrPort, why error) (answer []byte)
-	// Proxied, if set, says which peers at a listener, by its number, are proxies
+	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
+	// IsProxy, if set, says which peers at a listener, by its number, are proxies
 	// whose connections say later, in a layer, whose they are.
-	Proxied func(listener int, a netip.Addr) bool
+	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, gives a connection that is about to be opened its
 	// first layer; nil is none. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
@@ -175,12 +175,12 @@ type Config struct {
 	// with a value stay where they are.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveOwned and RestoreOwned are the same for connections with a handler of their own,
-	// which RestoreOwned sets. Without them those stay.
-	SaveOwned    func(c *Conn, to []byte) ([]byte, error)
-	RestoreOwned func(c *Conn, state []byte) error
-	// Owner is for the caller to find again from a connection: see Conn.Owner.
-	Owner any
+	// SaveConnHandler and RestoreConnHandler are the same for connections with a handler of their own,
+	// which RestoreConnHandler sets. Without them those stay.
+	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
+	RestoreConnHandler func(c *Conn, state []byte) error
+	// Server is for the caller to find again from a connection: see Conn.Owner.
+	Server any
 	// Shed, if set, is the handler's call for input that finds no room in the
 	// Pool, or that the Pool has shed: instead of Received, and on the loop.
 	// Without it the connection waits for room, and is not read from.
@@ -188,12 +188,12 @@ type Config struct {
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
-	// Held starts the engine as after Hold, and its listeners as after ShareListeners.
-	Held bool
-	// Shard, if above 0, gives each loop a descriptor table of its own, and
+	// StartPaused starts the engine as after Hold, and its listeners as after SetListenersShared.
+	StartPaused bool
+	// MaxConnsPerShard, if above 0, gives each loop a descriptor table of its own, and
 	// is the most connections that one takes. All loops together must have
 	// room for Limits.MaxConns.
-	Shard int
+	MaxConnsPerShard int
 	// Spin is how long a loop without work busy-polls before it blocks.
 	Spin time.Duration
 	// Pool, if set, runs the handlers of the models that have loops. It
@@ -201,29 +201,29 @@ type Config struct {
 	// closed with ErrPoolClosed as soon as something is due for their
 	// handler, which is called on the loop for no more than their end.
 	Pool Pool
-	// Auto starts handlers on the loops and moves those that hold a loop to
+	// AutoWorkers starts handlers on the loops and moves those that hold a loop to
 	// the Pool, and back. Without it the Pool runs all.
-	Auto bool
-	// Reset closes dialled connections with a reset, so that they leave no
+	AutoWorkers bool
+	// ResetDialled closes dialled connections with a reset, so that they leave no
 	// TIME_WAIT behind.
-	Reset bool
-	// ReadOn goes on reading from a connection with more unsent than HighWater:
+	ResetDialled bool
+	// IgnoreHighWater goes on reading from a connection with more unsent than HighWater:
 	// for a handler that does not answer what it reads.
-	ReadOn bool
+	IgnoreHighWater bool
 	// Socket are options of the sockets of dialled connections.
 	Socket Socket
-	// Pace, if set, has the handler called at times that it plans itself.
-	Pace Pace
-	Log  *slog.Logger
+	// Scheduler, if set, has the handler called at times that it plans itself.
+	Scheduler Scheduler
+	Log       *slog.Logger
 }
 
-// Pace is called to call connections at planned times, without mail: by each loop
+// Scheduler is called to call connections at planned times, without mail: by each loop
 // once a turn, on the loop, or with loop -1 by a goroutine of its own in a model
 // without loops. now is the time of Since. It answers when it wants to be called
 // next, by the same clock: it is called by then or as soon after that as can be,
 // and may be called before; a time that has passed keeps the loop from waiting. A
 // negative one stands for whenever there is a turn, and without loops for every
-// PaceRest. It is called until the engine has ended.
+// MaxSchedulerDelay. It is called until the engine has ended.
 //
 // touch has the handler's Nudged called for a connection: at once if the loop owns
 // it, otherwise by mail. Nothing comes of it when that connection has begun to
@@ -232,22 +232,22 @@ type Config struct {
 // any connection that was touched before, in the course of a touch and after Pace
 // has returned; so Pace and the handler must bear to be nested. A call that touches
 // very many holds the loop up as long. A panic in Pace is not contained.
-type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
+type Scheduler func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
 
-// Visitor is an Engine whose connections can all be visited.
-type Visitor interface {
-	// Visit has s.Do called for each connection that is open and has no layer at work
+// ConnVisitor is an Engine whose connections can all be visited.
+type ConnVisitor interface {
+	// VisitConns has s.Do called for each connection that is open and has no layer at work
 	// before Opened, on its owner, some in a turn, by mail. put is called before for each
 	// of them, and either s.Do or s.Lost after it; done when there is nobody left to call
 	// put for, with how many had no room for mail. It returns at once.
-	Visit(s *Shared, put func(), done func(full int)) error
+	VisitConns(s *Shared, put func(), done func(full int)) error
 }
 
-// PaceRest is the longest time between two calls of a Pace, and PaceGrain the
+// MaxSchedulerDelay is the longest time between two calls of a Pace, and MinSchedulerDelay the
 // shortest, in a model without loops.
 const (
-	PaceRest  = 10 * time.Millisecond
-	PaceGrain = 50 * time.Microsecond
+	MaxSchedulerDelay = 10 * time.Millisecond
+	MinSchedulerDelay = 50 * time.Microsecond
 )
 
 // Socket are options of sockets.
@@ -272,8 +272,8 @@ type AdmissionRules struct {
 	Allow, Deny []netip.Prefix
 }
 
-// Dial asks for connections to be made.
-type Dial struct {
+// DialRequest asks for connections to be made.
+type DialRequest struct {
 	// Target is where to.
 	Target netip.AddrPort
 	// Path is set instead of Target for a unix stream socket: its path, or on
@@ -285,9 +285,9 @@ type Dial struct {
 	Source netip.Addr
 	// Count is how many connections.
 	Count int
-	// Owned, if set, is the handler of the connection, which is one. It hears of a
+	// Handler, if set, is the handler of the connection, which is one. It hears of a
 	// failure instead of a DialFailer.
-	Owned Owned
+	Handler ConnHandler
 	// Timeout bounds the attempt to connect; 0 leaves that to the model and the kernel.
 	Timeout time.Duration
 	// Loop, if above 0, is 1 + the number of the loop to make it on, if that has room.
@@ -295,31 +295,31 @@ type Dial struct {
 }
 
 // SocketOptions are the options of sockets, of those that are dialled or of listeners.
-func (c *Config) SocketOptions(dialled bool) sock.Options {
+func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	s := c.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay, Reset: dialled && c.Reset}
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay, Reset: forDialled && c.ResetDialled}
 }
 
-// DialFailed tells the handler of the connection, if it has one of its own, or that of
+// NotifyDialFailed tells the handler of the connection, if it has one of its own, or that of
 // all, that no connection was made.
-func (h *Host) DialFailed(o Owned, err error) {
-	err = Reason(err)
+func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
+	err = NormalizeError(err)
 	returned := false
-	defer h.reportGoexit(&returned)
-	if o != nil {
-		o.DialFailed(err)
-	} else if f, ok := h.Handler.(DialFailer); ok {
+	defer rt.reportDialFailedGoexit(&returned)
+	if connHandler != nil {
+		connHandler.DialFailed(err)
+	} else if f, ok := rt.Handler.(DialFailer); ok {
 		f.DialFailed(err)
 	}
 	returned = true
 }
 
-// Check says what is wrong with an order, for models.
-func (d Dial) Check() error {
+// Validate says what is wrong with an order, for models.
+func (d DialRequest) Validate() error {
 	switch {
 	case d.Count < 1:
 		return fmt.Errorf("dial of %d connections; expected at least 1", d.Count)
-	case d.Owned != nil && d.Count != 1:
+	case d.Handler != nil && d.Count != 1:
 		return fmt.Errorf("dial of %d connections with one handler of their own; expected 1", d.Count)
 	case d.Path == "" && !d.Target.IsValid():
 		return fmt.Errorf("dial of %d connections to %q; expected a valid address, or the path of a unix socket", d.Count, d.Target)
@@ -333,15 +333,15 @@ func (d Dial) Check() error {
 type Engine interface {
 	// Addr is where the engine listens first, nil if it only dials.
 	Addr() net.Addr
-	// Listening is where it listens, in order, and what has come there.
-	Listening() []Listening
+	// ListenerStats is where it listens, in order, and what has come there.
+	ListenerStats() []ListenerStats
 	// Loops is the number of loops, 0 for a model without loops.
 	Loops() int
-	// Dial starts connecting and returns at once; each connection ends in
-	// Opened or in DialFailed. It fails with ErrFull when the mailbox has
+	// DialRequest starts connecting and returns at once; each connection ends in
+	// Opened or in NotifyDialFailed. It fails with ErrFull when the mailbox has
 	// no room and with ErrClosed after Stop. One order is for one loop:
 	// the loops take turns.
-	Dial(d Dial) error
+	Dial(d DialRequest) error
 	// Adopt takes a connection of package net with a descriptor, which is not used by
 	// others any more, as if it had been accepted at a listener, by number, or with -1 at the
 	// first one, with bytes that were read from it already. It fails with ErrFull when the loop has too many orders, with ErrClosed
@@ -352,16 +352,16 @@ type Engine interface {
 	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge
 	// for more than Limits.MaxUnsent, ErrClosed after Stop.
 	Broadcast(p []byte) error
-	// Hold has nothing accepted while it is on: those who connect wait in the
+	// PauseAccept has nothing accepted while it is on: those who connect wait in the
 	// kernel's queues. It returns at once; Counters has in Holding how many
 	// have heard of it. After Stop it answers ErrClosed or does nothing.
-	Hold(on bool) error
-	// Expel closes the connections whose Peer is this one, which is valid, and those that come
-	// from it by a proxy that has told another, with ErrExpelled, at once, without sending their
+	PauseAccept(on bool) error
+	// ClosePeerConns closes the connections whose Peer is this one, which is valid, and those that come
+	// from it by a proxy that has told another, with ErrClosedByOperator, at once, without sending their
 	// output. It returns before that is done,
 	// and does not say whether there are any. It answers ErrFull when 16 or
 	// more are under way, and ErrClosed after the end.
-	Expel(peer netip.AddrPort) error
+	ClosePeerConns(peer netip.AddrPort) error
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends
 	// first it closes what is left at once and returns an error that says
@@ -379,8 +379,8 @@ type Engine interface {
 type Model struct {
 	// Name is what users call it.
 	Name string
-	// Loops says that it has loops.
-	Loops bool
+	// HasLoops says that it has loops.
+	HasLoops bool
 	// Available says why the model can't run on this machine, nil if it can.
 	Available func() error
 	// Start starts it: when it returns, connections are being accepted.

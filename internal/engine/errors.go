@@ -36,7 +36,7 @@ var (
 	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
 	ErrShortFile        = errors.New("myriad: file is shorter than SendFile was told")
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
-	ErrExpelled         = errors.New("myriad: connection was closed by an operator")
+	ErrClosedByOperator = errors.New("myriad: connection was closed by an operator")
 	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")
 	ErrBadUse           = errors.New("myriad: bad use of a connection, or a handler returned a count of used bytes outside of 0..len(in)")
 )
@@ -68,10 +68,10 @@ func (e *TLSError) Error() string { return "myriad: TLS has broken: " + e.Err.Er
 // Unwrap gives the error of crypto/tls.
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// Reason makes one error of what the models report in different ways, so that
+// NormalizeError makes one error of what the models report in different ways, so that
 // a handler sees the same under each: the bare errno, with everything that
 // means "the peer has gone" as ECONNRESET.
-func Reason(err error) error {
+func NormalizeError(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		switch errno {

@@ -17,10 +17,10 @@ import (
 // ErrGoexit is the value of the PanicError of a handler that called runtime.Goexit.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// Outlive calls f until a call returns: again if one ended by runtime.Goexit. All calls run on the
+// SurviveGoexit calls f until a call returns: again if one ended by runtime.Goexit. All calls run on the
 // caller's thread. After a Goexit Outlive does not return: the caller's deferred functions run
 // next, and its goroutine ends. f must not leave the thread locked more often than it was.
-func Outlive(f func()) {
+func SurviveGoexit(f func()) {
 	returned := false
 	defer func() {
 		if returned {
@@ -65,25 +65,25 @@ func runCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// abandonEvent ends the event of a connection whose handler ends the goroutine: the callers of the
+// endEventAfterGoexit ends the event of a connection whose handler ends the goroutine: the callers of the
 // handler don't go on.
-func (c *Conn) abandonEvent() {
+func (c *Conn) endEventAfterGoexit() {
 	c.endEvent()
-	if o := c.host.Loop; o != nil && o.OnLoop() { // not on a worker
+	if o := c.runtime.Loop; o != nil && o.OnLoop() { // not on a worker
 		o.SettleLater(c)
 	}
 }
 
-// reportGoexit is deferred by DialFailed. It counts and logs a runtime.Goexit there: no connection
+// reportDialFailedGoexit is deferred by NotifyDialFailed. It counts and logs a runtime.Goexit there: no connection
 // fails for it.
-func (h *Host) reportGoexit(returned *bool) {
+func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return
 	}
 	if v := recover(); v != nil {
 		panic(v)
 	}
-	h.Counters.Add(Panics, 1)
-	h.Log.LogAttrs(context.Background(), slog.LevelError, "DialFailed called runtime.Goexit, as testing.T.FailNow does; it must return",
+	rt.Counters.Add(Panics, 1)
+	rt.Log.LogAttrs(context.Background(), slog.LevelError, "DialFailed called runtime.Goexit, as testing.T.FailNow does; it must return",
 		slog.String("stack", string(debug.Stack())))
 }

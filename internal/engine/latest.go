@@ -15,53 +15,55 @@ import (
 // sent to its end. A Latest has a lock, under which it is said that there is a value,
 // and one is taken: so the newest is never left behind, and none is sent twice.
 
-// Topic is a value that is replaced by newer ones. Who sets it and tells connections of
+// LatestValue is a value that is replaced by newer ones. Who sets it and tells connections of
 // it does one after the other; they may take it meanwhile.
-type Topic struct{ newest atomic.Pointer[value] }
+type LatestValue struct {
+	newest atomic.Pointer[versionedValue]
+}
 
-type value struct {
+type versionedValue struct {
 	bytes  []byte
 	number int64
 }
 
 // Set makes p, which is not changed any more, the newest value.
-func (t *Topic) Set(p []byte) {
+func (t *LatestValue) Set(p []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
 		number += last.number
 	}
-	t.newest.Store(&value{p, number})
+	t.newest.Store(&versionedValue{p, number})
 }
 
-// Latest is one connection's part in a topic.
-type Latest struct {
-	topic *Topic
-	mail  Shared
+// LatestSubscription is one connection's part in a topic.
+type LatestSubscription struct {
+	value   *LatestValue
+	request Shared
 
 	mu           sync.Mutex
-	due          bool  // the connection is to take a value, or has mail about that
+	requested    bool  // the connection is to take a value, or has mail about that
 	unsubscribed bool  // it is to get no more
 	announced    int64 // the last value that was announced to it
 	taken        int64 // the last one that it took
 	replaced     int64 // values that were announced and not taken, since it last took one
 }
 
-// NewLatest makes it for one connection.
-func NewLatest(t *Topic) *Latest {
-	l := &Latest{topic: t}
-	l.mail.latest = l
+// NewLatestSubscription makes it for one connection.
+func NewLatestSubscription(v *LatestValue) *LatestSubscription {
+	l := &LatestSubscription{value: v}
+	l.request.latest = l
 	return l
 }
 
-// Leave says that the connection is to get no more values.
-func (l *Latest) Leave() {
+// Unsubscribe says that the connection is to get no more values.
+func (l *LatestSubscription) Unsubscribe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unsubscribed = true
 }
 
 // isUnsubscribed says whether Leave was called.
-func (l *Latest) isUnsubscribed() bool {
+func (l *LatestSubscription) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unsubscribed
@@ -69,132 +71,132 @@ func (l *Latest) isUnsubscribed() bool {
 
 // announce notes that there is a newer value. It says whether that needs mail, and how many
 // others have been replaced.
-func (l *Latest) announce() (mail bool, replaced int64) {
+func (l *LatestSubscription) announce() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.announced = l.topic.newest.Load().number
+	l.announced = l.value.newest.Load().number
 	switch {
 	case l.taken == l.announced:
 		return false, 0
-	case l.due:
+	case l.requested:
 		l.replaced++
 		return false, 1
 	}
-	l.due = true
+	l.requested = true
 	return true, 0
 }
 
-// withdraw takes that back, because the mail has found no room.
-func (l *Latest) withdraw() {
+// cancelAnnouncement takes that back, because the mail has found no room.
+func (l *LatestSubscription) cancelAnnouncement() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.due = false
+	l.requested = false
 }
 
-// take gives the newest value, and how many were replaced since the last was taken; of
+// takeNewest gives the newest value, and how many were replaced since the last was taken; of
 // those, how many were never announced.
-func (l *Latest) take() (p []byte, replaced, unknown int64) {
+func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	newest := l.topic.newest.Load()
-	unknown = newest.number - l.announced // the newest was not announced yet
-	replaced = l.replaced + unknown
-	l.due, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
-	return newest.bytes, replaced, unknown
+	newest := l.value.newest.Load()
+	unannounced = newest.number - l.announced // the newest was not announced yet
+	replaced = l.replaced + unannounced
+	l.requested, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
+	return newest.bytes, replaced, unannounced
 }
 
-// missed is how many values were replaced since the last was taken.
-func (l *Latest) missed() int64 {
+// replacedCount is how many values were replaced since the last was taken.
+func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// Publish posts that the topic has a newer value, of size bytes, unless the connection
+// SendLatest posts that the topic has a newer value, of size bytes, unless the connection
 // has not taken the last one: that one is replaced.
-func (r Ref) Publish(l *Latest, size int) error {
+func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	switch {
-	case r.Closed():
+	case r.IsClosed():
 		return ErrClosed
-	case size > r.c.host.Limits.MaxUnsent:
+	case size > r.c.runtime.Limits.MaxUnsent:
 		return ErrTooLarge
 	}
-	mail, replaced := l.announce()
+	needsRequest, replaced := sub.announce()
 	if replaced > 0 {
-		r.c.host.Counters.Add(Replaced, replaced)
+		r.c.runtime.Counters.Add(Replaced, replaced)
 	}
-	if !mail {
+	if !needsRequest {
 		return nil
 	}
-	err := r.post(Request{Kind: MailLatest, Shared: &l.mail})
+	err := r.post(Request{Kind: RequestLatest, Shared: &sub.request})
 	if err != nil {
-		l.withdraw()
+		sub.cancelAnnouncement()
 	}
 	return err
 }
 
-// queueValue notes that the connection is to take a value, or drops that if its direction has
+// queueLatest notes that the connection is to take a value, or drops that if its direction has
 // ended. Those of topics that it has left make room for others.
-func (c *Conn) queueValue(l *Latest) {
-	x := c.extra()
-	if c.sendClosed() {
-		_, replaced, unknown := l.take()
-		x.dropped += replaced + 1
-		c.host.Counters.Add(Replaced, unknown)
-		c.host.Counters.Add(Dropped, 1)
+func (c *Conn) queueLatest(sub *LatestSubscription) {
+	x := c.ensureExtra()
+	if c.isSendClosed() {
+		_, replaced, unknown := sub.takeNewest()
+		x.droppedMessages += replaced + 1
+		c.runtime.Counters.Add(Replaced, unknown)
+		c.runtime.Counters.Add(Dropped, 1)
 		return
 	}
-	if len(x.values) == cap(x.values) {
-		x.values = slices.DeleteFunc(x.values, func(l *Latest) bool { return l.isUnsubscribed() })
+	if len(x.latestQueue) == cap(x.latestQueue) {
+		x.latestQueue = slices.DeleteFunc(x.latestQueue, func(sub *LatestSubscription) bool { return sub.isUnsubscribed() })
 	}
-	x.values = append(x.values, l)
+	x.latestQueue = append(x.latestQueue, sub)
 }
 
-// mayTakeValues says whether it is time to take values.
-func (c *Conn) mayTakeValues() bool {
-	return c.more != nil && len(c.more.values) > 0 && !c.hasOutput() && !c.upgrades()
+// canWriteLatest says whether it is time to take values.
+func (c *Conn) canWriteLatest() bool {
+	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// takeValues makes output of the newest values, as many as fit into a buffer, but at
+// writeLatestValues makes output of the newest values, as many as fit into a buffer, but at
 // least one.
-func (c *Conn) takeValues() {
-	x, n := c.more, 0
-	for n < len(x.values) && c.Pending() < pieceSize && !c.is(failed) {
-		l := x.values[n]
+func (c *Conn) writeLatestValues() {
+	x, n := c.extra, 0
+	for n < len(x.latestQueue) && c.UnsentBytes() < maxPieceSize && !c.is(failed) {
+		l := x.latestQueue[n]
 		n++
 		if l.isUnsubscribed() {
 			continue
 		}
-		p, replaced, unknown := l.take()
-		x.dropped += replaced
-		c.host.Counters.Add(Replaced, unknown)
-		if len(p) <= c.host.Limits.MaxUnsent {
-			c.passDown(p)
+		p, replaced, unknown := l.takeNewest()
+		x.droppedMessages += replaced
+		c.runtime.Counters.Add(Replaced, unknown)
+		if len(p) <= c.runtime.Limits.MaxUnsent {
+			c.writeThroughLayer(p)
 		}
 	}
-	if x.values = slices.Delete(x.values, 0, n); len(x.values) == 0 {
-		x.values = nil
+	if x.latestQueue = slices.Delete(x.latestQueue, 0, n); len(x.latestQueue) == 0 {
+		x.latestQueue = nil
 	}
 }
 
-// Miss counts messages that the connection has not got, where its owner has not seen
+// AddMissed counts messages that the connection has not got, where its owner has not seen
 // that.
-func (c *Conn) Miss(n int64) {
+func (c *Conn) AddMissed(n int64) {
 	if n > 0 {
-		c.extra().dropped += n
+		c.ensureExtra().droppedMessages += n
 	}
 }
 
-// Missed is how many messages the connection has not got because its peer reads too
+// MissedMessages is how many messages the connection has not got because its peer reads too
 // slowly: those that its output had no room for, and values that newer ones have
 // replaced.
-func (c *Conn) Missed() (n int64) {
-	if c.more == nil {
+func (c *Conn) MissedMessages() (n int64) {
+	if c.extra == nil {
 		return 0
 	}
-	n = c.more.dropped
-	for _, l := range c.more.values {
-		n += l.missed()
+	n = c.extra.droppedMessages
+	for _, l := range c.extra.latestQueue {
+		n += l.replacedCount()
 	}
 	return n
 }

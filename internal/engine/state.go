@@ -6,8 +6,8 @@ package engine
 //	bit              meaning                                           set by             cleared by
 //	open             established, not finished                         Open
 //	outbound         we dialled                                        Open
-//	registered       counted among the connections of its source       Open, SetPeer
-//	ownHandler       user is an Owned                                  SetOwned
+//	registered       counted among the connections of its source       Open, RegisterProxiedPeer
+//	ownHandler       user is an Owned                                  SetConnHandler
 //	greeting         layers are at work: Opened is not called yet      Open, Upgrade      Greeted
 //	openPending      Opened is to be called by a worker                Open, Greeted      Deliver
 //	inCall           its handler is being called for it                each call          its return
@@ -24,13 +24,13 @@ package engine
 //	readBeforeClose  to be read from before it is closed for           Expire, Drain      Empty, Arrived
 //	                 silence or a drain
 //	relayed          joined with another connection                    Relay
-//	peerEnded        the peer sends no more                            PeerClosed
-//	endDelivered     the handler, or a partner, knows that             Deliver            Relay
+//	peerEOF        the peer sends no more                            OnEOF
+//	eofDelivered     the handler, or a partner, knows that             Deliver            Relay
 //	closingWrite     our direction is to be shut when all is sent      CloseWrite
-//	yielded          it has had its turn; what it holds waits for      Yield              TakeTurn, Deliver
+//	yielded          it has had its turn; what it holds waits for      Yield              ClearYield, Deliver
 //	                 the next one
 //	closing          no more input is offered; more says why           CloseWith
-//	shut             our direction is shut                             ShutDone
+//	shut             our direction is shut                             OnWriteShut
 //	failed           the transport is of no more use: close at once    Abort, Failed
 //
 // Above them is counted how many heartbeats the peer has left unanswered, up to 255.
@@ -40,13 +40,13 @@ package engine
 // has loop.Busy the connection is with a worker, and so are the bits here.
 const (
 	open uint32 = 1 << iota
-	outbound
-	registered
+	dialled
+	sourceCounted
 	ownHandler
-	greeting
+	handshaking
 	openPending
 	inCall
-	silent
+	neverHeard
 	inputHeld
 	readPaused
 	overHighWater
@@ -56,16 +56,16 @@ const (
 	draining
 	readBeforeClose
 	relayed
-	peerEnded
-	endDelivered
+	peerEOF
+	eofDelivered
 	closingWrite
 	closing
 	shut
 	failed
 	yielded
 
-	missed    = 1 << 24 // one heartbeat
-	allMissed = 0xff * missed
+	oneUnanswered  = 1 << 24 // one heartbeat
+	unansweredMask = 0xff * oneUnanswered
 )
 
 func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }

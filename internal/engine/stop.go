@@ -17,54 +17,54 @@ const KillGrace = time.Second
 // AwaitStop waits until done. When ctx ends before, it has kill close what is open, waits
 // until the number of those has not gone down for KillGrace, and returns an error that
 // says how many were cut off.
-func AwaitStop(ctx context.Context, done <-chan struct{}, open func() int64, kill func()) error {
+func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64, closeAll func()) error {
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
 	}
-	cut := open()
-	kill()
-	return cutOff(ctx, cut, awaitKilled(done, open))
+	closed := countOpen()
+	closeAll()
+	return stopError(ctx, closed, awaitClosed(done, countOpen))
 }
 
-// awaitKilled says how many are left in the end.
-func awaitKilled(done <-chan struct{}, open func() int64) (stuck int64) {
+// awaitClosed says how many are left in the end.
+func awaitClosed(done <-chan struct{}, countOpen func() int64) (stuck int64) {
 	tick := time.NewTicker(KillGrace)
 	defer tick.Stop()
-	for left := open(); ; left = stuck {
+	for left := countOpen(); ; left = stuck {
 		select {
 		case <-done:
 			return 0
 		case <-tick.C:
 		}
-		if stuck = open(); stuck >= left {
+		if stuck = countOpen(); stuck >= left {
 			return stuck
 		}
 	}
 }
 
-// cutOff is the error of a Stop whose ctx ended with n connections open, of which some
+// stopError is the error of a Stop whose ctx ended with n connections open, of which some
 // are stuck: behind a handler that has not returned, their own or, on its loop or in the
 // queue for its worker, another's.
-func cutOff(ctx context.Context, n, stuck int64) error {
+func stopError(ctx context.Context, closed, stuck int64) error {
 	switch {
 	case stuck > 0:
-		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", n-stuck, stuck, context.Cause(ctx))
-	case n == 0:
+		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", closed-stuck, stuck, context.Cause(ctx))
+	case closed == 0:
 		return nil
 	}
-	return fmt.Errorf("%d connections were closed before they had finished: %w", n, context.Cause(ctx))
+	return fmt.Errorf("%d connections were closed before they had finished: %w", closed, context.Cause(ctx))
 }
 
-// DrainEvery is how often a draining engine tells some more connections.
-const DrainEvery = 10 * time.Millisecond
+// DrainInterval is how often a draining engine tells some more connections.
+const DrainInterval = 10 * time.Millisecond
 
-// MayDrain is how many connections may have been told to drain so long after the start,
+// DrainAllowance is how many connections may have been told to drain so long after the start,
 // at a rate a second; 0 is for no bound.
-func MayDrain(rate int, passed time.Duration) int {
-	if rate == 0 {
+func DrainAllowance(perSecond int, elapsed time.Duration) int {
+	if perSecond == 0 {
 		return math.MaxInt
 	}
-	return int(float64(rate)*(passed+DrainEvery).Seconds()) + 1
+	return int(float64(perSecond)*(elapsed+DrainInterval).Seconds()) + 1
 }

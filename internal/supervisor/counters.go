@@ -25,13 +25,13 @@ type block struct {
 // listener is what has come by one.
 type listener struct{ open, accepted, refused atomic.Int64 }
 
-func (l *listener) store(from engine.Listening) {
+func (l *listener) store(from engine.ListenerStats) {
 	l.open.Store(from.Open)
 	l.accepted.Store(from.Accepted)
 	l.refused.Store(from.Refused)
 }
 
-func (l *listener) addTo(sum *engine.Listening) {
+func (l *listener) addTo(sum *engine.ListenerStats) {
 	sum.Open += l.open.Load()
 	sum.Accepted += l.accepted.Load()
 	sum.Refused += l.refused.Load()
@@ -67,9 +67,9 @@ func (p *publisher) publish() {
 	debug.ReadGCStats(&p.gc)
 	counts[engine.Goroutines] = int64(runtime.NumGoroutine())
 	counts[engine.GCs], counts[engine.GCPause] = p.gc.NumGC, int64(p.gc.PauseTotal)
-	p.block.counts.Store(&counts)
+	p.block.counts.SetAll(&counts)
 	p.block.loops.Store(int64(p.engine.Loops()))
-	for i, l := range p.engine.Listening() {
+	for i, l := range p.engine.ListenerStats() {
 		p.block.listeners[i].store(l)
 	}
 }
@@ -80,18 +80,18 @@ func (b *block) collect(past *past) (lost int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
 	lost = last[engine.Open]
-	sum := last.Past()
+	sum := last.WithoutGauges()
 	past.counts.AddTo(&sum)
-	past.counts.Store(&sum)
-	b.counts.Store(&none)
+	past.counts.SetAll(&sum)
+	b.counts.SetAll(&none)
 	b.loops.Store(0)
 	for i := range b.listeners {
-		var sum engine.Listening
+		var sum engine.ListenerStats
 		b.listeners[i].addTo(&sum)
 		past.listeners[i].addTo(&sum)
 		sum.Open = 0 // that is of now
 		past.listeners[i].store(sum)
-		b.listeners[i].store(engine.Listening{})
+		b.listeners[i].store(engine.ListenerStats{})
 	}
 	return lost
 }

@@ -29,7 +29,7 @@ const (
 
 // moved is a worker's answer.
 type moved struct {
-	engine.Handover
+	engine.ExportResult
 	Failed string // why, if it has
 }
 
@@ -44,8 +44,8 @@ func (m *moved) err(index int, asked error) error {
 	return nil
 }
 
-// Ends implements engine.Migrator: each worker has as many loops as the others.
-func (s *Supervisor) Ends() int {
+// ChannelsNeeded implements engine.Migrator: each worker has as many loops as the others.
+func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	each := int64(1)
@@ -55,16 +55,16 @@ func (s *Supervisor) Ends() int {
 	return s.cfg.Processes * int(each)
 }
 
-// Sockets implements engine.Migrator.
-func (s *Supervisor) Sockets() (counts []int) {
+// SocketsPerListener implements engine.Migrator.
+func (s *Supervisor) SocketsPerListener() (counts []int) {
 	for _, l := range s.spawner.(*execSpawner).sockets {
 		counts = append(counts, len(l))
 	}
 	return counts
 }
 
-// SendListeners implements engine.Migrator.
-func (s *Supervisor) SendListeners(control *os.File, word string) error {
+// SendListenerSockets implements engine.Migrator.
+func (s *Supervisor) SendListenerSockets(control *os.File, message string) error {
 	sp := s.spawner.(*execSpawner)
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -75,27 +75,27 @@ func (s *Supervisor) SendListeners(control *os.File, word string) error {
 	for _, f := range slices.Concat(sp.sockets...) {
 		fds = append(fds, int(f.Fd()))
 	}
-	return sock.SendListeners(int32(control.Fd()), word, fds)
+	return sock.SendListeners(int32(control.Fd()), message, fds)
 }
 
-// ShareListeners implements engine.Migrator: neither supervisor nor workers stop listeners,
+// SetListenersShared implements engine.Migrator: neither supervisor nor workers stop listeners,
 // which each of them has.
-func (s *Supervisor) ShareListeners(bool) {}
+func (s *Supervisor) SetListenersShared(bool) {}
 
-// HandOver implements engine.Migrator. What a worker had that dies meanwhile is unknown: as many
+// ExportConns implements engine.Migrator. What a worker had that dies meanwhile is unknown: as many
 // as it had published last.
-func (s *Supervisor) HandOver(ctx context.Context, channels []*os.File) (sum engine.Handover, err error) {
+func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.askAll(channels, func(index int, w worker, part []*os.File) error {
 		var m moved
 		asked := w.process.(*osProcess).link.Ask(ctx, orderHandOver, &m, part...)
 		if asked != nil {
-			m.Unknown = s.lostBy(index, w)
+			m.Unconfirmed = s.lostBy(index, w)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		sum.Gone += m.Gone
-		sum.Unknown += m.Unknown
+		sum.Exported += m.Exported
+		sum.Unconfirmed += m.Unconfirmed
 		return m.err(index, asked)
 	})
 	return sum, err
@@ -112,8 +112,8 @@ func (s *Supervisor) lostBy(index int, w worker) int {
 	return int(s.workers[index].lost - w.lost)
 }
 
-// TakeOver implements engine.Migrator.
-func (s *Supervisor) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (s *Supervisor) ImportConns(channels []*os.File) error {
 	defer func() {
 		for _, f := range channels {
 			f.Close() // the workers have them
@@ -161,13 +161,13 @@ func answer(e engine.Engine, publish func(context.Context)) func(ctx context.Con
 		err := errors.ErrUnsupported
 		switch {
 		case ok && order == orderHandOver:
-			if err = e.Hold(true); err == nil {
+			if err = e.PauseAccept(true); err == nil {
 				publish(ctx) // what is lost if this process dies
-				answer.Handover, err = m.HandOver(ctx, files)
+				answer.ExportResult, err = m.ExportConns(ctx, files)
 			}
 			publish(ctx)
 		case ok && order == orderTakeOver:
-			if err = m.TakeOver(files); err == nil {
+			if err = m.ImportConns(files); err == nil {
 				return answer
 			}
 		}
@@ -184,7 +184,7 @@ func answer(e engine.Engine, publish func(context.Context)) func(ctx context.Con
 // attend answers by the link until done, which waits for its end, is called.
 func (w *Worker) attend(e engine.Engine, publish func(context.Context)) (done func()) {
 	if m, ok := e.(engine.Migrator); ok {
-		m.ShareListeners(true) // the supervisor has them, too
+		m.SetListenersShared(true) // the supervisor has them, too
 	}
 	var attending sync.WaitGroup
 	attending.Go(func() { w.link.Answer(answer(e, publish)) })

@@ -19,13 +19,15 @@ func (s *Supervisor) Broadcast(p []byte) error {
 	return s.enqueue(frame, s.draining)
 }
 
-// Hold implements engine.Engine: all workers accept nothing, or accept again. Workers
+// PauseAccept implements engine.Engine: all workers accept nothing, or accept again. Workers
 // that drain accept nothing.
-func (s *Supervisor) Hold(on bool) error { return s.enqueue(holdFrame(on), s.draining) }
+func (s *Supervisor) PauseAccept(on bool) error { return s.enqueue(holdFrame(on), s.draining) }
 
-// Expel implements engine.Engine: it closes the connections from a peer in all workers,
+// ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers,
 // those that drain included.
-func (s *Supervisor) Expel(peer netip.AddrPort) error { return s.enqueue(expelFrame(peer), s.done) }
+func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
+	return s.enqueue(expelFrame(peer), s.done)
+}
 
 // enqueue leaves a message for the relay, until end.
 func (s *Supervisor) enqueue(frame []byte, end <-chan struct{}) error {

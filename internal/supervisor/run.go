@@ -188,13 +188,13 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 func obeyCommand(e engine.Engine, kind byte, content []byte) error {
 	switch kind {
 	case kindPause, kindResume:
-		return e.Hold(kind == kindPause)
+		return e.PauseAccept(kind == kindPause)
 	case kindExpel:
 		var peer netip.AddrPort
 		if err := peer.UnmarshalBinary(content); err != nil || !peer.IsValid() {
 			return fmt.Errorf("the peer to expel is %x; expected an address and a port", content)
 		}
-		return e.Expel(peer)
+		return e.ClosePeerConns(peer)
 	}
 	return nil
 }

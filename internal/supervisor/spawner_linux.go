@@ -66,7 +66,7 @@ func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
 				return nil, err
 			}
 		}
-		defer engine.CloseAll(all)
+		defer engine.CloseListeners(all)
 		for _, l := range all {
 			fd, err := sock.Detach(l)
 			if err != nil {

@@ -203,12 +203,12 @@ func closed(c <-chan struct{}) bool {
 // Addr is where the workers listen first.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening is where they listen, and what has come there, by the rules of Counters.
-func (s *Supervisor) Listening() (all []engine.Listening) {
+// ListenerStats is where they listen, and what has come there, by the rules of Counters.
+func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, addr := range s.addrs {
-		sum := engine.Listening{Addr: addr}
+		sum := engine.ListenerStats{Addr: addr}
 		s.past.listeners[i].addTo(&sum)
 		for w := range s.counters.workers() {
 			s.counters.block(w).listeners[i].addTo(&sum)
@@ -251,7 +251,7 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 func (s *Supervisor) Adopt(net.Conn, int, []byte) error { return engine.ErrClosed }
 
 // Dial fails: workers only accept.
-func (s *Supervisor) Dial(engine.Dial) error {
+func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 

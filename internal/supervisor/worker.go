@@ -108,7 +108,7 @@ func (w *Worker) Take(addrs []Address, processes int) (all [][]net.Listener, err
 		all = append(all, some)
 	}
 	if err != nil {
-		engine.CloseAll(slices.Concat(all...))
+		engine.CloseListeners(slices.Concat(all...))
 		return nil, err
 	}
 	return all, nil
@@ -124,8 +124,8 @@ func (w *Worker) Broadcast(p []byte) error {
 	return w.out.put(frame, 0)
 }
 
-// Hold has all workers accept nothing, or accept again.
-func (w *Worker) Hold(on bool) error { return w.out.put(holdFrame(on), 0) }
+// PauseAccept has all workers accept nothing, or accept again.
+func (w *Worker) PauseAccept(on bool) error { return w.out.put(holdFrame(on), 0) }
 
-// Expel closes the connections from a peer in all workers.
-func (w *Worker) Expel(peer netip.AddrPort) error { return w.out.put(expelFrame(peer), 0) }
+// ClosePeerConns closes the connections from a peer in all workers.
+func (w *Worker) ClosePeerConns(peer netip.AddrPort) error { return w.out.put(expelFrame(peer), 0) }

@@ -55,7 +55,7 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 
 // CloseWrite ends the peer's direction, as a client does that half-closes, or closes: the
 // server gets an end of file, and may still answer.
-func (p *Peer) CloseWrite() { p.s.do(p.end.End) }
+func (p *Peer) CloseWrite() { p.s.do(p.end.CloseWrite) }
 
 // Reset breaks the connection, as a client does that crashes: the reason is
 // syscall.ECONNRESET.
@@ -64,15 +64,15 @@ func (p *Peer) Reset() { p.s.do(p.end.Reset) }
 // StopReading has the peer take no more output, as if all buffers on the way to a slow client
 // were full: from then on it waits at the server, and Limits.MaxUnsent, HighWater and
 // WriteTimeout see it.
-func (p *Peer) StopReading() { p.s.do(func() { p.end.Window(0) }) }
+func (p *Peer) StopReading() { p.s.do(func() { p.end.SetWindow(0) }) }
 
 // Take lets n more bytes of output through after StopReading, once they are there.
 func (p *Peer) Take(n int) {
 	p.s.t.Helper()
 	reads := false
 	p.s.do(func() {
-		if reads = p.end.Open() < 0; !reads {
-			p.end.Window(p.end.Open() + max(n, 0))
+		if reads = p.end.Window() < 0; !reads {
+			p.end.SetWindow(p.end.Window() + max(n, 0))
 		}
 	})
 	if reads || n < 0 {
@@ -81,13 +81,13 @@ func (p *Peer) Take(n int) {
 }
 
 // StartReading ends StopReading.
-func (p *Peer) StartReading() { p.s.do(func() { p.end.Window(-1) }) }
+func (p *Peer) StartReading() { p.s.do(func() { p.end.SetWindow(-1) }) }
 
 // Output is what the server has sent since Output and Expect were last called.
 func (p *Peer) Output() (text string) {
 	p.s.do(func() {
-		text = string(p.end.Held())
-		p.end.Forget(len(text))
+		text = string(p.end.Received())
+		p.end.DiscardReceived(len(text))
 	})
 	return text
 }
@@ -98,10 +98,10 @@ func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
 	p.await(func() bool {
-		have := p.end.Held()
+		have := p.end.Received()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
-			p.end.Forget(len(want))
+			p.end.DiscardReceived(len(want))
 		}
 		_, closed := p.end.Closed()
 		return met || closed || !strings.HasPrefix(want, got)
@@ -150,7 +150,7 @@ func (p *Peer) await(found func() bool) {
 		}
 		timer := time.NewTimer(left)
 		select {
-		case <-p.s.engine.Woken():
+		case <-p.s.engine.Wakeups():
 			timer.Stop()
 		case <-timer.C:
 			return
@@ -179,9 +179,9 @@ func (p *Peer) state() string {
 		case paused:
 			return fmt.Sprintf("the connection is open, and paused: %d bytes of input wait, because the peer has %d bytes of output to take, "+
 				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.Take and StartReading",
-				p.end.Unread(), p.end.Unsent(), high, low)
+				p.end.UnreadBytes(), p.end.UnsentBytes(), high, low)
 		case p.end.PausedByHandler():
-			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.Unread())
+			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.UnreadBytes())
 		}
 		return "the connection is open"
 	}

@@ -114,7 +114,7 @@ func (s *Server) do(what func()) {
 		panic("tcptest: a call within a handler, or by two goroutines at a time; expected calls by the goroutine of the test")
 	}
 	defer s.busy.Store(false)
-	s.engine.Do(what)
+	s.engine.DoSettled(what)
 }
 
 // Dial connects a peer: from 198.51.100.1, and from a port that no other has had, 1024 for the
@@ -167,7 +167,7 @@ func (s *Server) Drain() {
 		within = shutdownTimeout
 	}
 	s.do(func() {})
-	_ = s.srv.Shutdown(virtual.Within(within)) // which does not wait
+	_ = s.srv.Shutdown(virtual.StopWithin(within)) // which does not wait
 	s.do(func() {})
 }
 

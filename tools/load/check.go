@@ -98,7 +98,7 @@ func (c Config) filled() Config {
 		c.Pipeline = 1
 	}
 	if c.Model == "" || c.Model == models.Auto {
-		best, _ := models.Best()
+		best, _ := models.BestAvailable()
 		c.Model = best.Name
 	}
 	return c
@@ -357,7 +357,7 @@ func (c Config) checkEnvironment() error {
 // descriptor table: see sock.Shards.
 func (c Config) shards() (loops, each int, err error) {
 	most := maxLoops
-	if m, err := models.Find(c.Model); err != nil || !m.Loops {
+	if m, err := models.Find(c.Model); err != nil || !m.HasLoops {
 		most = 0
 	}
 	return sock.Shards(c.maxOpen(), c.Loops, most)

@@ -28,7 +28,9 @@ const dialEvery = 2 * time.Millisecond
 // since it last had nothing to do, so that a late tick is made up for and the rate
 // holds over the whole.
 type dialer struct {
-	engine  interface{ Dial(engine.Dial) error }
+	engine interface {
+		Dial(engine.DialRequest) error
+	}
 	targets []target
 	// plan says how many connections come from each source; it is gone
 	// through again and again where connections replace others.
@@ -120,7 +122,7 @@ func (d *dialer) issue(n int) error {
 		if len(d.targets) > 1 {
 			count = min(count, max(part/len(d.targets), 1))
 		}
-		if err := d.engine.Dial(engine.Dial{Target: t.addr, Path: t.path, Source: t.from(s.addr), Count: count}); err != nil {
+		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.from(s.addr), Count: count}); err != nil {
 			return err
 		}
 		d.orders++

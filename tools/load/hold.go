@@ -182,7 +182,7 @@ func (t *traffic) receiveOther(c *engine.Conn, s *shard, line []byte, now time.D
 		s.sum.run[nVerifyWrong]++
 		s.drop(len(want))
 		at := firstDifference(line, want)
-		_, slot, _ := ref.Slot()
+		_, slot, _ := ref.Location()
 		t.faults.wrong(errWrongLine, Mismatch{
 			Connection: int64(slot), Message: int64(a.of.number) - 1, Byte: at, Want: quote(want[at:]), Got: quote(line[at:]),
 		})

@@ -443,7 +443,7 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 	ahead := t.cfg.floodAhead()
 	n := max(ahead/t.script.longest(), 1)
 	for range floodTurn {
-		if c.Pending() > ahead {
+		if c.UnsentBytes() > ahead {
 			break
 		}
 		now := t.now()
@@ -458,9 +458,9 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
-		if c.Aborted() {
+		if c.IsAborted() {
 			return
 		}
 	}
-	c.Paused()
+	c.IsPaused()
 }

@@ -250,7 +250,7 @@ func (h *pubsub) join(c *engine.Conn, m *member) (subscriber bool) {
 	defer h.mu.Unlock()
 	if h.slow(m) {
 		h.asleep = append(h.asleep, c.Ref())
-		c.Listen(false)
+		c.SetReading(false)
 	} else {
 		h.subscribed[m.topic]++
 	}

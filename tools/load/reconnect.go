@@ -61,7 +61,9 @@ func (t *traffic) endInOrder(s *shard, l *connState) {
 // reconnector dials the connections that replace others. Its methods are safe for
 // concurrent use.
 type reconnector struct {
-	engine  interface{ Dial(engine.Dial) error }
+	engine interface {
+		Dial(engine.DialRequest) error
+	}
 	targets []target
 	sources []source
 	timeout time.Duration
@@ -105,7 +107,7 @@ func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
 
 // Opened continues the traffic of the connection that this one replaces.
 func (o *reconnection) Opened(c *engine.Conn) {
-	if o.looped && c.Owner() != int(o.conn.shard) {
+	if o.looped && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
 		o.conn = nil
 		c.Abort(errOtherLoop)
@@ -162,9 +164,9 @@ func (r *reconnector) dial() {
 	for len(r.waiting) > 0 && r.underWay < halfOpen {
 		o := r.waiting[0]
 		r.next++
-		d := engine.Dial{
+		d := engine.DialRequest{
 			Target: o.target.addr, Path: o.target.path, Source: o.target.from(r.sources[r.next%len(r.sources)].addr),
-			Count: 1, Owned: o, Timeout: r.timeout,
+			Count: 1, Handler: o, Timeout: r.timeout,
 		}
 		if o.looped {
 			d.Loop = int(o.conn.shard) + 1
@@ -225,7 +227,7 @@ func (t *traffic) continueOn(c *engine.Conn, l *connState) {
 	l.state &^= reconnecting | replied | called
 	t.table.states[l.id], t.table.opened[l.id] = match.State{}, now
 	s.sum.run[nReconnected]++
-	s.times.connect.record(now+t.epoch-c.DialledAt(), 1)
+	s.times.connect.record(now+t.epoch-c.DialStartedAt(), 1)
 	if t.open() && l.state&entered != 0 {
 		t.fill(s, l, now)
 	}

@@ -75,7 +75,7 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	started, used, _, err := models.Start(model, asked, r.engineConfig())
+	started, used, _, err := models.StartWithFallback(model, asked, r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
@@ -117,7 +117,7 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, _ := models.Find(cfg.Model); !m.Loops { // checked before
+	if m, _ := models.Find(cfg.Model); !m.HasLoops { // checked before
 		loops = 0
 	}
 	if r.traffic, err = newTraffic(&r.cfg, loops); err != nil {
@@ -190,21 +190,21 @@ func (r *run) engineConfig() engine.Config {
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
-		Loops:  loops,
-		Shard:  shard,
-		Reset:  !r.cfg.Graceful,
-		Socket: engine.Socket{SendBuffer: r.cfg.Socket.SendBuffer, ReceiveBuffer: r.cfg.Socket.ReceiveBuffer, Delay: r.cfg.Socket.Delay},
-		Log:    slog.New(slog.DiscardHandler),
+		Loops:            loops,
+		MaxConnsPerShard: shard,
+		ResetDialled:     !r.cfg.Graceful,
+		Socket:           engine.Socket{SendBuffer: r.cfg.Socket.SendBuffer, ReceiveBuffer: r.cfg.Socket.ReceiveBuffer, Delay: r.cfg.Socket.Delay},
+		Log:              slog.New(slog.DiscardHandler),
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.traffic.paceVerify
+		cfg.Scheduler = r.traffic.paceVerify
 	case r.traffic.paced():
-		cfg.Pace = r.traffic.pace
+		cfg.Scheduler = r.traffic.pace
 	}
 	if r.cfg.Flood {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodAhead(), r.cfg.floodAhead()/2
-		cfg.Drained, cfg.ReadOn = r.traffic.Drained, true
+		cfg.Drained, cfg.IgnoreHighWater = r.traffic.Drained, true
 	}
 	if r.cfg.reconnects() { // one that is closing may still have its place
 		cfg.Limits.MaxConns += halfOpen

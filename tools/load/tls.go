@@ -51,7 +51,7 @@ func (e *encryption) wait() { e.layers.Gate.Wait() }
 
 // first makes a connection's layer. It is an engine.Config.NewLayer.
 func (e *encryption) first(c *engine.Conn) engine.Layer {
-	return &handshake{Layer: e.layers.First(c), of: e, began: engine.Since()}
+	return &handshake{Layer: e.layers.NewFirstLayer(c), of: e, began: engine.MonotonicNow()}
 }
 
 // handshake stands before a connection's TLS layer until the handshake is over.
@@ -64,34 +64,34 @@ type handshake struct {
 	ended bool  // the server has ended the connection
 }
 
-func (h *handshake) Arrived(c *engine.Conn, p []byte) error {
-	return h.look(c, h.Layer.Arrived(c, p))
+func (h *handshake) OnRead(c *engine.Conn, p []byte) error {
+	return h.look(c, h.Layer.OnRead(c, p))
 }
 func (h *handshake) Resume(c *engine.Conn) error { return h.look(c, h.Layer.Resume(c)) }
 
-// Ended says why, where TLS has nothing to say.
-func (h *handshake) Ended(c *engine.Conn) error {
+// OnEOF says why, where TLS has nothing to say.
+func (h *handshake) OnEOF(c *engine.Conn) error {
 	h.ended = true
-	return h.look(c, h.Layer.Ended(c))
+	return h.look(c, h.Layer.OnEOF(c))
 }
 
 // look keeps what TLS said, and makes way when the handshake is over.
 func (h *handshake) look(c *engine.Conn, err error) error {
 	h.why = cmp.Or(h.why, err)
-	if c.Greets() {
+	if c.InHandshake() {
 		return err
 	}
 	c.SetLayer(h.Layer)
 	if h.of.agreed.Load() == nil {
-		h.of.agreed.CompareAndSwap(nil, layers.State(c))
+		h.of.agreed.CompareAndSwap(nil, layers.TLSState(c))
 	}
 	return err
 }
 
 // Closed tells of a handshake that failed: only then it is called.
 func (h *handshake) Closed(c *engine.Conn) {
-	h.Layer.Closed(c)
-	if c.Owned() == nil { // a reconnection has been told
+	h.Layer.OnClosed(c)
+	if c.ConnHandler() == nil { // a reconnection has been told
 		h.of.failed(handshakeError{h.cause()})
 	}
 }
@@ -102,7 +102,7 @@ func (h *handshake) cause() error {
 		return io.EOF
 	case h.why != nil:
 		return h.why
-	case engine.Since()-h.began >= h.of.most:
+	case engine.MonotonicNow()-h.began >= h.of.most:
 		return errHandshakeLate
 	}
 	return errHandshakeBroken

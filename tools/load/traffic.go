@@ -74,7 +74,7 @@ const (
 
 // newTraffic makes a handler for an engine with that many loops, 0 for a model without.
 func newTraffic(cfg *Config, loops int) (*traffic, error) {
-	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
+	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), began: time.Now(), plan: pacer.NewShared()}
 	t.window(pacer.Never, math.MinInt64)
 	if cfg.Unprompted { // the server does not wait until all are connected
 		t.window(pacer.Never, pacer.Never)
@@ -122,7 +122,7 @@ const goroutineShards = 16
 // open says whether messages have planned times.
 func (t *traffic) open() bool { return t.mode == openLoop || t.mode == openEach }
 
-func (t *traffic) now() time.Duration { return engine.Since() - t.epoch }
+func (t *traffic) now() time.Duration { return engine.MonotonicNow() - t.epoch }
 
 func (t *traffic) window(from, until time.Duration) {
 	t.from.Store(int64(from))
@@ -149,14 +149,14 @@ func (t *traffic) measured(now time.Duration) bool {
 // shardOf numbers the shard of a connection.
 func (t *traffic) shardOf(c *engine.Conn) int {
 	if t.looped {
-		return c.Owner()
+		return c.LoopIndex()
 	}
 	return int(c.Slot()) % len(t.shards)
 }
 
 // Opened has a connection upgraded first where that is asked for.
 func (t *traffic) Opened(c *engine.Conn) {
-	began := c.DialledAt() - t.epoch
+	began := c.DialStartedAt() - t.epoch
 	if t.script.frames != nil {
 		t.script.frames.greet(c, t.numbers.Add(1)-1, began)
 		return
@@ -219,7 +219,7 @@ func (t *traffic) Nudged(c *engine.Conn) {
 	case *held:
 		t.sendLine(c, v)
 	case *member:
-		c.Listen(true)
+		c.SetReading(true)
 	default: // it came too late to be held
 		t.cancel(t.shardNamed(c.Ref()), c.Ref())
 	}

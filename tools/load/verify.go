@@ -49,7 +49,7 @@ const verifyLine = 96
 // line appends what a connection is to send. It has the connection's place, which no
 // other one has at that time, and a number made from that and the seed.
 func (r *verification) line(to []byte, ref engine.Ref) []byte {
-	owner, slot, generation := ref.Slot()
+	owner, slot, generation := ref.Location()
 	to = append(to, "check "...)
 	to = strconv.AppendInt(to, int64(r.number), 10)
 	to = append(to, ' ')
@@ -116,7 +116,7 @@ func (t *traffic) walk(s *shard, r *verification, at time.Duration, touch func(e
 		if r.stopped.Load() {
 			return -1
 		}
-		for w.next < len(s.held) && s.held[w.next].Closed() {
+		for w.next < len(s.held) && s.held[w.next].IsClosed() {
 			w.next++
 		}
 		if w.next == len(s.held) {
@@ -131,7 +131,7 @@ func (t *traffic) walk(s *shard, r *verification, at time.Duration, touch func(e
 			t.cancel(s, ref)
 			return at + paceAgain
 		}
-		if t.looped || ref.Closed() { // otherwise it has mail
+		if t.looped || ref.IsClosed() { // otherwise it has mail
 			t.cancel(s, ref)
 		}
 		w.next++
@@ -151,7 +151,7 @@ func (s *shard) endWalk(r *verification) {
 
 // shardNamed finds the shard of a connection by its Ref.
 func (t *traffic) shardNamed(ref engine.Ref) *shard {
-	owner, slot, _ := ref.Slot()
+	owner, slot, _ := ref.Location()
 	if t.looped {
 		return t.shards[owner]
 	}
@@ -200,7 +200,7 @@ func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s.sum.run[nSent]++
 	s.sum.run[nBytesSent] += int64(len(line))
 	if t.script.frames != nil {
-		_, slot, _ := ref.Slot()
+		_, slot, _ := ref.Location()
 		line = t.script.frames.append(s.frame[:0], line, slot, uint64(a.of.number))
 	}
 	_, _ = c.Write(line) // an error ends the connection, which Closed gets

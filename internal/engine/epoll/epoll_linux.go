@@ -20,7 +20,7 @@ import (
 // Model is event loops over epoll.
 var Model = engine.Model{
 	Name:      "epoll",
-	Loops:     true,
+	HasLoops:  true,
 	Available: func() error { return nil },
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -101,30 +101,30 @@ func (d *driver) handle(n int) bool {
 // ready handles the events of one connection.
 func (d *driver) ready(c *engine.Conn, events uint32) {
 	switch {
-	case c.FD() < 0 || c.Armed()&loop.ClosePending != 0:
+	case c.FD() < 0 || c.DriverFlags()&loop.ClosePending != 0:
 		return // closed earlier in this turn
-	case c.Armed()&loop.Connecting != 0:
+	case c.DriverFlags()&loop.Connecting != 0:
 		d.loop.Connected(c)
 		return
-	case c.Armed()&loop.Busy != 0:
+	case c.DriverFlags()&loop.Busy != 0:
 		d.detach(c)
 		return
 	}
 	if events&sock.Out != 0 {
-		c.Room()
+		c.OnWritable()
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
 		if d.loop.ReadQueued(c) {
 			d.detach(c) // the loop will see
 		} else if c.WantsInput() {
 			d.Read(c)
-		} else if (c.ReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
+		} else if (c.IsReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
 			// A unix socket whose peer has gone, which may have input left; or both directions
 			// have ended in order, and mail is on its way, which settles the connection.
 			d.detach(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
-			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
+			c.OnTransportError(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.Settle(c)
@@ -134,25 +134,25 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 // arm brings it back.
 func (d *driver) detach(c *engine.Conn) {
 	d.poll.Remove(c.FD())
-	c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
+	c.SetDriverFlags(c.DriverFlags()&^(armIn|armOut) | detached)
 }
 
 // unwatch stops watching a descriptor before it is closed. Closing alone does not where another
 // process has the socket, too: during a hand-over, or for a moment after a fork. Its events would
 // be taken for those of the next connection in the slot.
 func (d *driver) unwatch(c *engine.Conn) {
-	if c.Armed()&detached == 0 {
+	if c.DriverFlags()&detached == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
 // Watch begins with input, or while connecting with room.
 func (d *driver) Watch(c *engine.Conn) syscall.Errno {
-	if c.Armed()&loop.Connecting != 0 {
-		c.SetArmed(c.Armed() | armOut)
+	if c.DriverFlags()&loop.Connecting != 0 {
+		c.SetDriverFlags(c.DriverFlags() | armOut)
 		return d.poll.Add(c.FD(), int32(c.Slot()), sock.Out)
 	}
-	c.SetArmed(c.Armed() | armIn)
+	c.SetDriverFlags(c.DriverFlags() | armIn)
 	return d.poll.Add(c.FD(), int32(c.Slot()), sock.In)
 }
 
@@ -172,19 +172,19 @@ func (d *driver) Read(c *engine.Conn) bool { return d.loop.Receive(c, d.input) >
 
 func (d *driver) Settle(c *engine.Conn) {
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			d.send(c)
 		case engine.SendFile:
 			d.loop.SendFile(c, sock.SendFile)
-		case engine.Deliver:
+		case engine.FeedHandler:
 			if !d.loop.Deliver(c) {
 				return
 			}
-		case engine.Detach:
+		case engine.DetachOrExport:
 			d.detach(c)
 			d.loop.Detach(c)
-		case engine.Shut:
+		case engine.ShutWrite:
 			d.loop.Shut(c)
 		case engine.Close:
 			d.unwatch(c)
@@ -200,7 +200,7 @@ func (d *driver) Settle(c *engine.Conn) {
 			if errno := d.arm(c); errno == 0 {
 				return
 			} else {
-				c.Failed(errno)
+				c.OnTransportError(errno)
 			}
 		}
 	}
@@ -210,11 +210,11 @@ func (d *driver) send(c *engine.Conn) {
 	n, errno := sock.Send(c.FD(), c.Output())
 	switch errno {
 	case 0:
-		c.Sent(n)
+		c.OnSent(n)
 	case syscall.EAGAIN, syscall.ENOBUFS, syscall.ENOMEM:
-		c.Sent(0)
+		c.OnSent(0)
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 }
 
@@ -223,17 +223,17 @@ func (d *driver) arm(c *engine.Conn) syscall.Errno {
 	d.loop.TrackExpiry(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.ReadQueued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported
+	if c.WantsInput() && (!d.loop.ReadQueued(c) || c.DriverFlags()&armIn != 0) { // it may be dequeued before it is reported
 		want, events = armIn, sock.In
 	}
-	if c.WantsRoom() {
+	if c.WantsWritable() {
 		want, events = want|armOut, events|sock.Out
 	}
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	if armed&(armIn|armOut) == want {
 		return 0
 	}
-	c.SetArmed(armed&^(armIn|armOut|detached) | want)
+	c.SetDriverFlags(armed&^(armIn|armOut|detached) | want)
 	if armed&detached != 0 {
 		return d.poll.Add(c.FD(), int32(c.Slot()), events)
 	}

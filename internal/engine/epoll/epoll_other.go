@@ -15,7 +15,7 @@ var errNotHere = errors.New("I/O model epoll needs Linux; this is " + runtime.GO
 // Model can't run here.
 var Model = engine.Model{
 	Name:      "epoll",
-	Loops:     true,
+	HasLoops:  true,
 	Available: func() error { return errNotHere },
 	Start:     func(engine.Config) (engine.Engine, error) { return nil, errNotHere },
 }

@@ -21,11 +21,11 @@ import (
 type arrivals struct {
 	group *group
 	mu    sync.Mutex
-	inlet *handover.Inlet
+	inlet *handover.InChannel
 }
 
-// TakeOver implements engine.Migrator.
-func (g *group) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (g *group) ImportConns(channels []*os.File) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, f := range channels {
@@ -55,7 +55,7 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	a := &arrivals{group: g}
-	if err = raw.Control(func(fd uintptr) { a.inlet = g.migration.receiver.NewInlet(int32(fd), a) }); err != nil {
+	if err = raw.Control(func(fd uintptr) { a.inlet = g.migration.receiver.NewInChannel(int32(fd), a) }); err != nil {
 		return err
 	}
 	defer a.locked(a.inlet.Close)
@@ -70,7 +70,7 @@ func (g *group) takeAll(f *os.File) error {
 		a.locked(a.inlet.Confirm)
 		some, failed := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
-			a.locked(func() { some, failed = a.inlet.Receive(buffer, join) })
+			a.locked(func() { some, failed = a.inlet.ReceiveBatch(buffer, join) })
 			return some || failed != nil
 		})
 		switch err = cmp.Or(failed, err); err {
@@ -89,13 +89,13 @@ func (a *arrivals) locked(do func()) {
 	do()
 }
 
-// ConfirmLater implements handover.Owner.
-func (a *arrivals) ConfirmLater(in *handover.Inlet) {
+// ScheduleConfirm implements handover.Owner.
+func (a *arrivals) ScheduleConfirm(in *handover.InChannel) {
 	a.group.running.Go(func() { a.locked(in.Confirm) })
 }
 
-// Promise implements handover.Owner.
-func (a *arrivals) Promise(n int) int {
+// ReserveConns implements handover.Owner.
+func (a *arrivals) ReserveConns(n int) int {
 	g := a.group
 	n = g.admission.Promise(n)
 	short := min(sock.DescriptorsShort(g.admission.Promised()), n)
@@ -103,15 +103,15 @@ func (a *arrivals) Promise(n int) int {
 	return n - short
 }
 
-// Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.group.admission.Unpromise(n) }
+// ReleaseConns implements handover.Owner.
+func (a *arrivals) ReleaseConns(n int) { a.group.admission.Unpromise(n) }
 
 // join goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
 func (g *group) join(fd int32, r *engine.Record, done func()) {
 	g.admission.AcquirePromised()
-	if r.Listener >= len(g.host.Entrances) {
-		r.Listener = g.host.Adopted()
+	if r.Listener >= len(g.host.ListenerCounters) {
+		r.Listener = g.host.AdoptedListener()
 	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
@@ -122,20 +122,20 @@ func (g *group) join(fd int32, r *engine.Record, done func()) {
 		done()
 		return
 	}
-	if err := g.host.AdmitMoved(r); err != nil {
+	if err := g.host.AdmitImported(r); err != nil {
 		g.running.Go(func() { // which Refuse may end
 			defer done()
 			defer nc.Close()
-			turnAway(nc, g.host.Answer(r.Peer, err))
+			turnAway(nc, g.host.BuildRefusalReply(r.Peer, err))
 		})
 		return
 	}
 	open := func(c *conn) {
 		defer done()
-		c.Join(r)
+		c.Import(r)
 	}
 	if !g.serve(nc, r.Listener, nil, open) {
-		g.host.DisownMoved(r)
+		g.host.UndoAdmitImported(r)
 		g.leave()
 		done()
 	}

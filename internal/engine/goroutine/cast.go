@@ -8,7 +8,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 
 // Broadcast implements engine.Engine. The queue has room for all that may be under way.
 func (g *group) Broadcast(p []byte) error {
-	b, err := g.broadcasts.Begin(p, 1, &g.cfg.Limits)
+	b, err := g.broadcasts.StartBroadcast(p, 1, &g.cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (g *group) Broadcast(p []byte) error {
 // castAll is the caster. It ends with the last broadcast.
 func (g *group) castAll() {
 	var batch []*engine.Broadcast
-	for ended := g.stop.Done(); ended != nil || g.broadcasts.UnderWay() > 0; {
+	for ended := g.stop.Done(); ended != nil || g.broadcasts.ActiveCount() > 0; {
 		select {
 		case b := <-g.casts:
 			batch = append(batch[:0], b)
@@ -29,7 +29,7 @@ func (g *group) castAll() {
 			}
 			g.cast(batch)
 			for _, b := range batch {
-				b.Done()
+				b.OwnerDone()
 			}
 			clear(batch)
 		case <-ended:
@@ -56,12 +56,12 @@ func (g *group) cast(batch []*engine.Broadcast) {
 func (g *group) castTo(c *conn, batch []*engine.Broadcast) {
 	box, some := c.mailbox(), false
 	for _, m := range batch {
-		switch err := box.PutShared(&c.Conn, engine.MailCast, &m.Shared); {
+		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {
 		case err == nil:
 			some = true
 		case err != engine.ErrFull:
 		case g.cfg.DropMessages:
-			box.Miss() // first: who sees the count finds it at the connection
+			box.CountMissedBroadcast() // first: who sees the count finds it at the connection
 			g.counters.Add(engine.Dropped, 1)
 		default:
 			c.request(slowConsumer)

@@ -75,18 +75,18 @@ func (c *conn) run(open func(c *conn)) {
 		open(c)
 	}
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			c.send()
 		case engine.SendFile:
 			c.sendFile()
-		case engine.Deliver:
-			c.Deliver()
+		case engine.FeedHandler:
+			c.FeedHandler()
 		case engine.Read:
 			c.readNow()
-		case engine.Detach:
+		case engine.DetachOrExport:
 			c.detach()
-		case engine.Shut:
+		case engine.ShutWrite:
 			c.shut()
 		case engine.Close:
 			closed = true
@@ -94,12 +94,12 @@ func (c *conn) run(open func(c *conn)) {
 			return
 		case engine.Wait:
 			switch {
-			case !c.WantsRoom():
+			case !c.WantsWritable():
 				c.receive()
-			case c.awaitingRoom || c.ReadsOn() && c.awaitRoom():
+			case c.awaitingRoom || c.HasIndependentDirections() && c.awaitRoom():
 				c.receive() // neither direction waits for the other
 			default:
-				c.Room() // the next Send waits for it
+				c.OnWritable() // the next Send waits for it
 			}
 		}
 	}
@@ -111,11 +111,11 @@ func (c *conn) open(dialled time.Duration, read []byte) {
 	c.updateClock()
 	peer := addrPort(c.nc.RemoteAddr())
 	if dialled != 0 {
-		c.Dialling(peer, dialled)
+		c.OnDialling(peer, dialled)
 	}
-	c.Open(peer, dialled != 0)
+	c.OnOpen(peer, dialled != 0)
 	if len(read) > 0 {
-		c.Arrived(read)
+		c.OnRead(read)
 		c.noteProxiedPeer()
 	}
 }
@@ -127,11 +127,11 @@ func (c *conn) updateClock() { c.group.host.SetClock(c.group.now()) }
 func (c *conn) send() {
 	c.publish()
 	n, err := c.write()
-	if c.wasBlocked || n < c.Pending() {
+	if c.wasBlocked || n < c.UnsentBytes() {
 		c.wasBlocked = false
 		c.updateClock()
 	}
-	c.Sent(n)
+	c.OnSent(n)
 	c.afterSend(err)
 }
 
@@ -172,7 +172,7 @@ func (c *conn) expired() bool {
 		return false
 	}
 	now := c.group.now()
-	return int32(instant(now)-due) > 0 && c.Expire(now)
+	return int32(instant(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
 // readNow reads once without waiting.
@@ -181,20 +181,20 @@ func (c *conn) readNow() {
 	all := err == nil && (len(p) == 0 || !c.fullRead)
 	c.take(p, err)
 	if all {
-		c.Empty()
+		c.OnReadEmpty()
 	}
 }
 
 // take gives the core what a read has brought.
 func (c *conn) take(p []byte, err error) {
 	if len(p) > 0 {
-		c.Arrived(p)
+		c.OnRead(p)
 		c.noteProxiedPeer()
 	}
 	c.releaseBuffer()
 	switch {
 	case errors.Is(err, io.EOF):
-		c.PeerClosed()
+		c.OnEOF()
 	case err != nil:
 		c.interrupted(err)
 	}
@@ -203,28 +203,28 @@ func (c *conn) take(p []byte, err error) {
 // interrupted takes the end of a wait: because it was woken, or by an error.
 func (c *conn) interrupted(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.Failed(err)
+		c.OnTransportError(err)
 		return
 	}
 	_ = c.nc.SetDeadline(time.Time{})
 	c.handleRequests()
-	c.Expire(c.group.now())
+	c.CheckTimeouts(c.group.now())
 }
 
 // publish shows the sweeper when this connection wants to be woken, and what its buffers
 // hold.
 func (c *conn) publish() {
 	due := uint32(0)
-	if at, ok := c.Wakes(); ok {
+	if at, ok := c.NextTimeout(); ok {
 		due = instant(at)
 	}
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
 	}
-	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.buffered.Load() != n {
+	if n := uint32(min(int64(c.BufferMemory()), math.MaxUint32)); c.buffered.Load() != n {
 		c.buffered.Store(n)
 	}
-	if _, soon := c.Due(); soon != c.urgent {
+	if _, soon := c.ExpiresAt(); soon != c.urgent {
 		c.setUrgent(soon)
 	}
 }
@@ -243,7 +243,7 @@ func (c *conn) hasRequests() bool {
 		return true
 	}
 	box := c.box.Load()
-	return box != nil && box.Waiting()
+	return box != nil && box.HasRequests()
 }
 
 // prepareWait says that the owner is about to wait, and whether it should not.
@@ -257,7 +257,7 @@ func (c *conn) handleRequests() {
 	if c.requests.Load()&writable != 0 {
 		c.requests.And(^uint32(writable))
 		c.awaitingRoom = false
-		c.Room()
+		c.OnWritable()
 	}
 	c.takeMail()
 	told := c.requests.Load()
@@ -269,7 +269,7 @@ func (c *conn) handleRequests() {
 		c.leave()
 	}
 	if todo&draining != 0 {
-		c.Drain()
+		c.StartDrain()
 	}
 	if todo&killing != 0 {
 		c.Abort(engine.ErrServerClosed)
@@ -278,7 +278,7 @@ func (c *conn) handleRequests() {
 		c.Abort(engine.ErrOverBudget)
 	}
 	if todo&expelled != 0 {
-		c.Abort(engine.ErrExpelled)
+		c.Abort(engine.ErrClosedByOperator)
 	}
 	if todo&slowConsumer != 0 {
 		c.Abort(engine.ErrSlowConsumer)
@@ -296,19 +296,19 @@ func (c *conn) takeMail() {
 	if box == nil {
 		return
 	}
-	c.Miss(box.Missed())
-	if !box.Waiting() {
+	c.AddMissed(box.TakeMissedBroadcasts())
+	if !box.HasRequests() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.Take()
-	defer func() { c.group.counters.Add(engine.Buffered, -int64(box.Done(mail, data))) }()
+	mail, data := box.TakeAll()
+	defer func() { c.group.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	giveAll := func() {
 		for len(left) > 0 {
 			m, p := left[0], rest[:left[0].Size]
 			left, rest = left[1:], rest[len(p):]
-			c.Mailed(m, p)
+			c.OnRequest(m, p)
 		}
 	}
 	defer giveAll() // what a Goexit leaves is released
@@ -328,7 +328,7 @@ func (c *conn) mailbox() *engine.Mailbox {
 		return box
 	}
 	l := &c.group.cfg.Limits
-	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.group.counters})
+	c.box.CompareAndSwap(nil, &engine.Mailbox{MaxRequests: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.group.counters})
 	return c.box.Load()
 }
 
@@ -339,9 +339,9 @@ func (c *conn) shut() {
 		// An error means that the peer has gone; reading will tell.
 		_ = w.CloseWrite()
 	} else {
-		c.PeerClosed() // there is no half of it to wait for
+		c.OnEOF() // there is no half of it to wait for
 	}
-	c.ShutDone()
+	c.OnWriteShut()
 }
 
 // detach makes the connection another one of package net: the deadline of this one may be
@@ -351,26 +351,26 @@ func (c *conn) detach() {
 		c.receive()
 		return
 	}
-	if c.Leaving() {
+	if c.IsExporting() {
 		c.giveAway()
 		return
 	}
 	s, ok := c.nc.(interface{ File() (*os.File, error) })
 	if !ok {
-		c.Detached(nil, errors.ErrUnsupported)
+		c.OnDetached(nil, errors.ErrUnsupported)
 		return
 	}
 	f, err := s.File()
 	if err != nil {
-		c.Detached(nil, err)
+		c.OnDetached(nil, err)
 		return
 	}
 	defer f.Close()
-	c.Detached(net.FileConn(f))
+	c.OnDetached(net.FileConn(f))
 }
 
 // resets says whether the connection is to be closed with a reset.
-func (c *conn) resets() bool { return c.Outbound() && c.group.cfg.Reset }
+func (c *conn) resets() bool { return c.IsDialled() && c.group.cfg.ResetDialled }
 
 // noMail is the mailbox of connections that have closed without one.
 var noMail = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
@@ -383,10 +383,10 @@ func (c *conn) close() {
 		c.setUrgent(false)
 	}
 	if box := c.box.Load(); box != nil {
-		c.Miss(box.Missed()) // Closed may ask
+		c.AddMissed(box.TakeMissedBroadcasts()) // Closed may ask
 	}
 	defer c.closed() // whatever the handler does
-	c.Finish()
+	c.OnClosed()
 }
 
 // closed is the rest of close, when the handler has heard of it.

@@ -17,7 +17,7 @@ import (
 
 // This file is how connections leave for other engines: see package handover.
 //
-// HandOver asks the connections to leave, some at a time, for those that leave are not served, and
+// ExportConns asks the connections to leave, some at a time, for those that leave are not served, and
 // round after round, until all have gone or are known to stay. Each goes by itself, on its
 // goroutine, in a batch of one. A goroutine for each channel reads it. The lock guards all of it,
 // but isn't held while a handler saves its state.
@@ -52,12 +52,12 @@ type departure struct {
 	stays  map[*conn]bool
 }
 
-// HandOver implements engine.Migrator.
-func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+// ExportConns implements engine.Migrator.
+func (g *group) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) == 0 {
 		return moved, errors.New("no channels to hand connections over by; expected at least 1")
 	}
-	defer g.given.GiveBack()()
+	defer g.given.StartFreeing()()
 	var files []*os.File
 	var fds []int32
 	defer func() {
@@ -106,7 +106,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 }
 
 // receive reads what comes by a channel until that ends.
-func (d *departure) receive(f *os.File, o *handover.Outlet) {
+func (d *departure) receive(f *os.File, o *handover.OutChannel) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return // it was closed here
@@ -114,7 +114,7 @@ func (d *departure) receive(f *os.File, o *handover.Outlet) {
 	_ = raw.Read(func(uintptr) bool { // likewise
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		err := d.sender.Receive(o)
+		err := d.sender.ReceiveConfirmations(o)
 		signal(d.changed)
 		return o.Ended || err != nil
 	})
@@ -124,18 +124,18 @@ func (d *departure) receive(f *os.File, o *handover.Outlet) {
 func (d *departure) step(g *group, ticked bool) (over bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.sender.Asking() {
+	if d.sender.IsExporting() {
 		if ticked && len(d.round) == 0 {
 			d.beginRound(g)
 		}
 		if ticked || d.asked <= 0 {
-			n := min(maxAsked, len(d.round), max(d.sender.Credit()-d.saving, 0))
+			n := min(maxAsked, len(d.round), max(d.sender.TotalCredit()-d.saving, 0))
 			d.asked = n
 			requestAll(d.round[:n], leaving)
 			d.round = d.round[n:]
 		}
 	}
-	return d.sender.Step() && d.saving == 0
+	return d.sender.AdvanceStage() && d.saving == 0
 }
 
 // beginRound lists who is to be asked. Nobody is the end.
@@ -155,13 +155,13 @@ func (c *conn) leave() {
 	if d == nil {
 		return
 	}
-	err := c.Leave()
+	err := c.StartExport()
 	if err == nil {
 		return // to giveAway
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == engine.ErrStays {
+	if err == engine.ErrNotExportable {
 		d.stays[c] = true
 	}
 	d.answered()
@@ -177,13 +177,13 @@ func (d *departure) answered() {
 // giveAway hands the connection over. One that can't go stays open here.
 func (c *conn) giveAway() {
 	d := c.group.migration.departure.Load()
-	c.AtRest()
+	c.OnQuiesced()
 	var gone, stays bool
 	if d != nil {
 		gone, stays = d.give(c)
 	}
 	if !gone {
-		c.Stay(stays)
+		c.AbortExport(stays)
 	}
 }
 
@@ -192,7 +192,7 @@ func (d *departure) give(c *conn) (gone, stays bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.answered()
-	if !d.sender.Asking() || d.sender.Credit() <= d.saving {
+	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.saving {
 		return false, false
 	}
 	d.saving++
@@ -202,26 +202,26 @@ func (d *departure) give(c *conn) (gone, stays bool) {
 	}()
 	r, err := d.pack(c)
 	if err != nil {
-		if stays = !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater); stays {
+		if stays = !errors.Is(err, engine.ErrExportBusy) && !errors.Is(err, engine.ErrSaveLater); stays {
 			d.stays[c] = true
 		}
 		return false, stays
 	}
-	record, fds := r.Append(nil), []int{int(c.FD())}
-	for d.sender.Asking() && !gone {
-		o, _ := d.sender.Next()
-		if gone = d.sender.Send(o, record, fds); !gone {
+	record, fds := r.AppendTo(nil), []int{int(c.FD())}
+	for d.sender.IsExporting() && !gone {
+		o, _ := d.sender.NextChannelWithCredit()
+		if gone = d.sender.SendBatch(o, record, fds); !gone {
 			d.mu.Unlock()
 			time.Sleep(resendEvery)
 			d.mu.Lock()
 		}
 	}
 	if !gone {
-		c.Unpack()
+		c.CancelSnapshot()
 		return false, false
 	}
 	c.group.given.Add(goroutineBytes)
-	c.Left()
+	c.FinishExport()
 	return true, false
 }
 
@@ -229,17 +229,19 @@ func (d *departure) give(c *conn) (gone, stays bool) {
 func (d *departure) pack(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
-	return c.Pack()
+	return c.Snapshot()
 }
 
-// Ends implements engine.Migrator.
-func (g *group) Ends() int { return 1 }
+// ChannelsNeeded implements engine.Migrator.
+func (g *group) ChannelsNeeded() int { return 1 }
 
-// Sockets implements engine.Migrator.
-func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.host.Entrances)) }
+// SocketsPerListener implements engine.Migrator.
+func (g *group) SocketsPerListener() []int {
+	return engine.CountPerListener(g.numbers, len(g.host.ListenerCounters))
+}
 
-// SendListeners implements engine.Migrator.
-func (g *group) SendListeners(control *os.File, word string) error {
+// SendListenerSockets implements engine.Migrator.
+func (g *group) SendListenerSockets(control *os.File, message string) error {
 	var fds []int
 	for _, l := range g.lns {
 		fd, err := sock.Detach(l)
@@ -249,8 +251,8 @@ func (g *group) SendListeners(control *os.File, word string) error {
 		defer sock.Close(fd)
 		fds = append(fds, int(fd))
 	}
-	return sock.SendListeners(int32(control.Fd()), word, fds)
+	return sock.SendListeners(int32(control.Fd()), message, fds)
 }
 
-// ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
-func (g *group) ShareListeners(bool) {}
+// SetListenersShared implements engine.Migrator: listeners are closed here, never stopped.
+func (g *group) SetListenersShared(bool) {}

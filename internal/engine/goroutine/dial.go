@@ -21,8 +21,8 @@ const (
 )
 
 // Dial starts a goroutine for each connection, which becomes its owner.
-func (g *group) Dial(d engine.Dial) error {
-	if err := d.Check(); err != nil {
+func (g *group) Dial(d engine.DialRequest) error {
+	if err := d.Validate(); err != nil {
 		return err
 	}
 	g.mu.Lock()
@@ -37,13 +37,13 @@ func (g *group) Dial(d engine.Dial) error {
 	}
 	g.running.Go(func() {
 		defer func() { <-g.dialOrders }()
-		engine.Outlive(func() { g.dialAll(&d) })
+		engine.SurviveGoexit(func() { g.dialAll(&d) })
 	})
 	return nil
 }
 
 // dialAll starts the dials that are left of one order, as many at once as may be.
-func (g *group) dialAll(d *engine.Dial) {
+func (g *group) dialAll(d *engine.DialRequest) {
 	for d.Count > 0 {
 		d.Count--
 		select {
@@ -54,17 +54,17 @@ func (g *group) dialAll(d *engine.Dial) {
 				g.dial(one)
 			})
 		case <-g.stop.Done():
-			g.host.DialFailed(d.Owned, engine.ErrClosed)
+			g.host.NotifyDialFailed(d.Handler, engine.ErrClosed)
 		}
 	}
 }
 
-func (g *group) dial(d engine.Dial) {
+func (g *group) dial(d engine.DialRequest) {
 	if !g.admission.Acquire() {
-		g.host.DialFailed(d.Owned, engine.ErrFull)
+		g.host.NotifyDialFailed(d.Handler, engine.ErrFull)
 		return
 	}
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	nc, err := g.connect(d)
 	if err != nil {
 		g.leave()
@@ -74,16 +74,16 @@ func (g *group) dial(d engine.Dial) {
 		if g.stop.Err() != nil {
 			err = engine.ErrClosed
 		}
-		g.host.DialFailed(d.Owned, err)
+		g.host.NotifyDialFailed(d.Handler, err)
 		return
 	}
-	if !g.serve(nc, -1, d.Owned, func(c *conn) { c.open(start, nil) }) {
+	if !g.serve(nc, -1, d.Handler, func(c *conn) { c.open(start, nil) }) {
 		g.leave()
 	}
 }
 
 // connect makes a connection of package net.
-func (g *group) connect(d engine.Dial) (net.Conn, error) {
+func (g *group) connect(d engine.DialRequest) (net.Conn, error) {
 	options := g.cfg.SocketOptions(true)
 	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.Control}
 	if d.Path != "" {

@@ -79,7 +79,7 @@ const (
 // group is a running engine.
 type group struct {
 	cfg        engine.Config
-	host       engine.Host
+	host       engine.Runtime
 	counters   engine.Counters
 	buffers    engine.SharedBuffers
 	lns        []net.Listener
@@ -100,8 +100,8 @@ type group struct {
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
 	senders    senders            // that wait until buffers hold less
 	clock      clock
-	urgent     atomic.Int64 // connections that are about to end
-	given      engine.Given // memory of connections that have been handed over
+	urgent     atomic.Int64      // connections that are about to end
+	given      engine.FreedBytes // memory of connections that have been handed over
 	migration  migration
 	added      chan struct{} // a connection has come; for the sweeper
 	emptied    chan struct{} // the last one has gone; for the sweeper
@@ -125,43 +125,43 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		added: make(chan struct{}, 1), emptied: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
 	if err := g.listen(); err != nil {
-		engine.CloseAll(g.lns)
+		engine.CloseListeners(g.lns)
 		return nil, err
 	}
-	g.host.Grain = clockGrain
-	g.host.SetUp(&cfg, g.admission)
+	g.host.ClockSlack = clockGrain
+	g.host.Configure(&cfg, g.admission)
 	g.host.LocalAddr, g.host.Loops = g.local, 1
-	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
+	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.TimeAllCalls, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Shared, g.broadcasts.Counters = &g.counters, &g.counters
-	g.host.Direct = direct
+	g.host.SendDirect = direct
 	g.pipes.open(g)
 	g.stop, g.cancel = context.WithCancel(context.Background())
-	g.hold.on, g.hold.changed = cfg.Held, make(chan struct{})
+	g.hold.on, g.hold.changed = cfg.StartPaused, make(chan struct{})
 	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
-	if cfg.Pace != nil {
+	if cfg.Scheduler != nil {
 		g.pacing.Go(g.paceAll)
 	}
 	for i := range g.lns {
-		g.running.Go(func() { engine.Outlive(func() { g.accept(i) }) })
+		g.running.Go(func() { engine.SurviveGoexit(func() { g.accept(i) }) })
 	}
 	return g, nil
 }
 
 // listen makes the listeners, and what else has to be opened.
 func (g *group) listen() error {
-	for _, l := range g.cfg.Where() {
-		all, err := l.Bind(1, g.cfg.SocketOptions(false))
+	for _, l := range g.cfg.EffectiveListeners() {
+		all, err := l.OpenSockets(1, g.cfg.SocketOptions(false))
 		if err != nil {
 			return err
 		}
 		for _, socket := range all {
-			sock.SetListenerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+			sock.SetListenerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 			g.lns = append(g.lns, socket)
-			g.numbers = append(g.numbers, len(g.host.Entrances))
+			g.numbers = append(g.numbers, len(g.host.ListenerCounters))
 		}
-		g.host.Entrances = append(g.host.Entrances, engine.NewEntrance(l, all[0].Addr()))
+		g.host.ListenerCounters = append(g.host.ListenerCounters, engine.NewListenerCounters(l, all[0].Addr()))
 	}
 	return g.turns.open()
 }
@@ -173,16 +173,16 @@ func (g *group) Addr() net.Addr {
 	return g.lns[0].Addr()
 }
 
-func (g *group) Listening() []engine.Listening { return g.host.Listening() }
+func (g *group) ListenerStats() []engine.ListenerStats { return g.host.ListenerStats() }
 
 func (g *group) Loops() int { return 0 }
 
 // now is the clock of all limits.
-func (g *group) now() time.Duration { return g.clock.at(engine.Since()) }
+func (g *group) now() time.Duration { return g.clock.at(engine.MonotonicNow()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
-	g.broadcasts.Count(&sum)
+	g.broadcasts.FillCounts(&sum)
 	return sum
 }
 
@@ -220,7 +220,7 @@ func (g *group) accept(socket int) {
 // time to stop.
 func (g *group) mayAccept() bool {
 	for {
-		wait := g.admission.TakeToken(engine.Since())
+		wait := g.admission.TakeToken(engine.MonotonicNow())
 		if wait == 0 {
 			return true
 		}
@@ -248,11 +248,11 @@ func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	peer := addrPort(nc.RemoteAddr())
 	if err := g.host.Admit(listener, peer); err != nil {
 		defer nc.Close() // whatever Refuse does
-		turnAway(nc, g.host.Answer(peer, err))
+		turnAway(nc, g.host.BuildRefusalReply(peer, err))
 		return
 	}
 	if !g.serve(nc, listener, nil, func(c *conn) { c.open(0, read) }) {
-		g.host.Disown(listener, peer)
+		g.host.UndoAdmit(listener, peer)
 		g.leave()
 	}
 }
@@ -265,7 +265,7 @@ func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
 		return err
 	}
 	if listener < 0 {
-		listener = g.host.Adopted()
+		listener = g.host.AdoptedListener()
 	}
 	g.welcome(nc, listener, slices.Clone(read))
 	return nil
@@ -281,7 +281,7 @@ func turnAway(nc net.Conn, answer []byte) {
 
 // serve starts the goroutine of a connection that has been admitted at a listener, or
 // with -1 was dialled, if it can. It opens the connection.
-func (g *group) serve(nc net.Conn, listener int, owned engine.Owned, open func(c *conn)) bool {
+func (g *group) serve(nc net.Conn, listener int, owned engine.ConnHandler, open func(c *conn)) bool {
 	c, err := newConn(g, nc)
 	c.SetListener(listener)
 	if err == nil {
@@ -291,14 +291,14 @@ func (g *group) serve(nc net.Conn, listener int, owned engine.Owned, open func(c
 		nc.Close()
 		switch {
 		case listener < 0:
-			g.host.DialFailed(owned, err)
+			g.host.NotifyDialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
 		}
 		return false
 	}
 	if owned != nil {
-		c.SetOwned(owned)
+		c.SetConnHandler(owned)
 	}
 	signal(g.added)
 	go c.run(open)
@@ -351,7 +351,7 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 		return engine.ErrClosed
 	}
 	box := c.mailbox() // first: to allocate may take long
-	if r.Kind == engine.MailSend && g.refuses(&r) {
+	if r.Kind == engine.RequestSend && g.refuses(&r) {
 		return engine.ErrFull
 	}
 	if err := box.Put(ec, gen, r); err != nil {

@@ -111,7 +111,7 @@ func (c *conn) recv(fd int32) bool {
 // sendBlocked is prepareWait for output of which nothing is taken.
 func (c *conn) sendBlocked() bool {
 	c.wasBlocked = true
-	c.SendBlocked(c.group.now())
+	c.OnSendBlocked(c.group.now())
 	return c.prepareWait()
 }
 
@@ -170,7 +170,7 @@ func (c *conn) awaitRoom() bool {
 		return true
 	}
 	c.awaitingRoom = true
-	c.SendBlocked(c.group.now())
+	c.OnSendBlocked(c.group.now())
 	c.group.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
 		c.request(writable)
@@ -181,8 +181,8 @@ func (c *conn) awaitRoom() bool {
 // sendFile has the kernel send a file, as far as it can, and waits like write. At its
 // end, and whatever is wrong, it is read instead: that tells, or the next write does.
 func (c *conn) sendFile() {
-	if f, _, _ := c.File(); f == nil {
-		c.Load()
+	if f, _, _ := c.NextFilePart(); f == nil {
+		c.LoadFilePiece()
 		return
 	}
 	c.publish()
@@ -192,15 +192,15 @@ func (c *conn) sendFile() {
 		c.updateClock()
 	}
 	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
-	c.Sent(n)
+	c.OnSent(n)
 	c.afterSend(err)
 }
 
 func (c *conn) fileStep(fd int32) bool {
-	f, offset, n := c.File()
+	f, offset, n := c.NextFilePart()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	return errno != syscall.EAGAIN || c.sendBlocked()
@@ -215,7 +215,7 @@ func (c *conn) writeStep(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.ReadsOn() || c.sendBlocked()
+			return c.io.n > 0 || c.HasIndependentDirections() || c.sendBlocked()
 		}
 		if errno != 0 {
 			break

@@ -81,7 +81,7 @@ func (c *conn) awaitRoom() bool { return false }
 var direct func(c *engine.Conn, p []byte, behind [][]byte) int
 
 // sendFile has a file read and written.
-func (c *conn) sendFile() { c.Load() }
+func (c *conn) sendFile() { c.LoadFilePiece() }
 
 // write writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.
@@ -91,7 +91,7 @@ func (c *conn) write() (int, error) {
 		return 0, nil
 	}
 	c.wasBlocked = true // it may well
-	c.SendBlocked(c.group.now())
+	c.OnSendBlocked(c.group.now())
 	return c.nc.Write(c.Output())
 }
 

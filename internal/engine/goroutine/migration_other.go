@@ -7,4 +7,4 @@ type migration struct{}
 
 func (c *conn) leave() {}
 
-func (c *conn) giveAway() { c.Stay(true) }
+func (c *conn) giveAway() { c.AbortExport(true) }

@@ -27,7 +27,7 @@ type hold struct {
 	changed chan struct{} // closed when on has changed, and made anew
 }
 
-func (g *group) Hold(on bool) error {
+func (g *group) PauseAccept(on bool) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
 	}
@@ -76,10 +76,10 @@ func (h *hold) wait(g *group) bool {
 // count counts one acceptor more, or less, that waits.
 func (h *hold) count(g *group, n int) {
 	h.waiting += n
-	g.counters.SetFlag(engine.Holding, h.waiting == len(g.lns))
+	g.counters.SetBool(engine.AcceptPausedCount, h.waiting == len(g.lns))
 }
 
-func (g *group) Expel(peer netip.AddrPort) error {
+func (g *group) ClosePeerConns(peer netip.AddrPort) error {
 	if isClosed(g.done) {
 		return engine.ErrClosed
 	}
@@ -92,17 +92,17 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	return nil
 }
 
-func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
+func (g *group) VisitConns(s *engine.Shared, beforePost func(), done func(full int)) error {
 	if isClosed(g.done) {
 		return engine.ErrClosed
 	}
 	full := 0
 	for conns := range g.chunks {
 		for _, c := range conns {
-			put()
-			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, s); err == nil {
+			beforePost()
+			if err := c.mailbox().PutShared(&c.Conn, engine.RequestDo, s); err == nil {
 				c.wake()
-			} else if s.Lost(); err == engine.ErrFull {
+			} else if s.OnLost(); err == engine.ErrFull {
 				full++
 			}
 		}
@@ -151,7 +151,7 @@ func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
 // noteProxiedPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
 func (c *conn) noteProxiedPeer() {
-	if c.group.cfg.Proxied == nil || c.peerTold || c.Greets() {
+	if c.group.cfg.IsProxy == nil || c.peerTold || c.InHandshake() {
 		return
 	}
 	c.peerTold = true

@@ -14,12 +14,12 @@ import (
 // paceAll is the pacer.
 func (g *group) paceAll() {
 	for !isClosed(g.idle) {
-		now := engine.Since()
-		next := g.cfg.Pace(-1, now, touch)
+		now := engine.MonotonicNow()
+		next := g.cfg.Scheduler(-1, now, touch)
 		if next < 0 {
-			next = now + engine.PaceRest
+			next = now + engine.MaxSchedulerDelay
 		}
-		nap(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
+		nap(min(max(next-engine.MonotonicNow(), engine.MinSchedulerDelay), engine.MaxSchedulerDelay))
 	}
 }
 

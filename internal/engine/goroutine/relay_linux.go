@@ -36,7 +36,7 @@ func (g *group) pass(to *engine.Conn, p []byte) (n int) {
 // and ends the turn; done says whether anything was there. What the partner doesn't take is
 // as if it were read.
 func (c *conn) splice(fd int32) (tried, done bool) {
-	if !c.bulk || c.Layer() != nil || !c.HasBypass() {
+	if !c.bulk || c.Layer() != nil || !c.HasFastPath() {
 		return false, false
 	}
 	pipe := c.group.pipes.take()
@@ -45,7 +45,7 @@ func (c *conn) splice(fd int32) (tried, done bool) {
 		return false, false
 	}
 	got := 0
-	c.Bypass(func(o *engine.Conn) {
+	c.SendFastPath(func(o *engine.Conn) {
 		var errno syscall.Errno
 		got, errno = pipe.Fill(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL is of a socket that can't
@@ -65,7 +65,7 @@ func (c *conn) splice(fd int32) (tried, done bool) {
 func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
 	moved := 0
 	c.group.control(to, func(fd uintptr) { moved, _ = pipe.Empty(int32(fd), n) })
-	c.Spliced(moved)
+	c.CountSpliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
 		return
@@ -85,7 +85,7 @@ type pipes struct{ idle chan *sock.Pipe }
 // open makes room for as many as there are turns, and has relays use them.
 func (p *pipes) open(g *group) {
 	p.idle = make(chan *sock.Pipe, cap(g.turns.places))
-	g.host.Pass = g.pass
+	g.host.SendToPartner = g.pass
 }
 
 func (p *pipes) take() *sock.Pipe {

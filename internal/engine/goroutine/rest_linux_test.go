@@ -15,13 +15,13 @@ type sated struct {
 	ref      chan engine.Ref
 }
 
-func (l sated) Arrived(*engine.Conn, []byte) error   { return nil }
-func (l sated) Write(c *engine.Conn, p []byte) error { c.Append(p); return nil }
-func (l sated) Full() bool                           { l.asked.Add(1); return true }
-func (l sated) Ended(*engine.Conn) error             { return nil }
-func (l sated) Held() (int, bool)                    { return 0, false }
-func (l sated) Closing(*engine.Conn)                 {}
-func (l sated) Closed(*engine.Conn)                  {}
+func (l sated) OnRead(*engine.Conn, []byte) error    { return nil }
+func (l sated) Write(c *engine.Conn, p []byte) error { c.AppendToTransport(p); return nil }
+func (l sated) InputFull() bool                      { l.asked.Add(1); return true }
+func (l sated) OnEOF(*engine.Conn) error             { return nil }
+func (l sated) Memory() (int, bool)                  { return 0, false }
+func (l sated) SendClose(*engine.Conn)               {}
+func (l sated) OnClosed(*engine.Conn)                {}
 func (l sated) Resume(c *engine.Conn) error {
 	if l.attended.Add(1) == 1 {
 		l.ref <- c.Ref()

@@ -21,9 +21,9 @@ func (g *group) Wait() { <-g.done }
 
 // beginStop lets nothing start any more, and has the connections told.
 func (g *group) beginStop() {
-	g.broadcasts.End()
+	g.broadcasts.Close()
 	g.cancel()
-	engine.CloseAll(g.lns)
+	engine.CloseListeners(g.lns)
 	g.mu.Lock()
 	first := !g.ended
 	g.ended = true
@@ -56,11 +56,11 @@ func (g *group) beginStop() {
 // drain tells the connections to drain, as many at a time as may be, while there
 // are any.
 func (g *group) drain(conns []*conn) {
-	tick := time.NewTicker(engine.DrainEvery)
+	tick := time.NewTicker(engine.DrainInterval)
 	defer tick.Stop()
-	start, told := engine.Since(), 0
+	start, told := engine.MonotonicNow(), 0
 	for {
-		may := min(engine.MayDrain(g.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
+		may := min(engine.DrainAllowance(g.cfg.Limits.ShutdownRate, engine.MonotonicNow()-start), len(conns))
 		requestAll(conns[told:may], draining)
 		if told = may; told == len(conns) {
 			return

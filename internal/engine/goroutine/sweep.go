@@ -25,7 +25,7 @@ func (g *group) sweepAll() {
 	defer timer.Stop()
 	<-timer.C
 	for g.awaitSlice(timer) {
-		now := g.clock.look(engine.Since())
+		now := g.clock.look(engine.MonotonicNow())
 		g.host.SetClock(now)
 		for _, c := range g.slice(period) {
 			if due := c.wakeAt.Load(); due != 0 && int32(instant(now)-due) >= 0 {
@@ -50,8 +50,8 @@ func (g *group) awaitSlice(timer *time.Timer) bool {
 			return false
 		}
 	}
-	g.clock.look(engine.Since())
-	timer.Reset(engine.MinSlice)
+	g.clock.look(engine.MonotonicNow())
+	timer.Reset(engine.MinSliceInterval)
 	select {
 	case <-timer.C:
 	case <-g.emptied:
@@ -82,12 +82,12 @@ func (k *clock) at(now time.Duration) time.Duration {
 // at any time is found. The limit allows for a sweeper that is late without a stop: a clock that stood still then
 // would end limits early. After a stop, a peer that is heard before the sweeper wakes has up to standstill more.
 func (k *clock) look(now time.Duration) time.Duration {
-	if late := now - k.looked - engine.MinSlice; k.looked > 0 && late >= standstill {
+	if late := now - k.looked - engine.MinSliceInterval; k.looked > 0 && late >= standstill {
 		k.stopped.Add(int64(late))
 	}
 	k.looked = now
 	now -= time.Duration(k.stopped.Load())
-	k.limit.Store(int64(now + 2*engine.MinSlice + standstill))
+	k.limit.Store(int64(now + 2*engine.MinSliceInterval + standstill))
 	return now
 }
 
@@ -101,9 +101,9 @@ func (k *clock) rest() {
 // see all once in a period: a short one while some are about to end.
 func (g *group) slice(period time.Duration) []*conn {
 	if g.urgent.Load() > 0 || period == 0 {
-		period = engine.UrgentSweepPeriod
+		period = engine.FastSweepPeriod
 	}
-	slices := int(period / engine.MinSlice)
+	slices := int(period / engine.MinSliceInterval)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	chunks := len(g.conns.chunks)
@@ -159,7 +159,7 @@ func (g *group) shedBuffers() {
 func (c *conn) holds() int64 {
 	n := int64(c.buffered.Load())
 	if box := c.box.Load(); box != nil {
-		n += int64(box.Memory())
+		n += int64(box.CountedMemory())
 	}
 	return n
 }
@@ -176,7 +176,7 @@ type senders struct {
 func (g *group) refuses(r *engine.Request) bool {
 	most := int64(g.cfg.Limits.MaxBuffered)
 	switch {
-	case !r.Paced():
+	case !r.CanWait():
 		return g.overBudget(-most / 4)
 	case !g.overBudget(0):
 		return false
@@ -188,7 +188,7 @@ func (g *group) refuses(r *engine.Request) bool {
 		s.freed = make(chan struct{})
 	}
 	s.waiting.Store(true)
-	r.AwaitRoom(s.freed)
+	r.SetSpaceWait(s.freed)
 	return g.overBudget(0)
 }
 

@@ -26,7 +26,7 @@ type chunk struct {
 }
 
 // put gives a connection the first free slot.
-func (t *table) put(c *conn, h *engine.Host) {
+func (t *table) put(c *conn, h *engine.Runtime) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * tableChunk
 		t.chunks = append(t.chunks, new(chunk))

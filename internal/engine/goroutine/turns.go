@@ -40,10 +40,10 @@ func (t *turns) open() error {
 // take waits for a turn, and lets all others run first. The caller ends it with end.
 func (t *turns) take() {
 	t.places <- struct{}{}
-	if engine.Since()-time.Duration(t.paused.Load()) >= turnSlice && t.pausing.CompareAndSwap(false, true) {
+	if engine.MonotonicNow()-time.Duration(t.paused.Load()) >= turnSlice && t.pausing.CompareAndSwap(false, true) {
 		t.pause.Lock()
 		t.barrier.pass()
-		t.paused.Store(int64(engine.Since()))
+		t.paused.Store(int64(engine.MonotonicNow()))
 		t.pause.Unlock()
 		t.pausing.Store(false)
 	}

@@ -12,8 +12,8 @@ import (
 
 // Config says which layers connections have.
 type Config struct {
-	// Proxied, if set, says which peers begin with a PROXY header.
-	Proxied func(netip.Addr) bool
+	// IsProxy, if set, says which peers begin with a PROXY header.
+	IsProxy func(netip.Addr) bool
 	// TLS, if set, is what connections are encrypted with, and Gate bounds
 	// their handshakes. A dialled connection is a client.
 	TLS  *tls.Config
@@ -22,22 +22,22 @@ type Config struct {
 	Tickets *secure.Tickets
 }
 
-// First makes a connection's first layer; nil if it has none. It is an
+// NewFirstLayer makes a connection's first layer; nil if it has none. It is an
 // engine.Config.NewLayer.
-func (cfg *Config) First(c *engine.Conn) engine.Layer {
-	if cfg.Proxied != nil && !c.Outbound() && cfg.Proxied(c.Peer().Addr()) {
-		return &proxy{cfg: cfg}
+func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
+	if cfg.IsProxy != nil && !c.IsDialled() && cfg.IsProxy(c.Peer().Addr()) {
+		return &proxyHeaderLayer{cfg: cfg}
 	}
-	return cfg.secured(c)
+	return cfg.newTLSLayerIfConfigured(c)
 }
 
-// secured makes the TLS layer; nil if there is none.
-func (cfg *Config) secured(c *engine.Conn) engine.Layer {
+// newTLSLayerIfConfigured makes the TLS layer; nil if there is none.
+func (cfg *Config) newTLSLayerIfConfigured(c *engine.Conn) engine.Layer {
 	if cfg.TLS == nil {
 		return nil
 	}
 	if cfg.Tickets != nil {
 		cfg.Tickets.Renew()
 	}
-	return newEncryption(cfg, c)
+	return newTLSLayer(cfg, c)
 }

@@ -34,8 +34,8 @@ func (*Loop) OnLoop() bool { return loopHere() != nil }
 // local is Host.LocalAddr.
 func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// AskLocalAddr implements engine.Loop.
-func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
+// FetchLocalAddr implements engine.Loop.
+func (l *Loop) FetchLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch loopHere() {
 	case l:
 		return l.localOf(r)
@@ -57,7 +57,7 @@ func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 // localOf is for the loop. A connection that a worker has keeps its descriptor until it
 // is back.
 func (l *Loop) localOf(r engine.Ref) (netip.AddrPort, bool) {
-	c := r.On(&l.host)
+	c := r.ConnOwnedBy(&l.host)
 	if c == nil {
 		return netip.AddrPort{}, false
 	}

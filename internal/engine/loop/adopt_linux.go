@@ -17,7 +17,7 @@ import (
 
 func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
 	to, read := g.loops[g.next.Add(1)%uint64(len(g.loops))], slices.Clone(read)
-	if g.cfg.Shard == 0 {
+	if g.cfg.MaxConnsPerShard == 0 {
 		_, err := to.adopt(nc, listener, read, nil)
 		if err == nil {
 			_ = nc.Close() // the loop has its own descriptor
@@ -87,12 +87,12 @@ func (l *Loop) receive(fd int32, listener int, peer netip.AddrPort, read []byte,
 		return
 	}
 	_ = sock.PrepareConn(fd) // without its options it serves all the same
-	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.KeepaliveTimeout))
+	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.group.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}
 	if listener < 0 {
-		listener = l.host.Adopted()
+		listener = l.host.AdoptedListener()
 	}
 	l.addAccepted(fd, listener, peer, read)
 }

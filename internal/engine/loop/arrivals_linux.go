@@ -23,12 +23,12 @@ import (
 // arrivals is a loop's channels.
 type arrivals struct {
 	loop   *Loop
-	inlets []*handover.Inlet
+	inlets []*handover.InChannel
 	buffer []byte
 }
 
-// TakeOver implements engine.Migrator.
-func (g *group) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (g *group) ImportConns(channels []*os.File) error {
 	var fetched sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -65,15 +65,15 @@ func (a *arrivals) begin(fd int32) error {
 		sock.Close(own)
 		return engine.ErrClosed
 	}
-	in := l.group.receiver.NewInlet(own, a)
+	in := l.group.receiver.NewInChannel(own, a)
 	a.inlets = append(a.inlets, in)
 	l.driver.Listen(own)
 	in.Confirm()
 	return nil
 }
 
-// ConfirmLater implements handover.Owner.
-func (a *arrivals) ConfirmLater(in *handover.Inlet) {
+// ScheduleConfirm implements handover.Owner.
+func (a *arrivals) ScheduleConfirm(in *handover.InChannel) {
 	a.loop.addChore(func() {
 		if slices.Contains(a.inlets, in) {
 			in.Confirm()
@@ -89,33 +89,33 @@ func (a *arrivals) end() {
 	a.buffer = nil
 }
 
-func (a *arrivals) drop(in *handover.Inlet) {
+func (a *arrivals) drop(in *handover.InChannel) {
 	a.loop.driver.Unlisten(in.FD)
 	sock.Close(in.FD)
-	a.inlets = slices.DeleteFunc(a.inlets, func(other *handover.Inlet) bool { return other == in })
+	a.inlets = slices.DeleteFunc(a.inlets, func(other *handover.InChannel) bool { return other == in })
 	in.Close()
 }
 
-// Promise implements handover.Owner.
-func (a *arrivals) Promise(n int) int {
+// ReserveConns implements handover.Owner.
+func (a *arrivals) ReserveConns(n int) int {
 	l, claimed := a.loop, 0
-	if l.group.cfg.Shard > 0 { // places and descriptors of this table
+	if l.group.cfg.MaxConnsPerShard > 0 { // places and descriptors of this table
 		for _, in := range a.inlets {
 			claimed += in.Credit()
 		}
 		n = min(n, max(int(l.room.Load()-l.used.Load())-claimed, 0))
 	}
 	n = l.group.admission.Promise(n)
-	if claimed += n; l.group.cfg.Shard == 0 {
+	if claimed += n; l.group.cfg.MaxConnsPerShard == 0 {
 		claimed = l.group.admission.Promised()
 	}
 	short := min(sock.DescriptorsShort(claimed), n)
-	a.Unpromise(short)
+	a.ReleaseConns(short)
 	return n - short
 }
 
-// Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.loop.group.admission.Unpromise(n) }
+// ReleaseConns implements handover.Owner.
+func (a *arrivals) ReleaseConns(n int) { a.loop.group.admission.Unpromise(n) }
 
 // receive takes what waits at the channels, about a batch of each.
 func (a *arrivals) receive() {
@@ -126,7 +126,7 @@ func (a *arrivals) receive() {
 		a.buffer = make([]byte, sock.MaxRightsMessage)
 	}
 	for _, in := range slices.Clone(a.inlets) {
-		some, err := in.Receive(a.buffer, a.loop.join)
+		some, err := in.ReceiveBatch(a.buffer, a.loop.join)
 		switch {
 		case err == nil && some:
 			in.Confirm()
@@ -152,22 +152,22 @@ func (l *Loop) join(fd int32, r *engine.Record) {
 		l.pause(syscall.EMFILE)
 		return
 	}
-	if r.Listener >= len(l.host.Entrances) {
-		r.Listener = l.host.Adopted()
+	if r.Listener >= len(l.host.ListenerCounters) {
+		r.Listener = l.host.AdoptedListener()
 	}
-	if err := l.host.AdmitMoved(r); err != nil {
+	if err := l.host.AdmitImported(r); err != nil {
 		l.turnAway(fd, r.Peer, err)
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
 	c := l.take(fd)
 	if errno := l.driver.Watch(c); errno != 0 {
-		l.host.DisownMoved(r)
+		l.host.UndoAdmitImported(r)
 		l.driver.Drop(c)
 		l.pause(errno)
 		return
 	}
 	c.SetListener(r.Listener)
-	c.Join(r)
+	c.Import(r)
 	l.driver.Settle(c)
 }

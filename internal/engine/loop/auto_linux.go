@@ -48,7 +48,7 @@ type auto struct {
 	minAway      time.Duration // how long they stay away at least
 	quickReviews int           // looks in a row at which they were quick
 	quickCalls   int64         // calls that these have counted
-	times        engine.RunTimes
+	times        engine.HandlerTimes
 }
 
 // poll polls, and moves handlers that hold the loop onto workers.
@@ -58,13 +58,13 @@ func (a *auto) poll() bool {
 	if a.alert {
 		work = sock.Worked()
 	}
-	start, before := engine.Since(), l.counters.Get(engine.Reads)
+	start, before := engine.MonotonicNow(), l.counters.Get(engine.Reads)
 	some := l.events()
 	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
 		return some // no handler was called for input
 	}
-	took := engine.Since() - start
+	took := engine.MonotonicNow() - start
 	switch {
 	case took < slowTurn || took < slowRead*reads:
 		a.alert, a.slow = false, 0
@@ -93,10 +93,10 @@ func (a *auto) moveAway(each time.Duration) {
 	l := a.loop
 	a.alert, a.slow = false, 0
 	a.minAway = min(max(2*a.minAway, firstAway), longestAway)
-	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.minAway/2, 0, 0
-	a.times.Take()
+	a.reviewAt, a.quickReviews, a.quickCalls = engine.MonotonicNow()+a.minAway/2, 0, 0
+	a.times.TakeTotals()
 	a.forWorkers()
-	l.counters.Add(engine.Moved, 1)
+	l.counters.Add(engine.MovedToWorkers, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
@@ -107,7 +107,7 @@ func (a *auto) next() (at time.Duration, ok bool) { return 0, false }
 // run has handlers come back from workers, or the loop use its own buffers.
 func (a *auto) run(now time.Duration) {
 	switch {
-	case !a.loop.group.cfg.Auto:
+	case !a.loop.group.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:
 		a.reviewReturn(now)
 	default:
@@ -123,7 +123,7 @@ func (a *auto) reviewReturn(now time.Duration) {
 		return
 	}
 	a.reviewAt = now + max(a.minAway/2, firstReview)
-	runs, took, stuck := a.times.Take()
+	runs, took, stuck := a.times.TakeTotals()
 	switch {
 	case stuck, l.group.stuck.Load() > 0, runs > 0 && took/time.Duration(runs) > quickRun:
 		a.quickReviews, a.quickCalls = 0, 0
@@ -146,8 +146,8 @@ func (a *auto) reviewReturn(now time.Duration) {
 // host.
 func (a *auto) ownBuffers() {
 	l := a.loop
-	if l.busy == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
-		l.host.Buffers, l.host.Direct = &l.buffers, direct
+	if l.busy == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
+		l.host.Buffers, l.host.SendDirect = &l.buffers, direct
 	}
 }
 
@@ -157,7 +157,7 @@ func (a *auto) forWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking
-		l.host.Buffers, l.host.Direct = &l.shared, nil
+	if l.host.Buffers != engine.BufferPool(&l.shared) { // otherwise workers may be looking
+		l.host.Buffers, l.host.SendDirect = &l.shared, nil
 	}
 }

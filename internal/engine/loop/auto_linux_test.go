@@ -27,7 +27,7 @@ func TestSlowTurns(t *testing.T) {
 		"computes for long":        {64 * ms, 64, sock.ThreadWork{CPU: 60 * ms}, 1},
 		"long by many short calls": {60 * ms, 400, sock.ThreadWork{CPU: 60 * ms}, 3},
 	} {
-		l := newLoop(&group{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
+		l := newLoop(&group{cfg: engine.Config{AutoWorkers: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
 			l.auto.slowTurn(test.took, test.reads, test.did)

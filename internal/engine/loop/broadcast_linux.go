@@ -24,7 +24,7 @@ const (
 )
 
 func (g *group) Broadcast(p []byte) error {
-	b, err := g.broadcasts.Begin(p, len(g.loops), &g.cfg.Limits)
+	b, err := g.broadcasts.StartBroadcast(p, len(g.loops), &g.cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (l *Loop) takeBroadcast(b *engine.Broadcast) {
 	}
 	l.mu.Unlock()
 	if ended {
-		b.Done()
+		b.OwnerDone()
 		return
 	}
 	l.wake()
@@ -92,7 +92,7 @@ func (c *casts) advance() {
 	}
 	over := 0
 	for over < len(w.each) && c.all[over].wrapped && w.to >= c.all[over].from {
-		c.all[over].Done()
+		c.all[over].OwnerDone()
 		over++
 	}
 	c.all = slices.Delete(c.all, 0, over)
@@ -143,7 +143,7 @@ func (c *casts) run(time.Duration) {
 	l := c.loop
 	l.doing.Store(broadcasts)
 	defer l.doing.Store(upkeep)
-	w, end := &c.walk, engine.Since()+slice
+	w, end := &c.walk, engine.MonotonicNow()+slice
 	for n, size, joined := 0, 0, false; n < castBatch && size < castBytes; {
 		if first := c.all[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
 			if c.advance(); len(c.all) == 0 {
@@ -153,27 +153,27 @@ func (c *casts) run(time.Duration) {
 		}
 		look := w.to%chunkSize == 0
 		if w.to < l.slab.made {
-			if conn := l.slab.at(w.to); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
+			if conn := l.slab.at(w.to); conn.FD() >= 0 && conn.DriverFlags()&Connecting == 0 {
 				l.castOne(conn)
 				n++
 				size += len(w.all)
 				look = look || n%castLook == 0
 			}
 		}
-		if w.to++; look && engine.Since() >= end {
+		if w.to++; look && engine.MonotonicNow() >= end {
 			return
 		}
 	}
 }
 
 func (l *Loop) castOne(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.casts.walk.each {
 			l.castLater(c, m)
 		}
-	case c.Cast(l.casts.walk.all, l.casts.walk.each):
+	case c.WriteBroadcasts(l.casts.walk.all, l.casts.walk.each):
 		l.driver.Settle(c)
 	}
 }

@@ -50,7 +50,7 @@ func (b *budget) run(now time.Duration) {
 	}
 	var classes [64]int64 // what those of each size class hold
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		if c.Armed()&Busy == 0 && c.Aborted() {
+		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
 			excess -= int64(n) // soon
 		} else {
 			classes[l.sizeClass(c)] += int64(n)
@@ -73,15 +73,15 @@ func (b *budget) run(now time.Duration) {
 
 // closeLargest closes connections from a size class on, until the excess is gone.
 func (l *Loop) closeLargest(from int, excess *int64) {
-	noOnes := int64(l.box.Memory() + l.post.held) // mail that is in no connection's buffers yet
+	noOnes := int64(l.box.CountedMemory() + l.post.held) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - noOnes) / int64(max(l.slab.used, 1))
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		busy, least := c.Armed()&Busy != 0, average
+		busy, least := c.DriverFlags()&Busy != 0, average
 		if busy {
 			least /= 2 // it has more than is known here
 		}
 		switch {
-		case *excess <= 0 || !busy && c.Aborted() || l.sizeClass(c) < from || int64(n) < least:
+		case *excess <= 0 || !busy && c.IsAborted() || l.sizeClass(c) < from || int64(n) < least:
 		case busy:
 			*excess -= int64(n)
 			l.dropQueued(c)
@@ -95,10 +95,10 @@ func (l *Loop) closeLargest(from int, excess *int64) {
 
 // sizeClass is the power of two of the bytes that a connection has waiting.
 func (l *Loop) sizeClass(c *engine.Conn) int {
-	if c.Armed()&Busy != 0 {
+	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.queued(c)))
 	}
-	return bits.Len(uint(c.Waiting()))
+	return bits.Len(uint(c.BufferedBytes()))
 }
 
 // eachWithBuffers calls f for every connection that holds something here: of a busy one
@@ -106,10 +106,10 @@ func (l *Loop) sizeClass(c *engine.Conn) int {
 func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
 	l.Each(func(c *engine.Conn) {
 		n := 0
-		if c.Armed()&Busy != 0 {
+		if c.DriverFlags()&Busy != 0 {
 			n = l.queued(c)
 		} else if c.IsOpen() {
-			n = c.Holds()
+			n = c.BufferMemory()
 		}
 		if n > 0 {
 			f(c, n)

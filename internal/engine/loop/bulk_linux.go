@@ -26,14 +26,14 @@ const (
 // Arrived.
 func (l *Loop) NoteRead(c *engine.Conn, n int) {
 	if n > BulkRead {
-		l.QueueRead(c)
+		l.QueueYielded(c)
 	}
 }
 
-// QueueRead implements engine.Loop: the loop reads from the connection.
-func (l *Loop) QueueRead(c *engine.Conn) {
-	if c.Armed()&Bulk == 0 && !c.Closing() {
-		c.SetArmed(c.Armed() | Bulk)
+// QueueYielded implements engine.Loop: the loop reads from the connection.
+func (l *Loop) QueueYielded(c *engine.Conn) {
+	if c.DriverFlags()&Bulk == 0 && !c.IsClosing() {
+		c.SetDriverFlags(c.DriverFlags() | Bulk)
 		l.bulk.pushBack(c.Ref())
 	}
 }
@@ -41,33 +41,33 @@ func (l *Loop) QueueRead(c *engine.Conn) {
 // ReadQueued says whether the connection waits for the loop to read from it, so that
 // its driver is not to look for input. One that is closing does not.
 func (l *Loop) ReadQueued(c *engine.Conn) bool {
-	if c.Armed()&Bulk != 0 && c.Closing() {
-		c.SetArmed(c.Armed() &^ Bulk)
+	if c.DriverFlags()&Bulk != 0 && c.IsClosing() {
+		c.SetDriverFlags(c.DriverFlags() &^ Bulk)
 	}
-	return c.Armed()&Bulk != 0
+	return c.DriverFlags()&Bulk != 0
 }
 
 // readBulk reads from bulk connections, once each, until the slice is over. One
 // that is with a worker, or is not to be read from, is watched again when that
 // has ended.
 func (l *Loop) readBulk() {
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	end := now + max(min(now-l.began, slice), leastSlice)
 	for n := l.bulk.n; n > 0; n-- {
-		c := l.bulk.front().On(&l.host)
+		c := l.bulk.front().ConnOwnedBy(&l.host)
 		l.bulk.popFront()
 		if c == nil {
 			continue
 		}
-		c.SetArmed(c.Armed() &^ Bulk)
-		if c.Armed()&Busy != 0 {
+		c.SetDriverFlags(c.DriverFlags() &^ Bulk)
+		if c.DriverFlags()&Busy != 0 {
 			continue
 		}
-		if c.TakeTurn(); c.WantsInput() {
+		if c.ClearYield(); c.WantsInput() {
 			l.readOnce(c)
 		}
 		l.driver.Settle(c)
-		if engine.Since() >= end {
+		if engine.MonotonicNow() >= end {
 			return
 		}
 	}

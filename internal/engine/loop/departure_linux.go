@@ -40,34 +40,34 @@ const (
 type departure struct {
 	sender  handover.Sender
 	loop    *Loop
-	done    func(engine.Handover, error) // nil if none is under way
-	casts   uint64                       // so many broadcasts are to reach all first
-	slot    uint32                       // the next to be asked
-	again   time.Duration                // when to ask on
-	wake    time.Duration                // when to go on at the latest
-	later   bool                         // this round has found some that can leave, or could later
-	leaving []engine.Ref                 // have been asked; in order
-	left    int                          // connections that have left since memory was given back
+	done    func(engine.ExportResult, error) // nil if none is under way
+	casts   uint64                           // so many broadcasts are to reach all first
+	slot    uint32                           // the next to be asked
+	again   time.Duration                    // when to ask on
+	wake    time.Duration                    // when to go on at the latest
+	later   bool                             // this round has found some that can leave, or could later
+	leaving []engine.Ref                     // have been asked; in order
+	left    int                              // connections that have left since memory was given back
 
 	fds     []int
 	conns   []*engine.Conn
 	records []byte
 }
 
-// HandOver implements engine.Migrator.
-func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+// ExportConns implements engine.Migrator.
+func (g *group) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) < len(g.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(g.loops))
 	}
-	defer g.given.GiveBack()()
+	defer g.given.StartFreeing()()
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	all.Add(len(g.loops))
-	done := func(m engine.Handover, e error) {
+	done := func(m engine.ExportResult, e error) {
 		mu.Lock()
 		defer mu.Unlock()
-		moved.Gone += m.Gone
-		moved.Unknown += m.Unknown
+		moved.Exported += m.Exported
+		moved.Unconfirmed += m.Unconfirmed
 		err = cmp.Or(err, e)
 		all.Done()
 	}
@@ -77,7 +77,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 			fds = append(fds, int32(channels[k].Fd()))
 		}
 		if !l.addChore(func() { l.departure.begin(fds, done) }) {
-			done(engine.Handover{}, engine.ErrClosed)
+			done(engine.ExportResult{}, engine.ErrClosed)
 		}
 	}
 	stopped := context.AfterFunc(ctx, func() {
@@ -90,17 +90,17 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
-// Ends implements engine.Migrator.
-func (g *group) Ends() int { return len(g.loops) }
+// ChannelsNeeded implements engine.Migrator.
+func (g *group) ChannelsNeeded() int { return len(g.loops) }
 
-// Sockets implements engine.Migrator.
-func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.where)) }
+// SocketsPerListener implements engine.Migrator.
+func (g *group) SocketsPerListener() []int { return engine.CountPerListener(g.numbers, len(g.where)) }
 
-// SendListeners implements engine.Migrator. Every loop has all listeners in its table.
-func (g *group) SendListeners(control *os.File, word string) error {
+// SendListenerSockets implements engine.Migrator. Every loop has all listeners in its table.
+func (g *group) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := g.loops[0]
-	if !l.addChore(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
+	if !l.addChore(func() { result <- l.sendListeners(int32(control.Fd()), message) }) {
 		return engine.ErrClosed
 	}
 	return <-result
@@ -119,14 +119,14 @@ func (l *Loop) sendListeners(control int32, word string) error {
 	return sock.SendListeners(own, word, fds)
 }
 
-// ShareListeners implements engine.Migrator.
-func (g *group) ShareListeners(on bool) { g.sharedListeners.Store(on) }
+// SetListenersShared implements engine.Migrator.
+func (g *group) SetListenersShared(on bool) { g.sharedListeners.Store(on) }
 
 // begin takes copies of the channels, and begins.
-func (d *departure) begin(fds []int32, done func(engine.Handover, error)) {
+func (d *departure) begin(fds []int32, done func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.done != nil {
-		done(engine.Handover{}, errors.New("connections are being handed over already"))
+		done(engine.ExportResult{}, errors.New("connections are being handed over already"))
 		return
 	}
 	var copies []int32
@@ -148,7 +148,7 @@ func (d *departure) begin(fds []int32, done func(engine.Handover, error)) {
 
 // ownCopy gives the loop a descriptor of its own for one of the process's table.
 func (l *Loop) ownCopy(fd int32) (int32, error) {
-	if l.group.cfg.Shard > 0 {
+	if l.group.cfg.MaxConnsPerShard > 0 {
 		return sock.Fetch(fd)
 	}
 	return sock.Duplicate(fd)
@@ -173,8 +173,8 @@ func (d *departure) stayAll() {
 
 // stay has a connection go on here.
 func (d *departure) stay(r engine.Ref, forGood bool) {
-	if c := r.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
-		c.Stay(forGood)
+	if c := r.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
+		c.AbortExport(forGood)
 		d.loop.driver.Settle(c)
 	}
 }
@@ -202,17 +202,17 @@ func (d *departure) run(now time.Duration) {
 		return
 	}
 	d.wake = now + roundEvery
-	if d.sender.Asking() && now >= d.again {
+	if d.sender.IsExporting() && now >= d.again {
 		if d.loop.casts.finished >= d.casts {
 			d.ask(now)
 		}
 		d.send(now)
 	}
-	if d.sender.Asking() && d.mayAsk() {
+	if d.sender.IsExporting() && d.mayAsk() {
 		d.wake = d.again
 	}
-	over := d.sender.Step()
-	if !d.sender.Asking() {
+	over := d.sender.AdvanceStage()
+	if !d.sender.IsExporting() {
 		d.stayAll()
 	}
 	if over {
@@ -225,27 +225,27 @@ func (d *departure) mayAsk() bool {
 	if len(d.leaving) > 0 && d.slot == d.loop.slab.made {
 		return false
 	}
-	return len(d.leaving) < min(maxLeaving, d.sender.Credit())
+	return len(d.leaving) < min(maxLeaving, d.sender.TotalCredit())
 }
 
 // ask has some connections leave.
 func (d *departure) ask(now time.Duration) {
 	l := d.loop
-	most, end := min(maxLeaving, d.sender.Credit()), min(d.slot+askSlots, l.slab.made)
+	most, end := min(maxLeaving, d.sender.TotalCredit()), min(d.slot+askSlots, l.slab.made)
 	for ; d.slot < end && len(d.leaving) < most; d.slot++ {
 		c := l.slab.at(d.slot)
-		if c.FD() < 0 || c.Armed()&ClosePending != 0 {
+		if c.FD() < 0 || c.DriverFlags()&ClosePending != 0 {
 			continue
 		}
-		err := engine.ErrNotNow
-		if c.Armed()&(Busy|Connecting) == 0 {
-			err = c.Leave()
+		err := engine.ErrExportBusy
+		if c.DriverFlags()&(Busy|Connecting) == 0 {
+			err = c.StartExport()
 		}
 		if err == nil {
 			d.leaving = append(d.leaving, c.Ref())
 			l.driver.Settle(c)
 		}
-		d.later = d.later || err != engine.ErrStays
+		d.later = d.later || err != engine.ErrNotExportable
 	}
 	switch {
 	case len(d.leaving) > 0 || d.slot < l.slab.made:
@@ -258,16 +258,16 @@ func (d *departure) ask(now time.Duration) {
 
 // atRest takes a connection that may go.
 func (d *departure) atRest(c *engine.Conn) {
-	c.AtRest()
-	if d.done == nil || !d.sender.Asking() {
-		c.Stay(false)
+	c.OnQuiesced()
+	if d.done == nil || !d.sender.IsExporting() {
+		c.AbortExport(false)
 	}
 }
 
 // send sends what is at rest, as far as there is credit.
 func (d *departure) send(now time.Duration) {
 	for len(d.leaving) > 0 {
-		o, credit := d.sender.Next()
+		o, credit := d.sender.NextChannelWithCredit()
 		if o == nil || !d.sendBatch(o, credit, now) {
 			return
 		}
@@ -275,7 +275,7 @@ func (d *departure) send(now time.Duration) {
 }
 
 // sendBatch sends one batch, if there is one, and reports whether it has.
-func (d *departure) sendBatch(o *handover.Outlet, credit int, now time.Duration) (sent bool) {
+func (d *departure) sendBatch(o *handover.OutChannel, credit int, now time.Duration) (sent bool) {
 	defer func() {
 		if !sent { // or a handler's Save has ended the goroutine
 			d.unpack()
@@ -286,14 +286,14 @@ func (d *departure) sendBatch(o *handover.Outlet, credit int, now time.Duration)
 	if len(d.conns) == 0 {
 		return false
 	}
-	if !d.sender.Send(o, d.records, d.fds) {
+	if !d.sender.SendBatch(o, d.records, d.fds) {
 		d.again = now + roundEvery
 		return false
 	}
 	sent = true
 	d.left += len(d.conns)
 	for _, c := range d.conns {
-		c.Left()
+		c.FinishExport()
 		d.loop.SettleLater(c)
 	}
 	d.loop.settleTouched()
@@ -310,23 +310,23 @@ func (d *departure) pack(credit int) {
 	for n < len(d.leaving) && len(d.conns) < most && len(d.records) < handover.MaxBatchBytes {
 		ref := d.leaving[n]
 		n++
-		c := ref.On(&d.loop.host)
-		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
+		c := ref.ConnOwnedBy(&d.loop.host)
+		if c == nil || c.DriverFlags()&Busy == 0 && !c.IsExporting() {
 			continue
 		}
-		err := engine.ErrNotNow
+		err := engine.ErrExportBusy
 		var r engine.Record
-		if c.Armed()&Busy == 0 {
-			r, err = c.Pack()
+		if c.DriverFlags()&Busy == 0 {
+			r, err = c.Snapshot()
 		}
 		switch {
 		case err == nil:
-			d.records = r.Append(d.records)
+			d.records = r.AppendTo(d.records)
 			d.fds = append(d.fds, int(c.FD()))
 			d.conns = append(d.conns, c)
-		case errors.Is(err, engine.ErrNotNow):
+		case errors.Is(err, engine.ErrExportBusy):
 			rest = append(rest, ref)
-		case c.Aborted(): // its Save has panicked
+		case c.IsAborted(): // its Save has panicked
 			d.loop.driver.Settle(c)
 		case errors.Is(err, engine.ErrSaveLater):
 			d.stay(ref, false)
@@ -340,7 +340,7 @@ func (d *departure) pack(credit int) {
 // unpack has those wait on that have been packed and are not sent.
 func (d *departure) unpack() {
 	for _, c := range d.conns {
-		c.Unpack()
+		c.CancelSnapshot()
 		d.leaving = append(d.leaving, c.Ref())
 	}
 }
@@ -351,7 +351,7 @@ func (d *departure) receive() {
 		if o.Ended {
 			continue
 		}
-		if d.sender.Receive(o) != nil {
+		if d.sender.ReceiveConfirmations(o) != nil {
 			d.finish()
 			return
 		}

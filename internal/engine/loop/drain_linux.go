@@ -52,13 +52,13 @@ func (d *drain) run(now time.Duration) {
 	if !d.going || now < d.again {
 		return
 	}
-	most, end := d.allowed(now-d.start), engine.Since()+slice
+	most, end := d.allowed(now-d.start), engine.MonotonicNow()+slice
 	for d.slot < d.loop.slab.made {
 		if d.told >= most {
-			d.again = now + engine.DrainEvery
+			d.again = now + engine.DrainInterval
 			return
 		}
-		if engine.Since() >= end {
+		if engine.MonotonicNow() >= end {
 			return
 		}
 		d.loop.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
@@ -77,18 +77,18 @@ func (d *drain) allowed(passed time.Duration) int {
 	if rate > 0 {
 		rate = max(rate/len(g.loops), 1)
 	}
-	return engine.MayDrain(rate, passed)
+	return engine.DrainAllowance(rate, passed)
 }
 
 // drainConn drains a connection: it ends at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&Connecting != 0:
 		l.dialFailed(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.Later(c, c.Drain)
+		l.Later(c, c.StartDrain)
 	default:
-		c.Drain()
+		c.StartDrain()
 		l.driver.Settle(c)
 	}
 }

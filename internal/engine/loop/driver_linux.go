@@ -68,7 +68,7 @@ type Driver interface {
 //	ClosePending  and the worker is to call Closed             Finish
 //	NoRoom        had no room for what came while Busy, and    closeBusy
 //	              is to be closed for that
-//	Bulk          waits for the loop to read from it           QueueRead       readBulk, ReadQueued
+//	Bulk          waits for the loop to read from it           QueueYielded       readBulk, ReadQueued
 //
 // All are cleared when the slot is freed.
 const (

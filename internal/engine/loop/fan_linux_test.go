@@ -21,11 +21,11 @@ type taker struct {
 }
 
 func (d *taker) Settle(c *engine.Conn) {
-	for c.Next() == engine.Send {
+	for c.NextAction() == engine.Send {
 		out := c.Output()
 		d.sends[c] = append(d.sends[c], string(out))
 		d.turn++
-		c.Sent(len(out))
+		c.OnSent(len(out))
 	}
 }
 
@@ -36,13 +36,13 @@ func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg)}
 	l = newLoop(g, 0, sock.Eventfd{})
 	d = &taker{sends: make(map[*engine.Conn][]string)}
-	l.driver, l.host.Direct = d, nil
+	l.driver, l.host.SendDirect = d, nil
 	g.loops = []*Loop{l}
 	for range n {
 		g.admission.Acquire()
 		c := l.slab.take()
 		c.SetFD(0)
-		c.Open(netip.AddrPort{}, false)
+		c.OnOpen(netip.AddrPort{}, false)
 		refs = append(refs, c.Ref())
 	}
 	return l, d, refs
@@ -78,7 +78,7 @@ func TestMailOfATurn(t *testing.T) {
 			}
 		}
 	}
-	for len(l.post.mail) > 0 || l.box.Waiting() { // all of it is sorted before
+	for len(l.post.mail) > 0 || l.box.HasRequests() { // all of it is sorted before
 		l.post.sort(&l.box)
 	}
 	n := d.turns(t, mailBatch, l.post.left, l.takeMail)
@@ -86,7 +86,7 @@ func TestMailOfATurn(t *testing.T) {
 		t.Errorf("it took %d turns, want 4 at least", n)
 	}
 	for _, r := range refs {
-		if got := d.sends[r.On(&l.host)]; len(got) != 1 || got[0] != want.String() {
+		if got := d.sends[r.ConnOwnedBy(&l.host)]; len(got) != 1 || got[0] != want.String() {
 			t.Fatalf("a connection got %q, want %q in one piece", got, want.String())
 		}
 	}
@@ -98,17 +98,17 @@ func TestMailOfATurn(t *testing.T) {
 // Queues that hold as much as the mailbox may take no more.
 func TestMailIsBounded(t *testing.T) {
 	l, _, refs := fan(1)
-	l.box.Max = 10
+	l.box.MaxRequests = 10
 	for range 3 {
-		for range l.box.Max {
+		for range l.box.MaxRequests {
 			_ = refs[0].Send([]byte("x"))
 		}
-		if l.box.Waiting() {
+		if l.box.HasRequests() {
 			l.post.sort(&l.box)
 		}
 	}
-	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.post.n != l.box.Max {
-		t.Errorf("with %d in the queues: %v; want %d, and %v", l.post.n, err, l.box.Max, engine.ErrFull)
+	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.post.n != l.box.MaxRequests {
+		t.Errorf("with %d in the queues: %v; want %d, and %v", l.post.n, err, l.box.MaxRequests, engine.ErrFull)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 	}
 	first := l.casts.walk.to
 	cast("4,")
-	if n := l.group.Counters(); n[engine.Casting] != 4 || n[engine.CastBytes] != 8 || n[engine.CastAge] <= 0 {
-		t.Errorf("under way are %d broadcasts of %d bytes, the oldest for %d ns; want 4, 8", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
+	if n := l.group.Counters(); n[engine.ActiveBroadcasts] != 4 || n[engine.ActiveBroadcastBytes] != 8 || n[engine.OldestBroadcastAge] <= 0 {
+		t.Errorf("under way are %d broadcasts of %d bytes, the oldest for %d ns; want 4, 8", n[engine.ActiveBroadcasts], n[engine.ActiveBroadcastBytes], n[engine.OldestBroadcastAge])
 	}
 	d.turns(t, castBatch, func() bool { return len(l.casts.all) > 0 }, func() { l.casts.run(0) })
 	for i, r := range refs {
@@ -141,18 +141,18 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 		if i < int(first) {
 			want = []string{"1,2,3,", "4,"}
 		}
-		if got := d.sends[r.On(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := d.sends[r.ConnOwnedBy(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("connection %d got %q, want %q", i, got, want)
 		}
 	}
-	if n := l.group.Counters(); n[engine.Casting] != 0 || n[engine.CastBytes] != 0 || n[engine.CastAge] != 0 {
-		t.Errorf("when all is done there are %d under way", n[engine.Casting])
+	if n := l.group.Counters(); n[engine.ActiveBroadcasts] != 0 || n[engine.ActiveBroadcastBytes] != 0 || n[engine.OldestBroadcastAge] != 0 {
+		t.Errorf("when all is done there are %d under way", n[engine.ActiveBroadcasts])
 	}
 	cast("5,") // to none
 	for _, r := range refs {
-		c := r.On(&l.host)
+		c := r.ConnOwnedBy(&l.host)
 		c.Abort(nil)
-		c.Finish()
+		c.OnClosed()
 		l.free(c)
 	}
 	d.turns(t, 0, func() bool { return len(l.casts.all) > 0 }, func() { l.casts.run(0) })
@@ -164,13 +164,13 @@ func TestHeldUp(t *testing.T) {
 	for doing, slow := range map[int32]int64{events: 1, mail: 1, broadcasts: 0, planned: 1, upkeep: 0} {
 		var log bytes.Buffer
 		l, _, _ := fan(1)
-		l.group.cfg.Limits.HandlerTime = 1
+		l.group.cfg.Limits.SlowHandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.doing.Store(doing)
-		turn := observedTurn{clock: l.host.Clock(), at: engine.Since() - time.Second}
+		turn := observedTurn{clock: l.host.Clock(), at: engine.MonotonicNow() - time.Second}
 		l.judgeTurn(&turn)
 		l.judgeTurn(&turn) // and once
-		if n := l.counters.Get(engine.Slow); n != slow {
+		if n := l.counters.Get(engine.SlowCalls); n != slow {
 			t.Errorf("held up by %s: %d slow handlers are counted, want %d", doingNames[doing], n, slow)
 		}
 		if !strings.Contains(log.String(), doingNames[doing]) || strings.Count(log.String(), "\n") != 1 {

@@ -48,7 +48,7 @@ type group struct {
 	listeners       []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
 	numbers         []int             // of which engine.Listener each of them is
 	where           []engine.Listener // none if the engine only dials
-	entrances       []*engine.Entrance
+	entrances       []*engine.ListenerCounters
 	admission       *admission.Controller   // with connections and dials of all loops
 	evenShare       int64                   // of MaxBuffered
 	acceptPaused    atomic.Bool             // loops are to accept nothing
@@ -57,10 +57,10 @@ type group struct {
 	shared          engine.Counters         // of messages to several connections
 	next            atomic.Uint64
 	stopping        atomic.Bool
-	stuck           atomic.Int64   // loops that a handler holds, as far as watch has seen
-	adopting        sync.WaitGroup // goroutines of Adopt
-	sharedListeners atomic.Bool    // they are another process's, too
-	given           engine.Given   // memory of connections that have been handed over
+	stuck           atomic.Int64      // loops that a handler holds, as far as watch has seen
+	adopting        sync.WaitGroup    // goroutines of Adopt
+	sharedListeners atomic.Bool       // they are another process's, too
+	given           engine.FreedBytes // memory of connections that have been handed over
 	receiver        handover.Receiver
 	done            chan struct{} // closed when all loops have ended
 
@@ -74,8 +74,8 @@ type group struct {
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
 	g.broadcasts.Counters = &g.shared
-	g.acceptPaused.Store(cfg.Held)
-	g.sharedListeners.Store(cfg.Held)
+	g.acceptPaused.Store(cfg.StartPaused)
+	g.sharedListeners.Store(cfg.StartPaused)
 	if most := cfg.Limits.MaxBuffered; most > 0 {
 		g.evenShare = int64(most / cfg.Loops)
 	}
@@ -127,7 +127,7 @@ func (g *group) run() (err error) {
 			err = e
 		}
 	}
-	if g.cfg.Shard > 0 {
+	if g.cfg.MaxConnsPerShard > 0 {
 		g.closeListeners() // the loops have their own descriptors of them
 	}
 	ended, watched := make(chan struct{}), make(chan struct{})
@@ -160,7 +160,7 @@ func (g *group) closeEventfds() {
 
 // listen makes the listeners, of each at least one for each loop.
 func (g *group) listen() error {
-	g.where = g.cfg.Where()
+	g.where = g.cfg.EffectiveListeners()
 	for _, l := range g.where {
 		if err := g.bind(l); err != nil {
 			g.closeListeners()
@@ -172,18 +172,18 @@ func (g *group) listen() error {
 
 // bind makes those of one.
 func (g *group) bind(l engine.Listener) error {
-	all, err := l.Bind(g.cfg.Loops, g.cfg.SocketOptions(false))
+	all, err := l.OpenSockets(g.cfg.Loops, g.cfg.SocketOptions(false))
 	if err != nil {
 		return err
 	}
-	defer engine.CloseAll(all)
+	defer engine.CloseListeners(all)
 	fds, err := detach(all)
 	for _, fd := range fds {
-		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	}
 	g.listeners = append(g.listeners, fds...)
 	g.numbers = append(g.numbers, slices.Repeat([]int{len(g.entrances)}, len(fds))...)
-	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))
+	g.entrances = append(g.entrances, engine.NewListenerCounters(l, all[0].Addr()))
 	return err
 }
 
@@ -201,13 +201,13 @@ func detach(listeners []net.Listener) (fds []int32, err error) {
 }
 
 func (g *group) Addr() net.Addr {
-	if all := g.Listening(); len(all) > 0 {
+	if all := g.ListenerStats(); len(all) > 0 {
 		return all[0].Addr
 	}
 	return nil
 }
 
-func (g *group) Listening() []engine.Listening { return g.loops[0].host.Listening() }
+func (g *group) ListenerStats() []engine.ListenerStats { return g.loops[0].host.ListenerStats() }
 
 func (g *group) Loops() int { return len(g.loops) }
 
@@ -216,13 +216,13 @@ func (g *group) Counters() (sum engine.Counts) {
 		l.counters.AddTo(&sum)
 	}
 	g.shared.AddTo(&sum)
-	g.broadcasts.Count(&sum)
+	g.broadcasts.FillCounts(&sum)
 	return sum
 }
 
 // Dial hands the order to the loops in turn.
-func (g *group) Dial(d engine.Dial) error {
-	if err := d.Check(); err != nil {
+func (g *group) Dial(d engine.DialRequest) error {
+	if err := d.Validate(); err != nil {
 		return err
 	}
 	if d.Loop > 0 && d.Loop <= len(g.loops) {
@@ -235,7 +235,7 @@ func (g *group) Stop(ctx context.Context) error {
 	g.mu.Lock()
 	g.stopping.Store(true) // nothing is adopted any more
 	g.mu.Unlock()
-	g.broadcasts.End()
+	g.broadcasts.Close()
 	for _, l := range g.loops {
 		l.request(stopping)
 	}

@@ -124,7 +124,7 @@ func (l *Loop) mayAccept() bool {
 	if l.accept.hasToken {
 		return true
 	}
-	wait := l.group.admission.TakeToken(engine.Since())
+	wait := l.group.admission.TakeToken(engine.MonotonicNow())
 	if l.accept.hasToken = wait == 0; !l.accept.hasToken {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.rest(wait)
@@ -141,15 +141,15 @@ func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []b
 	}
 	c := l.take(fd)
 	if errno := l.driver.Watch(c); errno != 0 {
-		l.host.Disown(listener, peer)
+		l.host.UndoAdmit(listener, peer)
 		l.driver.Drop(c)
 		l.pause(errno)
 		return
 	}
 	c.SetListener(listener)
-	c.Open(peer, false)
+	c.OnOpen(peer, false)
 	if len(read) > 0 {
-		c.Arrived(read)
+		c.OnRead(read)
 	}
 	l.driver.Settle(c)
 }
@@ -159,7 +159,7 @@ func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []b
 // destroy the answer.
 func (l *Loop) turnAway(fd int32, peer netip.AddrPort, why error) {
 	defer sock.Close(fd)
-	if answer := l.host.Answer(peer, why); len(answer) > 0 {
+	if answer := l.host.BuildRefusalReply(peer, why); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what it does not take is lost
 		_ = sock.ShutWrite(fd)
 		var unread [4096]byte
@@ -195,7 +195,7 @@ func (l *Loop) rest(wait time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watched {
 		l.driver.Unlisten(fd)
 	}
-	now = engine.Since()
+	now = engine.MonotonicNow()
 	l.accept.paused, l.accept.outOfDescriptors, l.accept.resume = true, false, now+wait
 	return now
 }
@@ -256,28 +256,28 @@ func (l *Loop) unwatch(fd int32) {
 // because descriptors of them are in other tables too; one that a caller has made
 // may be in use by another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
-	l.counters.Set(engine.Holding, 0)
+	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watched) > 0 {
 		l.unwatch(l.accept.watched[0])
 	}
 	for i, fd := range l.group.listeners {
 		own := l.group.ownerOf(i) == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.where[l.group.numbers[i]].Socket == nil && !l.group.sharedListeners.Load() {
+		if own && l.group.cfg.MaxConnsPerShard > 0 && l.group.where[l.group.numbers[i]].Socket == nil && !l.group.sharedListeners.Load() {
 			sock.StopListening(fd)
 		}
-		if own || l.group.cfg.Shard > 0 {
+		if own || l.group.cfg.MaxConnsPerShard > 0 {
 			sock.Close(fd)
 		}
 	}
 }
 
 // full says whether a shard has as many connections as its table has room for.
-func (l *Loop) full() bool { return l.group.cfg.Shard > 0 && l.used.Load() >= l.room.Load() }
+func (l *Loop) full() bool { return l.group.cfg.MaxConnsPerShard > 0 && l.used.Load() >= l.room.Load() }
 
 // noteTableFull notes that a shard's table is full, before it was to be: something else
 // has descriptors in it too, or the limit has been lowered.
 func (l *Loop) noteTableFull() bool {
-	if l.group.cfg.Shard == 0 {
+	if l.group.cfg.MaxConnsPerShard == 0 {
 		return false
 	}
 	l.room.Store(l.used.Load())
@@ -348,10 +348,10 @@ func (l *Loop) inspect(i int) {
 
 // passDialOn gives a dial to a loop that has room. Without one it is refused;
 // when that one has too many orders, it is to be tried again.
-func (l *Loop) passDialOn(d engine.Dial) (done bool) {
+func (l *Loop) passDialOn(d engine.DialRequest) (done bool) {
 	to := l.group.roomiest()
 	if to == nil {
-		l.host.DialFailed(d.Owned, engine.ErrFull)
+		l.host.NotifyDialFailed(d.Handler, engine.ErrFull)
 		return true
 	}
 	d.Count = 1
@@ -359,7 +359,7 @@ func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.host.DialFailed(d.Owned, err)
+		l.host.NotifyDialFailed(d.Handler, err)
 	}
 	return true
 }

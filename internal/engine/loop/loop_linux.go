@@ -37,7 +37,7 @@ const (
 // may touch what.
 type Loop struct {
 	group    *group
-	host     engine.Host
+	host     engine.Runtime
 	counters engine.Counters
 	driver   Driver
 	acceptor sock.Acceptor
@@ -95,16 +95,16 @@ type Loop struct {
 	doing       atomic.Int32 // for the watch
 	adopts      atomic.Int64 // connections that are to be adopted
 	asleep      atomic.Bool
-	hasOrders   atomic.Bool         // orders or chores are not empty
-	hasReturned atomic.Bool         // returned is not empty
-	mu          sync.Mutex          // guards what follows
-	returned    []back              // from the pool
-	orders      []engine.Dial       // dials that the loop has not taken yet
-	posted      []*engine.Broadcast // that the loop has not taken yet
-	chores      []func()            // what other loops ask of it; few, see listeners_linux.go
-	ended       bool                // nobody may leave anything any more
-	wakeMu      sync.Mutex          // guards what follows
-	wakeOver    bool                // nobody may wake the loop any more
+	hasOrders   atomic.Bool          // orders or chores are not empty
+	hasReturned atomic.Bool          // returned is not empty
+	mu          sync.Mutex           // guards what follows
+	returned    []back               // from the pool
+	orders      []engine.DialRequest // dials that the loop has not taken yet
+	posted      []*engine.Broadcast  // that the loop has not taken yet
+	chores      []func()             // what other loops ask of it; few, see listeners_linux.go
+	ended       bool                 // nobody may leave anything any more
+	wakeMu      sync.Mutex           // guards what follows
+	wakeOver    bool                 // nobody may wake the loop any more
 }
 
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
@@ -112,29 +112,29 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
 	l.departure.loop, l.arrivals.loop, l.dialling.loop, l.waiting.loop = l, l, l, l
 	l.inOrder = l.duties()
-	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
+	l.box.MaxRequests, l.box.MaxBytes = g.cfg.Limits.MailboxBounds(g.cfg.Loops)
 	l.box.Counters = &l.counters
-	l.buffers.SetMax(&g.cfg.Limits, g.cfg.Loops)
-	l.host.SetUp(&g.cfg, g.admission)
+	l.buffers.LimitTo(&g.cfg.Limits, g.cfg.Loops)
+	l.host.Configure(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
-	l.host.Entrances = g.entrances
+	l.host.ListenerCounters = g.entrances
 	l.host.Index, l.host.Loop = index, l
-	l.host.LocalAddr, l.host.Direct = local, direct
+	l.host.LocalAddr, l.host.SendDirect = local, direct
 	l.alone = runtime.GOMAXPROCS(0) == 1
-	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
+	l.host.NoDetach, l.host.NoFiles = g.cfg.MaxConnsPerShard > 0, g.cfg.MaxConnsPerShard > 0
 	l.sweep.period = l.host.SweepPeriod()
-	if g.cfg.Auto {
-		l.host.Times = &l.auto.times
+	if g.cfg.AutoWorkers {
+		l.host.HandlerTimes = &l.auto.times
 	}
 	if g.cfg.Pool != nil {
 		l.auto.forWorkers()
 	}
 	l.trim.buffers = &l.buffers
-	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Pace != nil {
+	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Scheduler != nil {
 		l.pacer.at, l.pacer.touch = 0, l.touchOne
 	}
 	l.slab.host = &l.host
-	l.room.Store(int64(g.cfg.Shard))
+	l.room.Store(int64(g.cfg.MaxConnsPerShard))
 	return l
 }
 
@@ -150,15 +150,15 @@ func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 // Conn implements engine.Loop.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
 
-// HasConn implements engine.Loop.
-func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
+// OwnsConn implements engine.Loop.
+func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 }
 
 // AcceptBlocking makes accepted and dialled descriptors blocking ones.
 func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }
 
 // run runs the loop on a thread of its own.
 func (l *Loop) run(started chan<- error) {
-	if l.group.cfg.Shard > 0 {
+	if l.group.cfg.MaxConnsPerShard > 0 {
 		sock.OwnThread(func() { l.runShard(started) })
 		return
 	}
@@ -209,8 +209,8 @@ func (l *Loop) serve(started chan<- error) error {
 	if l.pacer.touch != nil {
 		defer sock.SharpTimers()()
 	}
-	defer func() { engine.Outlive(l.failDials) }()
-	engine.Outlive(func() {
+	defer func() { engine.SurviveGoexit(l.failDials) }()
+	engine.SurviveGoexit(func() {
 		for !l.finished() {
 			l.turn()
 		}
@@ -267,7 +267,7 @@ func (l *Loop) idle() bool {
 
 // beginTurn sets the clock, and sees how long the last turn took.
 func (l *Loop) beginTurn() {
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.endTurn(now)
 	l.began = now
 	l.host.SetClock(now)
@@ -279,16 +279,16 @@ func (l *Loop) endTurn(now time.Duration) {
 		return
 	}
 	took := now - l.began
-	l.counters.Turn(took)
-	if took >= engine.MinSlice {
-		l.extendTimes(now, took, (*engine.Conn).ExtendTimes)
+	l.counters.CountLoopTurn(took)
+	if took >= engine.MinSliceInterval {
+		l.extendTimes(now, took, (*engine.Conn).ExtendTimeouts)
 	}
-	switch slow := l.host.Limits.HandlerTime; {
+	switch slow := l.host.Limits.SlowHandlerTime; {
 	case slow > 0 && took >= slow:
-		l.alert, l.host.Timing = alertTurns, true
+		l.alert, l.host.TimeAllCalls = alertTurns, true
 	case l.alert > 0:
 		l.alert--
-		l.host.Timing = l.alert > 0
+		l.host.TimeAllCalls = l.alert > 0
 	}
 }
 
@@ -296,7 +296,7 @@ func (l *Loop) endTurn(now time.Duration) {
 func (l *Loop) extendTimes(now, took time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.Each(func(c *engine.Conn) {
-		if c.Armed()&Busy == 0 {
+		if c.DriverFlags()&Busy == 0 {
 			extend(c, took)
 		}
 	})
@@ -310,7 +310,7 @@ const alertTurns = 10_000
 // poll handles the events that are there, and sees how long that takes where
 // it matters.
 func (l *Loop) poll() bool {
-	if l.group.cfg.Auto && !l.host.OnWorkers {
+	if l.group.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.auto.poll()
 	}
 	return l.events()
@@ -336,11 +336,11 @@ func (l *Loop) spin() bool {
 	if spin == 0 {
 		return false
 	}
-	for end := engine.Since() + spin; engine.Since() < end; {
+	for end := engine.MonotonicNow() + spin; engine.MonotonicNow() < end; {
 		if l.poll() || l.hasRequests() {
 			return true
 		}
-		l.host.SetClock(engine.Since())
+		l.host.SetClock(engine.MonotonicNow())
 		if l.nextDuty() <= l.host.Clock() {
 			return true
 		}
@@ -350,7 +350,7 @@ func (l *Loop) spin() bool {
 
 // hasRequests reports whether other goroutines have left work for the loop.
 func (l *Loop) hasRequests() bool {
-	return l.box.Waiting() || l.hasOrders.Load() || l.hasReturned.Load() || l.wanted.Load() > l.stage
+	return l.box.HasRequests() || l.hasOrders.Load() || l.hasReturned.Load() || l.wanted.Load() > l.stage
 }
 
 // wait waits for events, unless there is something else to do.
@@ -360,7 +360,7 @@ func (l *Loop) wait() {
 	if l.hasRequests() {
 		return
 	}
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.endTurn(now)
 	most := time.Duration(-1) // without a limit
 	if next := l.nextDuty(); next != never {
@@ -372,10 +372,10 @@ func (l *Loop) wait() {
 
 // waited begins a turn after a wait.
 func (l *Loop) waited(since, most time.Duration) {
-	l.began = engine.Since()
+	l.began = engine.MonotonicNow()
 	l.host.SetClock(l.began)
-	if late := l.began - since - most; most >= 0 && late >= engine.MinSlice {
-		l.extendTimes(l.began, late, (*engine.Conn).ProcessStopped) // or had no CPU
+	if late := l.began - since - most; most >= 0 && late >= engine.MinSliceInterval {
+		l.extendTimes(l.began, late, (*engine.Conn).ExtendAfterSuspend) // or had no CPU
 	}
 }
 
@@ -384,12 +384,12 @@ func (l *Loop) waited(since, most time.Duration) {
 // sleeps in the kernel they would get it only when Go's monitor finds that out, 20 µs to 10 ms
 // later, and then each answer would have to end that sleep.
 func (l *Loop) yield() bool {
-	retained := l.host.Retained.Load()
+	retained := l.host.RetainCalls.Load()
 	if !l.alone || l.yielded == retained {
 		return false
 	}
 	l.yielded = retained
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.endTurn(now)
 	runtime.Gosched()
 	l.waited(now, 0)
@@ -399,16 +399,16 @@ func (l *Loop) yield() bool {
 // AddUrgent counts one more or, with -1, one less reason to sweep the slab.
 func (l *Loop) AddUrgent(n int) {
 	if l.sweep.urgent += n; n > 0 && l.sweep.urgent == n {
-		l.sweep.at = min(l.sweep.at, l.host.Clock()+engine.MinSlice) // sooner than it was
+		l.sweep.at = min(l.sweep.at, l.host.Clock()+engine.MinSliceInterval) // sooner than it was
 	}
 }
 
 // TrackExpiry sees to it that a connection that has a Due is expired. Drivers call it
 // when the connection waits.
 func (l *Loop) TrackExpiry(c *engine.Conn) {
-	switch _, due := c.Due(); {
-	case due && c.Armed()&Expiring == 0:
-		c.SetArmed(c.Armed() | Expiring)
+	switch _, due := c.ExpiresAt(); {
+	case due && c.DriverFlags()&Expiring == 0:
+		c.SetDriverFlags(c.DriverFlags() | Expiring)
 		l.AddUrgent(1)
 	case !due:
 		l.untrackExpiry(c)
@@ -417,8 +417,8 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 
 // untrackExpiry undoes TrackExpiry.
 func (l *Loop) untrackExpiry(c *engine.Conn) {
-	if c.Armed()&Expiring != 0 {
-		c.SetArmed(c.Armed() &^ Expiring)
+	if c.DriverFlags()&Expiring != 0 {
+		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
 		l.AddUrgent(-1)
 	}
 }
@@ -429,18 +429,18 @@ func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), room)
 	switch {
 	case errno == 0 && n > 0:
-		c.Arrived(room[:n])
+		c.OnRead(room[:n])
 		l.NoteRead(c, n)
 		if n < len(room) {
-			c.Empty()
+			c.OnReadEmpty()
 		}
 		return n
 	case errno == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case errno == syscall.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 	return 0
 }
@@ -448,34 +448,34 @@ func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
 // SendFile has the kernel send a file by a call, as far as it can. At its end, and whatever
 // is wrong, it is read instead: that tells, or the next send does.
 func (l *Loop) SendFile(c *engine.Conn, send func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
-	f, offset, n := c.File()
+	f, offset, n := c.NextFilePart()
 	if f == nil {
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
 	switch n, errno := send(c.FD(), f, offset, n); {
 	case errno == 0 && n > 0:
-		c.Sent(n)
+		c.OnSent(n)
 	case errno == syscall.EAGAIN:
-		c.Sent(0)
+		c.OnSent(0)
 	default:
-		c.Load()
+		c.LoadFilePiece()
 	}
 }
 
 // Resets says whether the connection is to be closed with a reset.
-func (l *Loop) Resets(c *engine.Conn) bool { return c.Outbound() && l.group.cfg.Reset }
+func (l *Loop) Resets(c *engine.Conn) bool { return c.IsDialled() && l.group.cfg.ResetDialled }
 
 // Shut shuts the sending direction. A connection that is to be reset is closed
 // at once: its end, if it came first, would leave it in TIME_WAIT.
 func (l *Loop) Shut(c *engine.Conn) {
 	if l.Resets(c) {
-		c.PeerClosed()
+		c.OnEOF()
 	} else {
 		// An error means that the peer has gone; reading will tell.
 		_ = sock.ShutWrite(c.FD())
 	}
-	c.ShutDone()
+	c.OnWriteShut()
 }
 
 // Finish closes the descriptor of an open connection, finishes it, and frees
@@ -484,9 +484,9 @@ func (l *Loop) Shut(c *engine.Conn) {
 func (l *Loop) Finish(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	if l.host.OnWorkers && !c.Greets() {
+	if l.host.OnWorkers && !c.InHandshake() {
 		c.DeferClosed()
-		c.SetArmed(c.Armed() | ClosePending)
+		c.SetDriverFlags(c.DriverFlags() | ClosePending)
 		l.handOver(c)
 		return
 	}
@@ -496,7 +496,7 @@ func (l *Loop) Finish(c *engine.Conn) {
 // finish calls Closed, and frees the slot whatever that does.
 func (l *Loop) finish(c *engine.Conn) {
 	defer l.free(c)
-	c.Finish()
+	c.OnClosed()
 }
 
 // Forget closes the descriptor of a dial that has failed, and frees its slot.
@@ -509,15 +509,15 @@ func (l *Loop) Forget(c *engine.Conn) {
 // Detach makes a connection one of package net, which has a descriptor of its own for it.
 // Nothing of it may be under way, or watched.
 func (l *Loop) Detach(c *engine.Conn) {
-	if c.Leaving() {
+	if c.IsExporting() {
 		l.departure.atRest(c)
 	} else {
-		c.Detached(sock.NetConn(c.FD()))
+		c.OnDetached(sock.NetConn(c.FD()))
 	}
 }
 
 func (l *Loop) free(c *engine.Conn) {
-	c.SetArmed(0)
+	c.SetDriverFlags(0)
 	l.slab.put(c)
 	l.used.Add(-1)
 	l.group.admission.Release()
@@ -540,10 +540,10 @@ func (l *Loop) end() {
 	l.ended = true
 	l.dialling.queue = l.orders // that came between the last look and now
 	for _, c := range l.casts.all {
-		c.Done()
+		c.OwnerDone()
 	}
 	for _, c := range l.posted {
-		c.Done()
+		c.OwnerDone()
 	}
 	chores := l.chores
 	l.mu.Unlock()

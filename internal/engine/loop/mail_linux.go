@@ -32,10 +32,10 @@ const (
 
 // post is mail that has been taken and not given out.
 type post struct {
-	mail []engine.Mail // what is not in a queue yet, the last to be taken
-	data []byte        // and its bytes
-	to   int           // whose turn it is, where the first is for many
-	all  []engine.Mail // the room of both
+	mail []engine.QueuedRequest // what is not in a queue yet, the last to be taken
+	data []byte                 // and its bytes
+	to   int                    // whose turn it is, where the first is for many
+	all  []engine.QueuedRequest // the room of both
 	room []byte
 
 	runs  map[*engine.Conn]*mailRun
@@ -54,14 +54,14 @@ func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
 // mailRun is mail for one connection.
 type mailRun struct {
 	conn  *engine.Conn
-	mail  []engine.Mail
+	mail  []engine.QueuedRequest
 	data  []byte
 	given int // pieces of mail that were delivered
 	at    int // their bytes in data
 }
 
 // next takes the next piece of mail, which is given out now.
-func (r *mailRun) next() (m engine.Mail, data []byte) {
+func (r *mailRun) next() (m engine.QueuedRequest, data []byte) {
 	m = r.mail[r.given]
 	r.given++
 	data = r.data[r.at : r.at+int(m.Size)]
@@ -70,22 +70,22 @@ func (r *mailRun) next() (m engine.Mail, data []byte) {
 }
 
 // put appends mail. It gives how much more memory the run takes then.
-func (r *mailRun) put(m engine.Mail, data []byte) (more int) {
+func (r *mailRun) put(m engine.QueuedRequest, data []byte) (more int) {
 	before := r.memory()
 	r.mail = append(r.mail, m)
 	r.data = append(r.data, data...)
 	return r.memory() - before
 }
 
-func (r *mailRun) memory() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
+func (r *mailRun) memory() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
 // sort puts some mail into queues.
 func (p *post) sort(b *engine.Mailbox) {
 	if len(p.mail) == 0 {
-		if p.n >= b.Max || p.bytes >= b.MaxBytes {
+		if p.n >= b.MaxRequests || p.bytes >= b.MaxBytes {
 			return
 		}
-		p.all, p.room = b.Take()
+		p.all, p.room = b.TakeAll()
 		p.mail, p.data = p.all, p.room
 	}
 	if p.runs == nil {
@@ -93,19 +93,19 @@ func (p *post) sort(b *engine.Mailbox) {
 	}
 	for room := sortBatch; room > 0 && len(p.mail) > 0 && p.turns.n < maxRuns; {
 		n := p.n
-		if p.to = p.mail[0].Some(p.to, min(room, maxRuns), p.queue); p.to == 0 {
+		if p.to = p.mail[0].ForEachConn(p.to, min(room, maxRuns), p.queue); p.to == 0 {
 			p.mail = p.mail[1:]
 		}
 		room -= max(p.n-n, 1)
 	}
 	if len(p.mail) == 0 {
-		p.counted += b.Done(p.all, p.room) // and is held no more
+		p.counted += b.Recycle(p.all, p.room) // and is held no more
 		p.all, p.room, p.data = nil, nil, nil
 	}
 }
 
 // queue puts mail into the queue of its connection.
-func (p *post) queue(m engine.Mail) {
+func (p *post) queue(m engine.QueuedRequest) {
 	run := p.runs[m.Conn]
 	if run == nil {
 		if n := len(p.spare) - 1; n >= 0 {
@@ -154,7 +154,7 @@ func (p *post) again(run *mailRun) {
 }
 
 // hasMail reports whether there is mail to give out.
-func (l *Loop) hasMail() bool { return l.post.left() || l.box.Waiting() }
+func (l *Loop) hasMail() bool { return l.post.left() || l.box.HasRequests() }
 
 // countMail counts the memory of mail that is not given out.
 func (l *Loop) countMail() {
@@ -174,18 +174,18 @@ func (l *Loop) takeMail() {
 	}
 	l.doing.Store(mail)
 	defer l.countMail()
-	if len(p.mail) > 0 || l.box.Waiting() {
+	if len(p.mail) > 0 || l.box.HasRequests() {
 		p.sort(&l.box)
 	}
-	end := engine.Since() + slice
+	end := engine.MonotonicNow() + slice
 	for n := 0; n < mailBatch && p.turns.n > 0; n++ {
 		run := p.next()
 		c := run.conn
 		over := l.deliver(run, end)
-		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
+		if c.FD() >= 0 && c.DriverFlags()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
-		if over || engine.Since() >= end {
+		if over || engine.MonotonicNow() >= end {
 			return
 		}
 	}
@@ -199,12 +199,12 @@ func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
 		m, data := run.next()
 		l.post.n--
 		l.post.bytes -= int(m.Size)
-		if c.Armed()&Busy == 0 || m.Late() {
-			c.Mailed(m, data)
+		if c.DriverFlags()&Busy == 0 || m.IsStale() {
+			c.OnRequest(m, data)
 		} else {
 			l.queueMail(m, data)
 		}
-		over = run.given%mailLook == 0 && engine.Since() >= end
+		over = run.given%mailLook == 0 && engine.MonotonicNow() >= end
 	}
 	return over
 }

@@ -26,7 +26,7 @@ const maxExpels = 16
 // walkBatch is how many slots a turn looks at for one: a chunk of the slab.
 const walkBatch = chunkSize
 
-func (g *group) Hold(on bool) error {
+func (g *group) PauseAccept(on bool) error {
 	switch {
 	case g.stopping.Load():
 		return engine.ErrClosed
@@ -51,7 +51,7 @@ func (l *Loop) pauseAccept(on bool) {
 		l.Relisten()
 	}
 	if l.wanted.Load() < stopping {
-		l.counters.SetFlag(engine.Holding, on)
+		l.counters.SetBool(engine.AcceptPausedCount, on)
 	}
 }
 
@@ -98,7 +98,7 @@ func (w *slabWalk) end() {
 	}
 }
 
-func (g *group) Expel(peer netip.AddrPort) error {
+func (g *group) ClosePeerConns(peer netip.AddrPort) error {
 	if g.expelling.Add(1) > maxExpels {
 		g.expelling.Add(-1)
 		return engine.ErrFull
@@ -106,8 +106,8 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	err := g.walk(func(l *Loop, from uint32) (next uint32) {
 		next = from + walkBatch
 		l.slab.each(from, next, func(c *engine.Conn) {
-			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
-				l.Abort(c, engine.ErrExpelled)
+			if c.DriverFlags()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
+				l.Abort(c, engine.ErrClosedByOperator)
 			}
 		})
 		return next
@@ -118,19 +118,19 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	return err
 }
 
-// Visit implements engine.Visitor: it leaves mail for connections, as much as there is
+// VisitConns implements engine.Visitor: it leaves mail for connections, as much as there is
 // room for.
-func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
+func (g *group) VisitConns(s *engine.Shared, beforePost func(), done func(full int)) error {
 	return g.walk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkBatch, l.slab.made)
 		for next = from; next < end; next++ {
 			c := l.slab.at(next)
-			if c.FD() < 0 || c.Armed()&(Connecting|ClosePending) != 0 {
+			if c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0 {
 				continue
 			}
-			put()
-			if err := l.box.PutShared(c, engine.MailDo, s); err != nil {
-				s.Lost()
+			beforePost()
+			if err := l.box.PutShared(c, engine.RequestDo, s); err != nil {
+				s.OnLost()
 				if err == engine.ErrFull {
 					break // until there is room
 				}
@@ -143,7 +143,7 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 // comesFrom says whether a connection that a proxy may have told another address of comes
 // from this one.
 func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
-	if l.group.cfg.Proxied == nil {
+	if l.group.cfg.IsProxy == nil {
 		return false
 	}
 	at := sock.Peer(c.FD())

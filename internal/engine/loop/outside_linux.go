@@ -21,9 +21,9 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
-func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
-	t := l.box.PutMany(to, s)
-	if t.Sent() > 0 {
+func (l *Loop) PostToChunk(to *engine.ConnChunk, s *engine.Shared) engine.PostTally {
+	t := l.box.PutToChunk(to, s)
+	if t.SentCount() > 0 {
 		l.wake()
 	}
 	return t
@@ -38,7 +38,7 @@ func (l *Loop) request(what int32) {
 }
 
 // order leaves a dial.
-func (l *Loop) order(d engine.Dial) error {
+func (l *Loop) order(d engine.DialRequest) error {
 	if err := l.queue(d); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (l *Loop) order(d engine.Dial) error {
 	return nil
 }
 
-func (l *Loop) queue(d engine.Dial) error {
+func (l *Loop) queue(d engine.DialRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -103,7 +103,7 @@ func (l *Loop) SettleLater(c *engine.Conn) {
 // settleTouched settles those, which may touch others.
 func (l *Loop) settleTouched() {
 	for i := 0; i < len(l.touched); i++ {
-		if c := l.touched[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
+		if c := l.touched[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 	}
@@ -118,9 +118,9 @@ func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
 // up a dial.
 func (l *Loop) Abort(c *engine.Conn, why error) {
 	switch {
-	case c.Armed()&Connecting != 0:
+	case c.DriverFlags()&Connecting != 0:
 		l.dialFailed(c, why)
-	case c.Armed()&Busy != 0:
+	case c.DriverFlags()&Busy != 0:
 		l.Later(c, func() { c.Abort(why) })
 	case c.IsOpen():
 		c.Abort(why)
@@ -153,7 +153,7 @@ func (l *Loop) takeOrders() {
 // dialling starts the connections that were ordered.
 type dialling struct {
 	loop  *Loop
-	queue []engine.Dial // that the loop has taken and not started
+	queue []engine.DialRequest // that the loop has taken and not started
 }
 
 // run starts up to a batch of them.
@@ -169,7 +169,7 @@ func (q *dialling) run(time.Duration) {
 func (q *dialling) next() (at time.Duration, ok bool) { return 0, len(q.queue) > 0 }
 
 // pop takes one connection out of what has been ordered.
-func (q *dialling) pop() engine.Dial {
+func (q *dialling) pop() engine.DialRequest {
 	d := q.queue[0]
 	if d.Count == 1 {
 		q.queue = q.queue[1:]
@@ -183,25 +183,25 @@ func (q *dialling) pop() engine.Dial {
 // failDials fails what has been ordered.
 func (l *Loop) failDials() {
 	for len(l.dialling.queue) > 0 {
-		l.host.DialFailed(l.dialling.pop().Owned, engine.ErrClosed)
+		l.host.NotifyDialFailed(l.dialling.pop().Handler, engine.ErrClosed)
 	}
 }
 
 // dialOne starts one connection, has another loop do it, or tells that it can't
 // be. It is not done when the loop that is to do it has no room for the order.
-func (l *Loop) dialOne(d engine.Dial) (done bool) {
+func (l *Loop) dialOne(d engine.DialRequest) (done bool) {
 	if l.wanted.Load() >= stopping {
-		l.host.DialFailed(d.Owned, engine.ErrClosed)
+		l.host.NotifyDialFailed(d.Handler, engine.ErrClosed)
 		return true
 	}
 	if l.full() {
 		return l.passDialOn(d)
 	}
 	if !l.group.admission.Acquire() {
-		l.host.DialFailed(d.Owned, engine.ErrFull)
+		l.host.NotifyDialFailed(d.Handler, engine.ErrFull)
 		return true
 	}
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	fd, err := l.connect(d)
 	if err == nil && fd >= engine.MaxFD {
 		sock.Close(fd)
@@ -212,17 +212,17 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		if errors.Is(err, syscall.EMFILE) && l.noteTableFull() {
 			return l.passDialOn(d)
 		}
-		l.host.DialFailed(d.Owned, err)
+		l.host.NotifyDialFailed(d.Handler, err)
 		return true
 	}
 	c := l.take(fd)
-	c.SetArmed(Connecting)
-	c.Dialling(d.Target, start)
-	if d.Owned != nil {
-		c.SetOwned(d.Owned)
+	c.SetDriverFlags(Connecting)
+	c.OnDialling(d.Target, start)
+	if d.Handler != nil {
+		c.SetConnHandler(d.Handler)
 	}
 	if d.Timeout > 0 {
-		c.DialTimeout(start + d.Timeout)
+		c.SetDialTimeout(start + d.Timeout)
 	}
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
@@ -234,12 +234,12 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 
 // dialLate ends an attempt that has taken too long: the kernel reports it as failed.
 func (l *Loop) dialLate(c *engine.Conn) {
-	c.SetArmed(c.Armed() | DialTimedOut)
+	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
 
 // connect begins to connect.
-func (l *Loop) connect(d engine.Dial) (int32, error) {
+func (l *Loop) connect(d engine.DialRequest) (int32, error) {
 	options := l.group.cfg.SocketOptions(true)
 	if d.Path != "" {
 		return sock.DialUnix(d.Path, options)
@@ -250,28 +250,28 @@ func (l *Loop) connect(d engine.Dial) (int32, error) {
 // Connected ends a dial, well or not.
 func (l *Loop) Connected(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
-	if c.Armed()&DialTimedOut != 0 {
+	if c.DriverFlags()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}
 	if errno == 0 {
-		c.SetArmed(c.Armed() &^ Connecting)
+		c.SetDriverFlags(c.DriverFlags() &^ Connecting)
 		errno = l.driver.Established(c)
 	}
 	if errno != 0 {
 		l.dialFailed(c, errno)
 		return
 	}
-	c.Open(c.Peer(), true)
+	c.OnOpen(c.Peer(), true)
 	l.driver.Settle(c)
 }
 
 // dialFailed gives up a dial that has a descriptor.
 func (l *Loop) dialFailed(c *engine.Conn, err error) {
-	if c.Armed()&DialTimedOut != 0 {
+	if c.DriverFlags()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
-	c.SetArmed(c.Armed() &^ Connecting)
-	owned := c.Abandon()
+	c.SetDriverFlags(c.DriverFlags() &^ Connecting)
+	owned := c.ResetFailedDial()
 	l.driver.Drop(c)
-	l.host.DialFailed(owned, err)
+	l.host.NotifyDialFailed(owned, err)
 }

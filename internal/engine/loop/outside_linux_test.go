@@ -36,7 +36,7 @@ func TestDialAtTheEnd(t *testing.T) {
 		l.driver, l.host.Handler = d, d
 		l.group.cfg.Limits.MaxConns = 1
 		l.group.admission = engine.NewAdmission(&l.group.cfg)
-		l.dialOne(engine.Dial{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
+		l.dialOne(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
 		if l.slab.used != 1 {
 			t.Fatal("no dial is under way")
 		}

@@ -25,9 +25,9 @@ func (p *pacer) run(time.Duration) {
 	}
 	l := p.loop
 	l.doing.Store(planned)
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.host.SetClock(now)
-	if p.at = l.group.cfg.Pace(l.host.Index, now, p.touch); p.at < 0 {
+	if p.at = l.group.cfg.Scheduler(l.host.Index, now, p.touch); p.at < 0 {
 		p.at = never
 	}
 	l.settleTouched()
@@ -37,14 +37,14 @@ func (p *pacer) run(time.Duration) {
 // touchOne has Nudged called: at once, or by mail where the connection is with a
 // worker, or another loop's. It says whether there was room for that.
 func (l *Loop) touchOne(r engine.Ref) (ok bool) {
-	c := r.On(&l.host)
-	if c == nil || c.Armed()&Busy != 0 {
+	c := r.ConnOwnedBy(&l.host)
+	if c == nil || c.DriverFlags()&Busy != 0 {
 		return r.Nudge() != engine.ErrFull
 	}
 	if len(l.touched) == touchBatch { // few hold an output buffer at a time
 		l.settleTouched()
 	}
 	l.SettleLater(c)
-	c.Touched()
+	c.OnNudge()
 	return true
 }

@@ -15,7 +15,7 @@ const chunkSize = 512
 // slab holds a loop's connections densely, numbered by slot. It grows by
 // chunks, so that an entry never moves: a Ref may point to it for ever.
 type slab struct {
-	host   *engine.Host
+	host   *engine.Runtime
 	chunks []*chunk
 	given  []given // chunks that have been given back
 	free   link    // the first entry that can be taken

@@ -16,8 +16,8 @@ func TestSlab(t *testing.T) {
 	for _, givesBack := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))
 		cfg := engine.Config{Handler: idler{}, Log: slog.New(slog.DiscardHandler)}
-		s := slab{host: &engine.Host{Counters: new(engine.Counters)}}
-		s.host.SetUp(&cfg, admission.New(admission.Config{}))
+		s := slab{host: &engine.Runtime{Counters: new(engine.Counters)}}
+		s.host.Configure(&cfg, admission.New(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
 		resting := make(map[uint32]bool) // freed, not yet recycled
 		seen := make(map[[2]uint32]bool)
@@ -37,7 +37,7 @@ func TestSlab(t *testing.T) {
 			delete(used, slot)
 			resting[slot] = true
 			c.Abort(nil) // which begins another generation
-			c.Finish()
+			c.OnClosed()
 			s.put(c)
 		}
 		for step := range 200 {

@@ -14,7 +14,7 @@ import (
 
 // readOnce reads once from a connection that is bulk.
 func (l *Loop) readOnce(c *engine.Conn) {
-	o := c.SpliceTo()
+	o := c.SpliceTarget()
 	if o == nil || !l.driver.MayRead(c) || !l.pipe.Open() {
 		l.driver.Read(c)
 		return
@@ -25,13 +25,13 @@ func (l *Loop) readOnce(c *engine.Conn) {
 	n, errno := l.pipe.Fill(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	case errno == syscall.EINVAL: // of a socket that can't
 		l.driver.Read(c)
 	case errno != 0:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	case n == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	default:
 		l.passOnFromPipe(c, o, n)
 		l.NoteRead(c, n)
@@ -41,10 +41,10 @@ func (l *Loop) readOnce(c *engine.Conn) {
 // passOnFromPipe moves what is in the pipe to the other connection.
 func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
 	moved, errno := l.pipe.Empty(o.FD(), n)
-	c.Spliced(moved)
+	c.CountSpliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.pipe.Close() // with what is in it
-		o.Failed(errno)
+		o.OnTransportError(errno)
 		l.SettleLater(o)
 		return
 	}
@@ -55,10 +55,10 @@ func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
 		m, errno := l.pipe.Read(l.spill)
 		if errno != 0 || m == 0 {
 			l.pipe.Close()
-			c.Failed(syscall.EIO) // what was in the pipe is lost
+			c.OnTransportError(syscall.EIO) // what was in the pipe is lost
 			return
 		}
-		c.Arrived(l.spill[:m])
+		c.OnRead(l.spill[:m])
 		moved += m
 	}
 }

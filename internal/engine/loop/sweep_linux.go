@@ -38,9 +38,9 @@ func (s *sweep) run(now time.Duration) {
 	s.paused = 0
 	period := s.period
 	if s.urgent > 0 {
-		period = engine.UrgentSweepPeriod
+		period = engine.FastSweepPeriod
 	}
-	every, n := engine.Slice(period, len(s.loop.slab.chunks))
+	every, n := engine.SweepSlices(period, len(s.loop.slab.chunks))
 	if s.left == 0 {
 		s.at, s.left = now+every, n
 	}
@@ -67,12 +67,12 @@ func (l *Loop) sweepChunk(now time.Duration) (acts int) {
 	s := &l.sweep
 	from := uint32(s.chunk) * chunkSize
 	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|DialTimedOut) == Connecting {
-			if due, ok := c.Due(); ok && now >= due {
+		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
+			if due, ok := c.ExpiresAt(); ok && now >= due {
 				acts++
 				l.dialLate(c)
 			}
-		} else if c.Armed()&Busy == 0 && c.Expire(now) {
+		} else if c.DriverFlags()&Busy == 0 && c.CheckTimeouts(now) {
 			acts++
 			l.driver.Settle(c)
 		}

@@ -14,7 +14,7 @@ func (d *taker) Sweep(*engine.Conn) {}
 func TestSweepPauses(t *testing.T) {
 	l, d, _ := fan(16 * chunkSize) // two chunks in a slice
 	l.host.Heartbeat = engine.Heartbeat{Every: time.Second, MaxMissed: 2, Send: func(c *engine.Conn) { _, _ = c.Write([]byte("ping\n")) }}
-	l.sweep.period = engine.UrgentSweepPeriod
+	l.sweep.period = engine.FastSweepPeriod
 	now := l.host.Clock() + time.Minute
 	l.host.SetClock(now)
 	turn := func(behind bool) (sent int) {
@@ -33,7 +33,7 @@ func TestSweepPauses(t *testing.T) {
 	if n := turn(true); n != chunkSize {
 		t.Errorf("after %d turns with events left %d connections were sent to; want %d", sweepPause, n, chunkSize)
 	}
-	now += engine.MinSlice
+	now += engine.MinSliceInterval
 	if a, b := turn(false), turn(false); a != chunkSize || b != chunkSize {
 		t.Errorf("two turns without events left have sent to %d and %d connections; want %d each", a, b, chunkSize)
 	}

@@ -22,13 +22,13 @@ type trim struct {
 	at      time.Duration // the next look
 }
 
-func (t *trim) next() (at time.Duration, ok bool) { return t.at, t.buffers.Spare() }
+func (t *trim) next() (at time.Duration, ok bool) { return t.at, t.buffers.NeedsTrim() }
 
 // run drops what nobody has taken since the last look, when it is time.
 func (t *trim) run(now time.Duration) {
-	if !t.buffers.Spare() || now < t.at {
+	if !t.buffers.NeedsTrim() || now < t.at {
 		return
 	}
-	t.buffers.Trim()
+	t.buffers.TrimIdle()
 	t.at = now + trimEvery
 }

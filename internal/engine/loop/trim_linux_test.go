@@ -45,14 +45,14 @@ func TestLoopForgetsABurst(t *testing.T) {
 		for _, b := range taken {
 			s.loop.buffers.Put(b)
 		}
-		spare <- s.loop.buffers.Spare()
+		spare <- s.loop.buffers.NeedsTrim()
 	})
 	if !<-spare {
 		t.Error("a burst has left nothing that could be dropped")
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
-	s.loop.addChore(func() { spare <- s.loop.buffers.Spare() })
+	s.loop.addChore(func() { spare <- s.loop.buffers.NeedsTrim() })
 	if <-spare {
 		t.Error("it sleeps for ever with more than it is to hold on to")
 	}

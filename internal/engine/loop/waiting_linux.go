@@ -62,7 +62,7 @@ func (l *Loop) submit(c *engine.Conn) error {
 	w := &l.waiting
 	switch {
 	case w.n == 0:
-	case !c.MayShed():
+	case !c.CanShed():
 		return w.why
 	case w.throttled(l.host.Clock()):
 		if l.offer(1) == 0 {
@@ -87,7 +87,7 @@ func (l *Loop) trySubmit(c *engine.Conn) error {
 // refused notes that the pool has not taken a connection, or not kept it.
 func (l *Loop) refused(why error) {
 	l.waiting.why = why
-	if l.waiting.end != nil || !l.group.cfg.Pool.Closed(why) {
+	if l.waiting.end != nil || !l.group.cfg.Pool.IsClosedErr(why) {
 		return
 	}
 	l.waiting.end = engine.ErrPoolClosed
@@ -147,7 +147,7 @@ func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration)
 // closeUnserved is for a connection whose handler is to be called when none waits any
 // more: it is closed. Its handler is told of that on the loop.
 func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
-	if c.ClosedDeferred() {
+	if c.IsClosedDeferred() {
 		c.UndeferClosed()
 		l.finish(c)
 		return false

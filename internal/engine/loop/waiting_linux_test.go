@@ -28,7 +28,7 @@ func (p *rooms) TrySubmit(c *engine.Conn) error {
 	return nil
 }
 
-func (p *rooms) Closed(error) bool { return false }
+func (p *rooms) IsClosedErr(error) bool { return false }
 
 // idler is a handler that leaves all input.
 type idler struct{}
@@ -50,14 +50,14 @@ func TestWaitingGetsOn(t *testing.T) {
 	l.host.SetClock(time.Second)
 	fresh := func() *engine.Conn {
 		c := l.slab.take()
-		c.Open(netip.AddrPort{}, false)
+		c.OnOpen(netip.AddrPort{}, false)
 		return c
 	}
 	input := func() *engine.Conn {
 		c := fresh()
-		c.Deliver()
-		c.Arrived([]byte("x"))
-		if !c.MayShed() {
+		c.FeedHandler()
+		c.OnRead([]byte("x"))
+		if !c.CanShed() {
 			t.Fatal("input may not be shed")
 		}
 		return c

@@ -18,7 +18,7 @@ const minWatch = 100 * time.Millisecond
 // watch looks at the loops' clocks now and then, until all have ended. A loop
 // that is awake sets its own at each turn.
 func (g *group) watch(ended <-chan struct{}) {
-	limit := g.cfg.Limits.HandlerTime
+	limit := g.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
 		return
 	}
@@ -64,7 +64,7 @@ type observedTurn struct {
 
 // judgeTurn reports a loop that is in the same turn as at the last look.
 func (l *Loop) judgeTurn(turn *observedTurn) {
-	clock, now := l.host.Clock(), engine.Since()
+	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || turn.clock != clock {
 		if turn.told {
 			l.group.stuck.Add(-1)
@@ -72,13 +72,13 @@ func (l *Loop) judgeTurn(turn *observedTurn) {
 		*turn = observedTurn{clock: clock, at: now}
 		return
 	}
-	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
+	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.SlowHandlerTime {
 		turn.told = true
 		l.group.stuck.Add(1)
 		l.group.moveOthers(l, held)
 		doing := l.doing.Load()
 		if doing != broadcasts && doing != upkeep {
-			l.counters.Add(engine.Slow, 1)
+			l.counters.Add(engine.SlowCalls, 1)
 		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"an event loop is held up in one turn; its other connections wait",
@@ -90,7 +90,7 @@ func (l *Loop) judgeTurn(turn *observedTurn) {
 // moveOthers has workers call the handlers of all loops but one, under Auto.
 func (g *group) moveOthers(but *Loop, held time.Duration) {
 	for _, l := range g.loops {
-		if g.cfg.Auto && l != but {
+		if g.cfg.AutoWorkers && l != but {
 			l.addChore(func() {
 				if !l.host.OnWorkers {
 					l.auto.moveAway(held)

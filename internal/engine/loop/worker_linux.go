@@ -18,8 +18,8 @@ import (
 // Deliver has the handler called: at once, or by a worker. It says whether the
 // connection is still the loop's.
 func (l *Loop) Deliver(c *engine.Conn) (here bool) {
-	if !l.host.OnWorkers || c.Relayed() {
-		c.Deliver()
+	if !l.host.OnWorkers || c.IsRelayed() {
+		c.FeedHandler()
 		return true
 	}
 	return l.handOver(c)
@@ -32,8 +32,8 @@ func (l *Loop) handOver(c *engine.Conn) (here bool) {
 	if l.waiting.end == engine.ErrPoolClosed {
 		return l.closeUnserved(c)
 	}
-	c.HandedOver()
-	c.SetArmed(c.Armed() | Busy)
+	c.OnSubmittedToWorker()
+	c.SetDriverFlags(c.DriverFlags() | Busy)
 	l.busy++
 	why := l.submit(c)
 	switch {
@@ -42,9 +42,9 @@ func (l *Loop) handOver(c *engine.Conn) (here bool) {
 	case l.waiting.end != nil:
 		l.reclaim(c)
 		return l.closeUnserved(c)
-	case c.MayShed():
+	case c.CanShed():
 		l.reclaim(c)
-		c.Shed(why)
+		c.ShedInput(why)
 		return true
 	}
 	l.waiting.pushBack(c)
@@ -53,9 +53,9 @@ func (l *Loop) handOver(c *engine.Conn) (here bool) {
 
 // reclaim makes a busy connection the loop's again.
 func (l *Loop) reclaim(c *engine.Conn) {
-	c.SetArmed(c.Armed() &^ Busy)
+	c.SetDriverFlags(c.DriverFlags() &^ Busy)
 	l.busy--
-	c.TakenBack()
+	c.OnReturnedFromWorker()
 }
 
 // Later keeps what is to be done with a busy connection when it is back.
@@ -78,8 +78,8 @@ func (l *Loop) keep(c *engine.Conn, what later) {
 
 // queueMail keeps mail for a busy connection: in one run while nothing else comes in
 // between. Bytes for one that is to be closed are dropped.
-func (l *Loop) queueMail(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&NoRoom != 0 && m.Drop() {
+func (l *Loop) queueMail(m engine.QueuedRequest, data []byte) {
+	if m.Conn.DriverFlags()&NoRoom != 0 && m.DropIfBytes() {
 		return
 	}
 	run := l.runs[m.Conn]
@@ -109,7 +109,7 @@ func (l *Loop) dropQueued(c *engine.Conn) {
 	for _, kept := range l.later[c] {
 		if run := kept.mail; run != nil {
 			l.post.busy -= run.memory()
-			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfBytes)), nil
 			l.post.busy += run.memory()
 		}
 	}
@@ -119,8 +119,8 @@ func (l *Loop) dropQueued(c *engine.Conn) {
 
 // closeBusy has a busy connection closed when it is back.
 func (l *Loop) closeBusy(c *engine.Conn, why error) {
-	if c.Armed()&NoRoom == 0 {
-		c.SetArmed(c.Armed() | NoRoom)
+	if c.DriverFlags()&NoRoom == 0 {
+		c.SetDriverFlags(c.DriverFlags() | NoRoom)
 		l.Later(c, func() { c.Abort(why) })
 	}
 }
@@ -143,7 +143,7 @@ func (r *mailRun) deliver() {
 func (r *mailRun) giveAll() {
 	for r.given < len(r.mail) {
 		m, data := r.next()
-		m.Conn.Mailed(m, data)
+		m.Conn.OnRequest(m, data)
 	}
 }
 
@@ -153,8 +153,8 @@ type back struct {
 	why  error // why no worker has run it, nil if one has
 }
 
-// TakeBack implements engine.Loop.
-func (l *Loop) TakeBack(c *engine.Conn, why error) {
+// ReturnFromWorker implements engine.Loop.
+func (l *Loop) ReturnFromWorker(c *engine.Conn, why error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, back{c, why})
 	l.hasReturned.Store(true)
@@ -181,7 +181,7 @@ func (l *Loop) takeBack() {
 		l.tookBack++
 		if b.why == nil {
 			ran++
-		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.MayShed() {
+		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.CanShed() {
 			l.shed = append(l.shed, b.conn)
 			continue
 		}
@@ -197,10 +197,10 @@ func (l *Loop) takeBack() {
 // connection has failed then, so that no handler is called any more.
 func (l *Loop) resume(c *engine.Conn, why error) {
 	l.reclaim(c)
-	c.Miss(l.missed[c])
+	c.AddMissed(l.missed[c])
 	delete(l.missed, c)
 	kept := l.later[c]
-	if c.ClosedDeferred() {
+	if c.IsClosedDeferred() {
 		if why != nil {
 			c.UndeferClosed()
 		}
@@ -208,7 +208,7 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 		defer l.free(c)
 		defer l.forgetLater(c)
 		defer doAll(&kept)
-		c.Finish()
+		c.OnClosed()
 		return
 	}
 	settled := false
@@ -223,7 +223,7 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 	case l.waiting.end != nil:
 		c.CloseWith(l.waiting.end)
 	default:
-		c.Shed(why)
+		c.ShedInput(why)
 	}
 	doAll(&kept)
 	l.forgetLater(c)

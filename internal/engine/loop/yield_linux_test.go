@@ -26,7 +26,7 @@ func (r *giver) Poll() (some, more bool) {
 	}
 	if r.gave.Load() < gifts {
 		r.gave.Add(1)
-		r.loop.host.Retained.Add(1)
+		r.loop.host.RetainCalls.Add(1)
 		go r.done.Add(1)
 	} else if r.polls.Add(1) == 1 {
 		r.waitsThen.Store(r.waits.Load())

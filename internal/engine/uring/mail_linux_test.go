@@ -65,7 +65,7 @@ func TestSendsOfMailDoNotPileUp(t *testing.T) {
 // underWay counts connections with something under way, on the loop.
 func (h *handler) underWay(what uint16) (n int) {
 	h.driver.loop.Each(func(c *engine.Conn) {
-		if c.Armed()&what != 0 {
+		if c.DriverFlags()&what != 0 {
 			n++
 		}
 	})

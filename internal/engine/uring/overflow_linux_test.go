@@ -129,7 +129,7 @@ func flood(t *testing.T, d *driver, full <-chan net.Addr) {
 			c = each
 		}
 	})
-	if c == nil || c.Armed()&receiving == 0 {
+	if c == nil || c.DriverFlags()&receiving == 0 {
 		t.Error("the talker is not being received from")
 		return
 	}

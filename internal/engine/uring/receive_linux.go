@@ -26,7 +26,7 @@ func (d *driver) takeCompletion(c *engine.Conn, e cqe) {
 	if e.flags&cqeMore == 0 {
 		d.clear(c, receiving|canceling)
 	}
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		d.keepCompletion(c, e)
 	case armed&dying == 0:
@@ -47,12 +47,12 @@ const multishotMax = 8 << 10
 
 // noteSize notes whether the connection sends much: more than there was room for, too.
 func (d *driver) noteSize(c *engine.Conn, e cqe) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case e.res >= multishotMax, e.res > 0 && d.buffers.full(e):
-		c.SetArmed(armed &^ small)
+		c.SetDriverFlags(armed &^ small)
 		d.stopReceiving(c)
 	case e.res > 0:
-		c.SetArmed(armed | small)
+		c.SetDriverFlags(armed | small)
 	}
 }
 
@@ -60,18 +60,18 @@ func (d *driver) noteSize(c *engine.Conn, e cqe) {
 func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	switch {
 	case res > 0:
-		c.SetArmed(c.Armed() | active)
-		c.Arrived(in)
+		c.SetDriverFlags(c.DriverFlags() | active)
+		c.OnRead(in)
 		d.loop.NoteRead(c, int(res))
 	case res == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case res == -int32(unix.ENOBUFS):
 		if !d.buffers.giveMore() {
-			d.loop.QueueRead(c)
+			d.loop.QueueYielded(c)
 		}
 	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
 	default:
-		c.Failed(syscall.Errno(-res))
+		c.OnTransportError(syscall.Errno(-res))
 	}
 }
 
@@ -87,8 +87,8 @@ func (d *driver) keepCompletion(c *engine.Conn, e cqe) {
 
 // stopReceiving ends the receive that is under way, if there is one.
 func (d *driver) stopReceiving(c *engine.Conn) {
-	if armed := c.Armed(); armed&(receiving|canceling) == receiving {
-		c.SetArmed(armed | canceling)
+	if armed := c.DriverFlags(); armed&(receiving|canceling) == receiving {
+		c.SetDriverFlags(armed | canceling)
 		d.cancel(ofRecv | uint64(c.Slot()))
 	}
 }
@@ -97,13 +97,13 @@ func (d *driver) stopReceiving(c *engine.Conn) {
 func (d *driver) cancelAll(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	d.stopReceiving(c)
-	if c.Armed()&polling != 0 {
+	if c.DriverFlags()&polling != 0 {
 		d.cancel(ofPoll | uint64(c.Slot()))
 	}
 }
 
 // MayRead says whether nothing that is under way reads from the connection.
-func (d *driver) MayRead(c *engine.Conn) bool { return c.Armed()&(dying|receiving) == 0 }
+func (d *driver) MayRead(c *engine.Conn) bool { return c.DriverFlags()&(dying|receiving) == 0 }
 
 // Read receives what is there, unless a receive is under way, which has been given
 // earlier bytes or will be.
@@ -118,19 +118,19 @@ func (d *driver) Read(c *engine.Conn) bool {
 	switch {
 	case errno == 0 && n > 0:
 		d.take(c, int32(n), d.input[:n])
-		if c.SetArmed(c.Armed() &^ small); n < multishotMax {
-			c.SetArmed(c.Armed() | small)
+		if c.SetDriverFlags(c.DriverFlags() &^ small); n < multishotMax {
+			c.SetDriverFlags(c.DriverFlags() | small)
 		}
 		if n < len(d.input) {
-			c.Empty()
+			c.OnReadEmpty()
 		}
 		return true
 	case errno == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case errno == unix.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 	return false
 }
@@ -138,8 +138,8 @@ func (d *driver) Read(c *engine.Conn) bool {
 // receive submits a receive: one that goes on until it is canceled or fails, if the
 // last was small.
 func (d *driver) receive(c *engine.Conn) {
-	armed := c.Armed()
-	c.SetArmed(armed | receiving)
+	armed := c.DriverFlags()
+	c.SetDriverFlags(armed | receiving)
 	d.receives++
 	d.loop.AddUrgent(1)
 	s := d.ring.next()

@@ -14,7 +14,7 @@ import (
 // sent takes the completion of a send.
 func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.clear(c, sending)
-	if c.Armed()&loop.Busy != 0 {
+	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.Later(c, func() { d.took(c, e.res) })
 		return
 	}
@@ -25,23 +25,23 @@ func (d *driver) sent(c *engine.Conn, e cqe) {
 // writable takes the completion of a poll for room.
 func (d *driver) writable(c *engine.Conn) {
 	d.clear(c, sending)
-	if c.Armed()&loop.Busy != 0 {
-		d.loop.Later(c, c.Room)
+	if c.DriverFlags()&loop.Busy != 0 {
+		d.loop.Later(c, c.OnWritable)
 		return
 	}
-	c.Room()
+	c.OnWritable()
 	d.Settle(c)
 }
 
 // took tells the core what a send has taken.
 func (d *driver) took(c *engine.Conn, res int32) {
-	c.Sent(int(max(res, 0)))
-	c.Room()
-	if res < 0 && c.Armed()&dying == 0 {
+	c.OnSent(int(max(res, 0)))
+	c.OnWritable()
+	if res < 0 && c.DriverFlags()&dying == 0 {
 		switch errno := syscall.Errno(-res); errno {
 		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
 		default:
-			c.Failed(errno)
+			c.OnTransportError(errno)
 		}
 	}
 }
@@ -49,8 +49,8 @@ func (d *driver) took(c *engine.Conn, res int32) {
 // send submits what is owed. The connection keeps it until it is sent.
 func (d *driver) send(c *engine.Conn) {
 	out := c.Output()
-	c.Offered()
-	c.SetArmed(c.Armed() | sending)
+	c.OnSendStarted()
+	c.SetDriverFlags(c.DriverFlags() | sending)
 	s := d.ring.next()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
@@ -59,8 +59,8 @@ func (d *driver) send(c *engine.Conn) {
 
 // sendFile has the kernel send a file: the ring has no operation for that.
 func (d *driver) sendFile(c *engine.Conn) {
-	if d.loop.SendFile(c, sock.SendFileNow); c.WantsRoom() {
-		c.SetArmed(c.Armed() | sending)
+	if d.loop.SendFile(c, sock.SendFileNow); c.WantsWritable() {
+		c.SetDriverFlags(c.DriverFlags() | sending)
 		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
 	}
 }

@@ -35,7 +35,7 @@ import (
 // Model is event loops over io_uring.
 var Model = engine.Model{
 	Name:      "uring",
-	Loops:     true,
+	HasLoops:  true,
 	Available: sync.OnceValue(probe),
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -189,8 +189,8 @@ const reviveEvery = 100 * time.Millisecond
 // under way, and waits for its turn.
 func (d *driver) revive() {
 	errno := d.ring.broken
-	time.Sleep(d.revived + reviveEvery - engine.Since())
-	d.revived, d.left = engine.Since(), 0
+	time.Sleep(d.revived + reviveEvery - engine.MonotonicNow())
+	d.revived, d.left = engine.MonotonicNow(), 0
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
 	d.Close()
@@ -200,7 +200,7 @@ func (d *driver) revive() {
 	d.loop.Relisten()
 	d.loop.Each(func(c *engine.Conn) {
 		d.clear(c, underWay|canceling)
-		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 && !c.IsOpen() {
+		if d.loop.Abort(c, engine.NormalizeError(errno)); c.DriverFlags()&dying != 0 && !c.IsOpen() {
 			d.closeWhenIdle(c)
 		}
 	})
@@ -250,17 +250,17 @@ func (d *driver) accept() {
 func (d *driver) polled(c *engine.Conn) {
 	d.clear(c, polling)
 	switch {
-	case c.Armed()&dying != 0:
+	case c.DriverFlags()&dying != 0:
 		d.Settle(c)
-	case c.Armed()&loop.Connecting != 0:
+	case c.DriverFlags()&loop.Connecting != 0:
 		d.loop.Connected(c)
 	default:
-		was := c.Armed()
-		c.SetArmed(was | active)
+		was := c.DriverFlags()
+		c.SetDriverFlags(was | active)
 		switch {
 		case was&(small|loop.Busy) != 0 || !c.WantsInput():
 		case was&active != 0: // it has sent much a moment ago
-			d.loop.QueueRead(c)
+			d.loop.QueueYielded(c)
 		default:
 			d.Read(c)
 		}
@@ -271,10 +271,10 @@ func (d *driver) polled(c *engine.Conn) {
 // Watch begins with a poll: for input, or while connecting for room.
 func (d *driver) Watch(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
-	if c.Armed()&loop.Connecting != 0 {
+	if c.DriverFlags()&loop.Connecting != 0 {
 		events = unix.POLLOUT
 	}
-	c.SetArmed(c.Armed() | polling)
+	c.SetDriverFlags(c.DriverFlags() | polling)
 	d.poll(c.FD(), ofPoll|uint64(c.Slot()), events, 0)
 	return 0
 }
@@ -289,7 +289,7 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 func (d *driver) Drop(c *engine.Conn) { d.closeWhenIdle(c) }
 
 func (d *driver) Settle(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		return
 	case armed&dying != 0:
@@ -297,32 +297,32 @@ func (d *driver) Settle(c *engine.Conn) {
 		return
 	}
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			d.send(c)
 		case engine.SendFile:
 			d.sendFile(c)
-		case engine.Deliver:
+		case engine.FeedHandler:
 			if !d.loop.Deliver(c) {
 				return
 			}
-		case engine.Detach:
-			if c.Armed()&underWay != 0 {
-				if c.Leaving() && c.Armed()&sending != 0 {
+		case engine.DetachOrExport:
+			if c.DriverFlags()&underWay != 0 {
+				if c.IsExporting() && c.DriverFlags()&sending != 0 {
 					d.cancel(ofSend | uint64(c.Slot()))
 				}
 				d.cancelAll(c)
 				return
 			}
 			d.loop.Detach(c)
-		case engine.Shut:
+		case engine.ShutWrite:
 			d.loop.Shut(c)
 		case engine.Close:
 			d.closeWhenIdle(c)
 			return
 		case engine.Read:
 			switch {
-			case c.Armed()&receiving != 0:
+			case c.DriverFlags()&receiving != 0:
 				d.stopReceiving(c)
 			case !d.loop.ReadQueued(c):
 				d.Read(c)
@@ -339,7 +339,7 @@ func (d *driver) Settle(c *engine.Conn) {
 // closeWhenIdle closes a connection when nothing of it is under way any more, and sees to
 // it that it soon is so.
 func (d *driver) closeWhenIdle(c *engine.Conn) {
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	switch {
 	case armed&underWay == 0:
 		if c.IsOpen() {
@@ -348,8 +348,8 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 			d.loop.Forget(c)
 		}
 	case armed&dying == 0:
-		c.SetArmed(armed | dying)
-		c.Discard(armed&sending == 0)
+		c.SetDriverFlags(armed | dying)
+		c.DiscardBuffers(armed&sending == 0)
 		d.shutdown(c)
 	}
 }
@@ -368,13 +368,13 @@ func (d *driver) shutdown(c *engine.Conn) {
 // completion of its send tells.
 func (d *driver) arm(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	switch wants := c.WantsInput() && !d.loop.ReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
 		if armed&active != 0 && (armed&small != 0 || d.receives < mostBuffers) {
 			d.receive(c)
 		} else {
-			c.SetArmed(armed | polling)
+			c.SetDriverFlags(armed | polling)
 			d.poll(c.FD(), ofPoll|uint64(c.Slot()), unix.POLLIN, 0)
 		}
 	case !wants:
@@ -385,8 +385,8 @@ func (d *driver) arm(c *engine.Conn) {
 // Sweep ends the receive of a connection that has been silent since the last
 // sweep: a poll costs the kernel less.
 func (d *driver) Sweep(c *engine.Conn) {
-	if armed := c.Armed(); armed&active != 0 {
-		c.SetArmed(armed &^ active)
+	if armed := c.DriverFlags(); armed&active != 0 {
+		c.SetDriverFlags(armed &^ active)
 	} else {
 		d.stopReceiving(c)
 	}
@@ -394,11 +394,11 @@ func (d *driver) Sweep(c *engine.Conn) {
 
 // clear takes back what is no longer under way.
 func (d *driver) clear(c *engine.Conn, bits uint16) {
-	if c.Armed()&bits&receiving != 0 {
+	if c.DriverFlags()&bits&receiving != 0 {
 		d.receives--
 		d.loop.AddUrgent(-1)
 	}
-	c.SetArmed(c.Armed() &^ bits)
+	c.SetDriverFlags(c.DriverFlags() &^ bits)
 }
 
 func (d *driver) poll(fd int32, user uint64, events, flags uint32) {

@@ -31,78 +31,78 @@ import (
 func (c *Conn) DeferClosed() {
 	c.dropInput()
 	c.dropOutput()
-	c.more.closedByWorker = true
+	c.extra.closedByWorker = true
 }
 
-// ClosedDeferred says whether DeferClosed has been called.
-func (c *Conn) ClosedDeferred() bool { return c.more != nil && c.more.closedByWorker }
+// IsClosedDeferred says whether DeferClosed has been called.
+func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
 // UndeferClosed undoes DeferClosed, for a connection that no worker will run: Finish calls
 // Closed.
-func (c *Conn) UndeferClosed() { c.more.closedByWorker = false }
+func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
 func (c *Conn) Run(context.Context) {
-	start, times, place := c.host.Now(), c.host.Times, int32(0)
+	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {
-		place = times.begin()
+		slot = times.startCall()
 	}
-	defer c.ran(start, times, place) // whatever the handler does
-	if c.ClosedDeferred() {
+	defer c.finishRun(start, times, slot) // whatever the handler does
+	if c.IsClosedDeferred() {
 		c.callClosed()
 	} else {
-		c.Deliver()
+		c.FeedHandler()
 	}
 }
 
-// ran gives the connection back.
-func (c *Conn) ran(start time.Duration, times *RunTimes, place int32) {
-	took := c.host.Now() - start
+// finishRun gives the connection back.
+func (c *Conn) finishRun(started time.Duration, times *HandlerTimes, slot int32) {
+	took := c.runtime.Now() - started
 	if times != nil {
-		times.end(place, took)
+		times.endCall(slot, took)
 	}
-	c.host.Counters.Called(took)
-	c.host.judge(c, took)
-	c.host.Loop.TakeBack(c, nil)
+	c.runtime.Counters.CountHandlerCall(took)
+	c.runtime.reportSlowHandler(c, took)
+	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
 // Dropped is called instead of Run, when a pool that has taken the connection will
 // not run it. It may be called on any goroutine, the owner's too, within
 // Pool.TrySubmit: it does no more than to give the connection back.
-func (c *Conn) Dropped(why error) { c.host.Loop.TakeBack(c, why) }
+func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
-// MayShed says whether what is due may be shed.
-func (c *Conn) MayShed() bool {
-	return c.host.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
+// CanShed says whether what is due may be shed.
+func (c *Conn) CanShed() bool {
+	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
 }
 
-// Shed has the handler answer for the input at hand, which no worker will look at.
-func (c *Conn) Shed(why error) {
-	c.host.Counters.Add(Shed, 1)
-	c.offerBuffered(why)
+// ShedInput has the handler answer for the input at hand, which no worker will look at.
+func (c *Conn) ShedInput(why error) {
+	c.runtime.Counters.Add(Shed, 1)
+	c.feedBuffered(why)
 	c.endEvent()
 }
 
-// HandedOver says that the connection waits for a worker, and TakenBack that it is
+// ConnsExported says that the connection waits for a worker, and OnReturnedFromWorker that it is
 // its owner's again: in between nobody has read from the peer, or sent to it.
-func (c *Conn) HandedOver() {
+func (c *Conn) OnSubmittedToWorker() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			b.handed = c.host.Clock()
+			b.withWorkerSince = c.runtime.Clock()
 		}
 	}
 }
 
-func (c *Conn) TakenBack() {
-	now := c.host.Clock()
+func (c *Conn) OnReturnedFromWorker() {
+	now := c.runtime.Clock()
 	if c.in == nil {
-		c.heard = c.host.coarseNow()
+		c.lastHeard = c.runtime.coarseNow()
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
-		if b != nil && b.handed > 0 {
-			b.since, b.handed = min(b.since+now-b.handed, now), 0
+		if b != nil && b.withWorkerSince > 0 {
+			b.waitingSince, b.withWorkerSince = min(b.waitingSince+now-b.withWorkerSince, now), 0
 		}
 	}
-	c.files().extend(now, now)
+	c.queuedFiles().extendWaiting(now, now)
 }

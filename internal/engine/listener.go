@@ -42,84 +42,84 @@ type Listener struct {
 	Control sock.Control
 }
 
-// Listening is where an engine listens, and what has come there: Open connections, how
+// ListenerStats is where an engine listens, and what has come there: Open connections, how
 // many were Accepted, and how many Refused because of Listener.MaxConns.
-type Listening struct {
+type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// Where is where to listen; none if the engine only dials.
-func (c *Config) Where() []Listener {
+// EffectiveListeners is where to listen; none if the engine only dials.
+func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
 	}
 	return c.Listeners
 }
 
-// Bind gives the sockets of a listener: n that share its port, or as often the one
+// OpenSockets gives the sockets of a listener: n that share its port, or as often the one
 // that the caller has made, prepared to be accepted from; or those that another process had,
 // all of them, of which there may be more. The caller closes each, and the engine's own is
 // closed by an error.
-func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
+func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
-		for i := range max(n, m) {
-			all = append(all, l.Sockets[i%m])
+		for i := range max(minSockets, m) {
+			sockets = append(sockets, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
-		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.Prepare(l.Socket)
+		sockets, err = slices.Repeat([]net.Listener{l.Socket}, minSockets), sock.Prepare(l.Socket)
 	} else {
-		all, err = sock.ListenShared(l.Network, l.Addr, n, l.Control)
+		sockets, err = sock.ListenShared(l.Network, l.Addr, minSockets, l.Control)
 	}
-	for _, s := range all {
+	for _, s := range sockets {
 		if err == nil {
-			err = errors.Join(o.ForAccepted(s), sock.Backlog(s, l.Backlog))
+			err = errors.Join(opts.ForAccepted(s), sock.Backlog(s, l.Backlog))
 		}
 	}
 	if err != nil {
-		CloseAll(all)
+		CloseListeners(sockets)
 		return nil, err
 	}
-	return all, nil
+	return sockets, nil
 }
 
-// CloseAll closes listeners.
-func CloseAll(all []net.Listener) {
+// CloseListeners closes listeners.
+func CloseListeners(all []net.Listener) {
 	for _, l := range all {
 		l.Close()
 	}
 }
 
-// Entrance counts who has come by a listener. Its methods are safe for concurrent use.
-type Entrance struct {
-	name                    string
-	addr                    net.Addr
-	max                     int64 // 0 for no bound
-	open, accepted, refused atomic.Int64
+// ListenerCounters counts who has come by a listener. Its methods are safe for concurrent use.
+type ListenerCounters struct {
+	name                         string
+	addr                         net.Addr
+	maxConns                     int64 // 0 for no bound
+	openConns, accepted, refused atomic.Int64
 }
 
-// NewEntrance makes that of a listener that listens at an address.
-func NewEntrance(l Listener, at net.Addr) *Entrance {
-	return &Entrance{name: l.Name, addr: at, max: int64(l.MaxConns)}
+// NewListenerCounters makes that of a listener that listens at an address.
+func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
+	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
 
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// enter counts one in, as accepted here unless it has moved, if there are not as many as there may
+// acquire counts one in, as accepted here unless it has moved, if there are not as many as there may
 // be.
-func (e *Entrance) enter(moved bool) bool {
+func (e *ListenerCounters) acquire(imported bool) bool {
 	if e == nil {
 		return true
 	}
 	for {
-		n := e.open.Load()
-		if e.max > 0 && n >= e.max {
+		n := e.openConns.Load()
+		if e.maxConns > 0 && n >= e.maxConns {
 			return false
 		}
-		if e.open.CompareAndSwap(n, n+1) {
-			if !moved {
+		if e.openConns.CompareAndSwap(n, n+1) {
+			if !imported {
 				e.accepted.Add(1)
 			}
 			return true
@@ -127,28 +127,28 @@ func (e *Entrance) enter(moved bool) bool {
 	}
 }
 
-func (e *Entrance) leave() {
+func (e *ListenerCounters) release() {
 	if e != nil {
-		e.open.Add(-1)
+		e.openConns.Add(-1)
 	}
 }
 
-// entrance is that of a listener, nil without one.
-func (h *Host) entrance(listener int) *Entrance {
-	if listener < 0 {
+// listenerCounters is that of a listener, nil without one.
+func (rt *Runtime) listenerCounters(number int) *ListenerCounters {
+	if number < 0 {
 		return nil
 	}
-	return h.Entrances[listener]
+	return rt.ListenerCounters[number]
 }
 
-// Adopted is the listener to which connections count that somebody else has accepted: the
+// AdoptedListener is the listener to which connections count that somebody else has accepted: the
 // first one, -1 without any.
-func (h *Host) Adopted() int { return min(len(h.Entrances), 1) - 1 }
+func (rt *Runtime) AdoptedListener() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
-// Listening is what they have counted.
-func (h *Host) Listening() (all []Listening) {
-	for _, e := range h.Entrances {
-		all = append(all, Listening{Name: e.name, Addr: e.addr, Open: e.open.Load(), Accepted: e.accepted.Load(), Refused: e.refused.Load()})
+// ListenerStats is what they have counted.
+func (rt *Runtime) ListenerStats() (all []ListenerStats) {
+	for _, e := range rt.ListenerCounters {
+		all = append(all, ListenerStats{Name: e.name, Addr: e.addr, Open: e.openConns.Load(), Accepted: e.accepted.Load(), Refused: e.refused.Load()})
 	}
 	return all
 }
@@ -163,7 +163,7 @@ func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 // ListenerName is the name of that listener; empty if there is none.
 func (c *Conn) ListenerName() string {
 	if n := c.Listener(); n >= 0 {
-		return c.host.Entrances[n].name
+		return c.runtime.ListenerCounters[n].name
 	}
 	return ""
 }

@@ -12,28 +12,28 @@ import (
 // grow any more. So both processes together need little more than one.
 
 const (
-	// giveBackLeast is from how many bytes on a collection is worth its time, if they are
-	// giveBackPart of the heap.
-	giveBackLeast = 16 << 20
-	giveBackPart  = 8
-	// giveBackEvery is how often it is looked how many they are.
-	giveBackEvery = 50 * time.Millisecond
+	// freeMinBytes is from how many bytes on a collection is worth its time, if they are
+	// freeHeapPart of the heap.
+	freeMinBytes = 16 << 20
+	freeHeapPart = 8
+	// freeInterval is how often it is looked how many they are.
+	freeInterval = 50 * time.Millisecond
 )
 
-// Given counts bytes that nobody needs any more.
-type Given struct{ atomic.Int64 }
+// FreedBytes counts bytes that nobody needs any more.
+type FreedBytes struct{ atomic.Int64 }
 
-// GiveBack gives them back until it is ended.
-func (g *Given) GiveBack() (end func()) {
+// StartFreeing gives them back until it is ended.
+func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(giveBackEvery)
+		tick := time.NewTicker(freeInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				g.collect()
+				g.freeIfWorthwhile()
 			case <-stop:
 				return
 			}
@@ -45,13 +45,13 @@ func (g *Given) GiveBack() (end func()) {
 	}
 }
 
-func (g *Given) collect() {
+func (g *FreedBytes) freeIfWorthwhile() {
 	n := g.Load()
-	if n < giveBackLeast {
+	if n < freeMinBytes {
 		return
 	}
 	var m runtime.MemStats
-	if runtime.ReadMemStats(&m); n >= int64(m.HeapInuse/giveBackPart) {
+	if runtime.ReadMemStats(&m); n >= int64(m.HeapInuse/freeHeapPart) {
 		g.Add(-n)
 		debug.FreeOSMemory()
 	}

@@ -11,20 +11,20 @@ import (
 // away. A limit may close a million at once: the log that a Server gives writes one
 // such line a second for each limit and loop, with how many it has suppressed.
 
-// TooLong closes a connection whose message has, or is announced to have, so many
+// CloseTooLong closes a connection whose message has, or is announced to have, so many
 // bytes: more than Limits.MaxMessage.
-func (c *Conn) TooLong(size uint64) {
+func (c *Conn) CloseTooLong(size uint64) {
 	if !c.is(closing) {
-		c.logLimit(ErrMessageTooLong, size)
-		c.beginClose(ErrMessageTooLong)
+		c.logLimitClose(ErrMessageTooLong, size)
+		c.startClosing(ErrMessageTooLong)
 	}
 }
 
-// logLimit logs that a limit closes the connection, if that is why. size is that of a
+// logLimitClose logs that a limit closes the connection, if that is why. size is that of a
 // message; 0 where it is not known.
-func (c *Conn) logLimit(why error, size uint64) {
-	name, value, help := c.host.limit(why)
-	if name == "" || c.is(greeting) { // see Host.turnedAway
+func (c *Conn) logLimitClose(why error, size uint64) {
+	name, value, help := c.runtime.describeLimit(why)
+	if name == "" || c.is(handshaking) { // see Host.turnedAway
 		return
 	}
 	level := slog.LevelInfo
@@ -32,24 +32,24 @@ func (c *Conn) logLimit(why error, size uint64) {
 		level = slog.LevelWarn
 	}
 	ctx := context.Background()
-	if !c.host.Log.Enabled(ctx, level) {
+	if !c.runtime.Log.Enabled(ctx, level) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.limitAttr(why, size),
-		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), c.Ref().attr(), slog.Int("loop", c.host.Index),
+		slog.String("limit", name), slog.Any("value", value), c.observedAttr(why, size),
+		slog.Int("unsent", c.UnsentBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
 		attrs = append(attrs, slog.String("help", help))
 	}
-	c.host.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
+	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// limit is what closes connections for a reason, its value, and what to do where not
+// describeLimit is what closes connections for a reason, its value, and what to do where not
 // the peer but the limit may be wrong. The name is empty for another reason.
-func (h *Host) limit(why error) (name string, value any, help string) {
-	l := &h.Limits
-	switch why {
+func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
+	l := &rt.Limits
+	switch reason {
 	case ErrMessageTooLong:
 		return "Limits.MaxMessage", l.MaxMessage, "if messages of this size are meant, raise Server.Limits.MaxMessage; otherwise the peer may speak another protocol"
 	case ErrSlowConsumer:
@@ -67,85 +67,85 @@ func (h *Host) limit(why error) (name string, value any, help string) {
 	case ErrCloseTimeout:
 		return "Limits.CloseTimeout", l.CloseTimeout, ""
 	case ErrHeartbeatTimeout:
-		return "Heartbeat.MaxMissed", h.Heartbeat.MaxMissed, ""
+		return "Heartbeat.MaxMissed", rt.Heartbeat.MaxMissed, ""
 	}
 	return "", nil, ""
 }
 
-// limitAttr is what was seen of what a limit bounds.
-func (c *Conn) limitAttr(why error, size uint64) slog.Attr {
+// observedAttr is what was seen of what a limit bounds.
+func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
 	const key = "seen"
-	now := c.host.Clock()
+	now := c.runtime.Clock()
 	switch why {
 	case ErrMessageTooLong:
 		if size > 0 { // otherwise the handler has said so
 			return slog.Uint64(key, size)
 		}
 	case ErrOverBudget:
-		return slog.Int(key, c.Holds())
+		return slog.Int(key, c.BufferMemory())
 	case ErrMessageTimeout:
-		if began := c.begun(); began != 0 {
+		if began := c.messageStartedAt(); began != 0 {
 			return slog.Duration(key, now-began)
 		}
 	case ErrWriteTimeout:
 		if c.out != nil {
-			return slog.Duration(key, now-c.out.since)
+			return slog.Duration(key, now-c.out.waitingSince)
 		}
 	case ErrHeartbeatTimeout:
-		return slog.Int(key, c.unanswered())
+		return slog.Int(key, c.unansweredHeartbeats())
 	case ErrFirstByteTimeout, ErrIdleTimeout:
-		return slog.Duration(key, c.heard.since(now))
+		return slog.Duration(key, c.lastHeard.elapsed(now))
 	case ErrSlowConsumer, ErrCloseTimeout:
-		return slog.Int(key, c.Pending())
+		return slog.Int(key, c.UnsentBytes())
 	}
 	return slog.Attr{}
 }
 
 // logRefused logs that a connection is not admitted.
-func (h *Host) logRefused(at *Entrance, peer netip.AddrPort, why error) {
-	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
+func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, why error) {
+	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
 	level := slog.LevelWarn
 	switch why {
 	case errListenerFull:
-		name, value = "Listener.MaxConns", at.max
+		name, value = "Listener.MaxConns", counters.maxConns
 	case ErrRefusedSource:
-		name, value = "Limits.MaxConnsPerSource", h.Admission.MaxPerSource()
+		name, value = "Limits.MaxConnsPerSource", rt.Admission.MaxPerSource()
 	case ErrDenied:
 		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
 	}
 	listener := ""
-	if at != nil {
-		listener = at.name
+	if counters != nil {
+		listener = counters.name
 	}
-	h.Log.LogAttrs(context.Background(), level, "connection turned away",
-		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", listener), slog.Int("loop", h.Index))
+	rt.Log.LogAttrs(context.Background(), level, "connection turned away",
+		slog.String("limit", name), slog.Any("value", value), slog.String("peer", formatPeer(peer)), slog.String("listener", listener), slog.Int("loop", rt.Index))
 }
 
-// attr is the connection in logs.
-func (r Ref) attr() slog.Attr { return slog.Uint64("conn", r.ID()) }
+// logAttr is the connection in logs.
+func (r Ref) logAttr() slog.Attr { return slog.Uint64("conn", r.ID()) }
 
-// name is the peer in logs.
-func (c *Conn) name() string { return peerName(c.Peer()) }
+// formatPeer is the peer in logs.
+func (c *Conn) peerName() string { return formatPeer(c.Peer()) }
 
-func peerName(peer netip.AddrPort) string {
+func formatPeer(peer netip.AddrPort) string {
 	if peer.IsValid() {
 		return netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()).String()
 	}
 	return "unix socket"
 }
 
-// badCount closes a connection whose handler has returned an impossible number of used bytes.
-func (c *Conn) badCount(used, offered int, shed error) {
+// abortBadCount closes a connection whose handler has returned an impossible number of used bytes.
+func (c *Conn) abortBadCount(used, offered int, shedReason error) {
 	method := "Received"
-	if shed != nil {
+	if shedReason != nil {
 		method = "Shed"
 	}
 	handler := fmt.Sprintf("%T", c.handler())
 	if h, ok := c.handler().(interface{ HandlerType() string }); ok {
 		handler = h.HandlerType()
 	}
-	c.host.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an impossible count; its connection is closed",
+	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an impossible count; its connection is closed",
 		slog.String("handler", handler), slog.String("method", method), slog.Int("returned", used), slog.Int("offered", offered),
-		slog.String("help", "return how many bytes of in the handler has used, 0 to len(in)"), slog.String("peer", c.name()), c.Ref().attr())
-	c.fail(ErrBadUse)
+		slog.String("help", "return how many bytes of in the handler has used, 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
+	c.abortWith(ErrBadUse)
 }

@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// This file is how one message is sent to many connections: as a single piece of mail
+// for each chunk of them, which names all of it. Messages to the same ones, with
+// nothing in between but such mail to others of their set, become one.
+
+// ConnChunk is a chunk of a set: connections of one owner. It is not changed any more once it
+// was sent to.
+type ConnChunk struct {
+	connList
+	set     *connSet
+	version uint64 // of the set, when it was made
+	// Under the lock of the owner's mailbox: where the last mail for them is, and the run that
+	// it is of; see Mailbox.run.
+	lastIndex int
+	lastRun   uint64
+}
+
+// ChunkPoster is a Poster that takes mail for many connections, all of them its own.
+type ChunkPoster interface {
+	PostToChunk(to *ConnChunk, s *Shared) PostTally
+}
+
+// PostTally is what has become of a message.
+type PostTally struct {
+	sent, full int
+	closed     []Ref // those that have begun to close
+	slow       []Ref // those whose own output has no room, of all that are full
+}
+
+// SentCount is to how many it was posted.
+func (t *PostTally) SentCount() int { return t.sent }
+
+// recordResult counts what has become of so many bytes for a connection.
+func (t *PostTally) recordResult(r Ref, size int, err error) {
+	switch err {
+	case nil:
+		t.sent++
+	case ErrClosed:
+		t.closed = append(t.closed, r)
+	case errRemoved:
+	default:
+		if most := r.c.runtime.Limits.MaxUnsent; size <= most && size > most-r.c.refState.postedBytes() {
+			t.slow = append(t.slow, r)
+		}
+		t.full++
+	}
+}
+
+// handleSlow has happen to those that are slow what is to happen to such peers. Where their owner's
+// mailbox has no room for that, it happens to them another time.
+func (t *PostTally) handleSlow() {
+	for _, r := range t.slow {
+		_ = r.Do((*Conn).handleMissedBroadcast)
+	}
+}
+
+// handleMissedBroadcast is told of a message to many that had no room.
+func (c *Conn) handleMissedBroadcast() {
+	if c.runtime.DropMessages {
+		c.countDropped()
+	} else {
+		c.abortWith(ErrSlowConsumer)
+	}
+}
+
+// broadcast posts a message to each, as Ref.SendShared does, but not to those who have left.
+func (m *ConnChunk) broadcast(s *Shared) (t PostTally) {
+	h := m.refs[0].c.runtime
+	if p, ok := h.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= h.Limits.MaxUnsent {
+		return p.PostToChunk(m, s)
+	}
+	for _, r := range m.refs {
+		t.recordResult(r, len(s.Bytes), r.post(Request{Kind: RequestSend, Shared: s, removed: &m.set.removed}))
+	}
+	return t
+}
+
+// batchRequest is what mail for many carries: messages with a buffer's bytes at the most,
+// but for one.
+type batchRequest struct {
+	chunk    *ConnChunk
+	messages []batchMessage
+	size     int
+	joined   *Shared // of all parts, once it is given out
+	// holders counts the mail of its connections that is not done, and one until all of
+	// that is given out.
+	holders atomic.Int32
+}
+
+// batchMessage is a message, and who does not get it, by place.
+type batchMessage struct {
+	*Shared
+	excluded []int
+}
+
+// PutToChunk leaves a message of some bytes, no more than MaxUnsent, for connections of
+// this mailbox.
+func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		t.closed = chunk.refs
+		return t
+	}
+	size, left := len(s.Bytes), chunk.set.removed.nonEmpty.Load()
+	added := b.addedBytes(s, size)
+	hasSpace := b.numRequests < b.MaxRequests && (added == 0 || b.bytes == 0 || added <= b.MaxBytes-b.bytes)
+	var without []int
+	for i, r := range chunk.refs {
+		err := ErrFull
+		switch {
+		case r.IsClosed():
+			err = ErrClosed
+		case left && chunk.set.removed.has(r):
+			err = errRemoved
+		case hasSpace:
+			err = r.c.refState.reservePosted(r.generation, size, r.c.runtime.Limits.MaxUnsent)
+		}
+		if err != nil {
+			without = append(without, i)
+			t.recordResult(r, size, err)
+			continue
+		}
+		t.sent++
+	}
+	if t.sent > 0 {
+		b.numRequests++ // it is one, and there once
+		b.bytes += added
+		b.lastShared = s
+		s.addHolder()
+		b.openBatch(chunk, size).addMessage(batchMessage{s, without})
+	}
+	return t
+}
+
+// batchRequest gives the mail that a message for many becomes part of. Mail behind that is for
+// other chunks of the set as it was since then, which have none of their connections.
+func (b *Mailbox) openBatch(chunk *ConnChunk, size int) *batchRequest {
+	if b.batchSet != chunk.set {
+		b.closeBatches()
+		b.batchSet = chunk.set
+	}
+	if chunk.lastRun == b.batchRun {
+		if last := b.queue[chunk.lastIndex].batch; last.size+size <= maxPieceSize {
+			return last
+		}
+	}
+	m := &batchRequest{chunk: chunk}
+	m.holders.Store(1)
+	chunk.lastIndex, chunk.lastRun = len(b.queue), b.batchRun
+	b.ensureSpace(0)
+	b.queue = append(b.queue, QueuedRequest{batch: m})
+	return m
+}
+
+// closeBatches says that no mail that waits is joined by more.
+func (b *Mailbox) closeBatches() {
+	b.batchRun++
+	b.batchSet = nil
+}
+
+func (m *batchRequest) addMessage(p batchMessage) {
+	m.messages = append(m.messages, p)
+	m.size += len(p.Bytes)
+}
+
+// ForEachConn gives what mail is for each of its connections, for n of them from one on, and
+// says which one is next; 0 if there is none.
+func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (next int) {
+	if m.Conn != nil {
+		deliver(m)
+		return 0
+	}
+	if m.batch.joined == nil {
+		m.batch.joinMessages()
+	}
+	refs := m.batch.chunk.refs
+	end := min(len(refs), from+n)
+	for i, r := range refs[from:end] {
+		m.batch.deliverTo(from+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
+	}
+	if end == len(refs) {
+		m.batch.chunk = nil // the mail behind it may take long
+		m.batch.removeHolder()
+		return 0
+	}
+	return end
+}
+
+// removeHolder counts one holder less. The last one releases the messages.
+func (m *batchRequest) removeHolder() {
+	if m.holders.Add(-1) > 0 {
+		return
+	}
+	for _, p := range m.messages {
+		p.removeHolder()
+	}
+	if len(m.messages) > 1 {
+		m.joined.removeHolder()
+	}
+	m.messages, m.joined = nil, nil
+}
+
+func (m *batchRequest) joinMessages() {
+	if len(m.messages) == 1 {
+		m.joined = m.messages[0].Shared
+		return
+	}
+	all := make([]byte, 0, m.size)
+	for _, p := range m.messages {
+		all = append(all, p.Bytes...)
+	}
+	m.joined = &Shared{Bytes: all, counters: m.messages[0].counters}
+	m.joined.addHolder()
+}
+
+// deliverTo gives the connection at a place its mail: in one piece if it gets all.
+func (m *batchRequest) deliverTo(index int, req QueuedRequest, deliver func(QueuedRequest)) {
+	gets := func(p batchMessage) bool {
+		_, not := slices.BinarySearch(p.excluded, index)
+		return !not
+	}
+	if !slices.ContainsFunc(m.messages, func(p batchMessage) bool { return !gets(p) }) {
+		req.shared = m.joined
+		m.holders.Add(1)
+		deliver(req)
+		return
+	}
+	for _, p := range m.messages {
+		if gets(p) {
+			req.shared = p.Shared
+			m.holders.Add(1)
+			deliver(req)
+		}
+	}
+}

@@ -1,0 +1,345 @@
+package engine
+
+import (
+	"errors"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// This file is how a group keeps many connections, so that a message to a million does not
+// begin with a copy of the list, whoever joins and leaves meanwhile.
+//
+// A set has a linear hash table for each owner, by slot. Its buckets are chunks, and mail for
+// many names a chunk. Who walks over a set gets the chunks as they are and begins a new round;
+// a chunk of an older round is copied before it is changed. A table grows and shrinks by one
+// chunk at a time, so that nobody who adds or removes a connection waits for all to be moved.
+//
+// A set belongs to whoever holds its group's lock; chunks of older rounds are for everyone.
+
+// connList is connections, with their parts in a topic if there is one.
+type connList struct {
+	refs          []Ref
+	subscriptions []*LatestSubscription // as many, or none
+}
+
+// indexOf gives a connection's place, whatever its generation; -1 if it has none.
+func (l *connList) indexOf(c *Conn) int {
+	for i := range l.refs {
+		if l.refs[i].c == c {
+			return i
+		}
+	}
+	return -1
+}
+
+// containsAt says whether there is nothing to add: r is at the place that find gave for its
+// connection, or another generation that is open, so that r is not.
+func (l *connList) containsAt(index int, r Ref) bool {
+	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
+}
+
+func (l *connList) add(r Ref, sub *LatestSubscription) {
+	l.refs = append(l.refs, r)
+	if sub != nil {
+		l.subscriptions = append(l.subscriptions, sub)
+	}
+}
+
+// removeAt has the last one take a place.
+func (l *connList) removeAt(index int) {
+	last := len(l.refs) - 1
+	l.refs[index], l.refs[last] = l.refs[last], Ref{}
+	l.refs = l.refs[:last]
+	if l.subscriptions != nil {
+		l.subscriptions[index], l.subscriptions[last] = l.subscriptions[last], nil
+		l.subscriptions = l.subscriptions[:last]
+	}
+}
+
+// subscriptionAt is the topic's part at a place; nil if there is none.
+func (l *connList) subscriptionAt(index int) *LatestSubscription {
+	if l.subscriptions == nil {
+		return nil
+	}
+	return l.subscriptions[index]
+}
+
+// removeClosed lets those go that have closed.
+func (l *connList) removeClosed() {
+	for i := len(l.refs) - 1; i >= 0; i-- {
+		if l.refs[i].IsClosed() {
+			l.removeAt(i)
+		}
+	}
+}
+
+// subscribeAll gives each of them a part in a topic.
+func (l *connList) subscribeAll(value *LatestValue) {
+	l.subscriptions = make([]*LatestSubscription, len(l.refs), cap(l.refs))
+	for i := range l.subscriptions {
+		l.subscriptions[i] = NewLatestSubscription(value)
+	}
+}
+
+const (
+	// chunkFill is how many connections the chunks of an owner have on average before there is
+	// one more; a quarter of it makes one fewer. The largest have two to four times as many.
+	chunkFill = 128
+	// slotsPerGroup is how many slots, one behind the other, have the same chunk: who visits
+	// those visits memory in order.
+	slotsPerGroup = 16
+)
+
+// connSet is many connections, each of them once.
+type connSet struct {
+	tables       []*ownerTable
+	count        int
+	version      uint64
+	removed      removedConns
+	broadcasting bool // by a broadcast: then left has those who are removed
+}
+
+// ownerTable is the table of one owner's connections.
+type ownerTable struct {
+	runtime      *Runtime
+	chunks       []*ConnChunk
+	count        int
+	nextSearched int // the chunk that is searched next for closed ones
+	searchCredit int // how many looks are paid for
+}
+
+func (s *connSet) tableOf(rt *Runtime) *ownerTable {
+	for _, o := range s.tables {
+		if o.runtime == rt {
+			return o
+		}
+	}
+	return nil
+}
+
+// chunkIndex numbers the chunk of a connection: by as many bits of its hash as number the
+// chunks, or one fewer where that is a chunk that is still to come.
+func (o *ownerTable) chunkIndex(c *Conn) int {
+	n := uint32(len(o.chunks))
+	size := uint32(1) << bits.Len32(n-1)
+	i := bits.Reverse32(c.slot/slotsPerGroup*0x9E3779B1) & (size - 1)
+	if i >= n {
+		i -= size / 2
+	}
+	return int(i)
+}
+
+// add takes in a connection that is open, with a part in a topic if there is one.
+func (s *connSet) add(r Ref, value *LatestValue) {
+	if o := s.tableOf(r.c.runtime); o != nil {
+		i := o.chunkIndex(r.c)
+		index := o.chunks[i].indexOf(r.c)
+		if o.chunks[i].containsAt(index, r) {
+			return
+		}
+		if index >= 0 {
+			s.removeAt(o, i, index)
+		}
+	}
+	var sub *LatestSubscription
+	if value != nil {
+		sub = NewLatestSubscription(value)
+	}
+	s.insert(r, sub)
+}
+
+// insert takes in one that is not there.
+func (s *connSet) insert(r Ref, sub *LatestSubscription) {
+	o := s.tableOf(r.c.runtime)
+	if o == nil {
+		o = &ownerTable{runtime: r.c.runtime, chunks: []*ConnChunk{s.newChunk()}}
+		s.tables = append(s.tables, o)
+	}
+	s.writableChunk(o, o.chunkIndex(r.c)).add(r, sub)
+	o.count++
+	s.count++
+	if o.count > chunkFill*len(o.chunks) {
+		s.splitChunk(o)
+	}
+	s.removeSomeClosed(o)
+}
+
+// remove lets a connection go, and gives its part in the topic. It says whether it was there.
+func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
+	o := s.tableOf(r.c.runtime)
+	if o == nil {
+		return nil, false
+	}
+	i := o.chunkIndex(r.c)
+	index := o.chunks[i].indexOf(r.c)
+	if index < 0 || o.chunks[i].refs[index] != r {
+		return nil, false
+	}
+	sub = o.chunks[i].subscriptionAt(index)
+	s.removeAt(o, i, index)
+	return sub, true
+}
+
+func (s *connSet) removeAt(table *ownerTable, chunk, index int) {
+	s.writableChunk(table, chunk).removeAt(index)
+	s.decreaseCount(table, 1)
+}
+
+// decreaseCount says that an owner has some fewer.
+func (s *connSet) decreaseCount(table *ownerTable, n int) {
+	table.count -= n
+	s.count -= n
+	for 4*table.count < chunkFill*len(table.chunks) && len(table.chunks) > 1 {
+		s.mergeChunk(table)
+	}
+	if table.count == 0 {
+		s.tables = slices.DeleteFunc(s.tables, func(other *ownerTable) bool { return other == table })
+	}
+}
+
+func (s *connSet) newChunk() *ConnChunk { return &ConnChunk{set: s, version: s.version} }
+
+// writableChunk gives a chunk that may be changed.
+func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
+	old := table.chunks[i]
+	if old.version == s.version {
+		return old
+	}
+	m := s.newChunk()
+	m.refs = append(slices.Grow(m.refs, len(old.refs)+1), old.refs...)
+	if old.subscriptions != nil {
+		m.subscriptions = append(slices.Grow(m.subscriptions, len(old.refs)+1), old.subscriptions...)
+	}
+	table.chunks[i] = m
+	return m
+}
+
+// splitIndex is the chunk that is divided into itself and the last one, or was.
+func (o *ownerTable) splitIndex() int {
+	last := len(o.chunks) - 1
+	return last - 1<<(bits.Len(uint(last))-1)
+}
+
+// splitChunk divides one chunk in two.
+func (s *connSet) splitChunk(table *ownerTable) {
+	table.chunks = append(table.chunks, nil)
+	i := table.splitIndex()
+	both, parts := table.chunks[i], [2]*ConnChunk{s.newChunk(), s.newChunk()}
+	table.chunks[i], table.chunks[len(table.chunks)-1] = parts[0], parts[1]
+	for _, m := range parts {
+		m.refs = slices.Grow(m.refs, len(both.refs)/2+1)
+	}
+	for place, r := range both.refs {
+		table.chunks[table.chunkIndex(r.c)].add(r, both.subscriptionAt(place))
+	}
+}
+
+// mergeChunk makes one chunk of two.
+func (s *connSet) mergeChunk(table *ownerTable) {
+	i, last := table.splitIndex(), len(table.chunks)-1
+	m := s.writableChunk(table, i)
+	for place, r := range table.chunks[last].refs {
+		m.add(r, table.chunks[last].subscriptionAt(place))
+	}
+	table.chunks[last] = nil
+	table.chunks = table.chunks[:last]
+}
+
+// removeSomeClosed searches a chunk for closed ones when it is paid for: each that is added
+// pays for a look at two.
+func (s *connSet) removeSomeClosed(table *ownerTable) {
+	table.searchCredit += 2
+	i := table.nextSearched % len(table.chunks)
+	m := table.chunks[i]
+	if table.searchCredit < len(m.refs) {
+		return
+	}
+	table.nextSearched, table.searchCredit = i+1, 0
+	if !slices.ContainsFunc(m.refs, Ref.IsClosed) {
+		return
+	}
+	m = s.writableChunk(table, i)
+	n := len(m.refs)
+	m.removeClosed()
+	s.decreaseCount(table, n-len(m.refs))
+}
+
+// subscribeAll gives each connection a part in a topic.
+func (s *connSet) subscribeAll(value *LatestValue) {
+	for _, o := range s.tables {
+		for i := range o.chunks {
+			s.writableChunk(o, i).subscribeAll(value)
+		}
+	}
+}
+
+// snapshotChunks are all that are not empty, as they are now. They are not changed any more.
+func (s *connSet) snapshotChunks() []*ConnChunk {
+	n := 0
+	for _, o := range s.tables {
+		n += len(o.chunks)
+	}
+	all := make([]*ConnChunk, 0, n)
+	for _, o := range s.tables {
+		for _, m := range o.chunks {
+			if len(m.refs) > 0 {
+				all = append(all, m)
+			}
+		}
+	}
+	s.version++
+	return all
+}
+
+// connList is all of the set.
+func (s *connSet) toList() (l connList) {
+	for _, o := range s.tables {
+		for _, m := range o.chunks {
+			for place, r := range m.refs {
+				l.add(r, m.subscriptionAt(place))
+			}
+		}
+	}
+	return l
+}
+
+// removedConns are connections that have left a group while a message was on its way to all: it
+// does not reach them any more. Mailboxes ask under their locks; so what is posted to a
+// connection after it has left is behind all that it gets of the group.
+type removedConns struct {
+	nonEmpty atomic.Bool
+	mu       sync.Mutex
+	refs     map[Ref]struct{}
+}
+
+// errRemoved is why something was not posted to a leaver.
+var errRemoved = errors.New("myriad: connection has left the group")
+
+func (l *removedConns) add(r Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refs == nil {
+		l.refs = make(map[Ref]struct{})
+	}
+	l.refs[r] = struct{}{}
+	l.nonEmpty.Store(true)
+}
+
+func (l *removedConns) has(r Ref) bool {
+	if !l.nonEmpty.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.refs[r]
+	return ok
+}
+
+func (l *removedConns) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refs = nil
+	l.nonEmpty.Store(false)
+}
