@@ -6,9 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-// This file is who is let in.
 
-// NewAdmission makes the admission controller of an engine.
+// NewAdmission returns the admission controller of an engine.
 func NewAdmission(cfg *Config) *admission.Controller {
 	return admission.New(admission.Config{
 		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Admission.MaxPerSource, SourcePrefix: cfg.Admission.SourcePrefix,
@@ -16,9 +15,8 @@ func NewAdmission(cfg *Config) *admission.Controller {
 	})
 }
 
-// Admit counts a connection in that has been accepted, unless it is to be turned
-// away: then it says why, and has counted that. The source of one that comes by a
-// proxy is looked at when it is known.
+// Admit reserves a place for an accepted connection, or counts and logs its refusal and returns the
+// reason. Behind a proxy, the source is checked later; see Conn.RegisterProxiedPeer.
 func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.Acquire() {
 		return rt.recordRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
@@ -26,8 +24,8 @@ func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
 
-// admitAtListener counts in at its listener a connection that has its place, and its source if that
-// is known. One that has moved was accepted before.
+// admitAtListener acquires the listener's place, and the source's if that is known, for a
+// connection that has its place in the engine. If it fails, it releases that.
 func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquire(imported) {
@@ -45,7 +43,7 @@ func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnow
 	return nil
 }
 
-// recordRefused counts a connection that is not admitted, and says why.
+// recordRefused counts and logs a refused connection and returns the error for it.
 func (rt *Runtime) recordRefused(counters *ListenerCounters, peer netip.AddrPort, why error) error {
 	rt.logRefused(counters, peer, why)
 	if why == errListenerFull {
@@ -56,19 +54,19 @@ func (rt *Runtime) recordRefused(counters *ListenerCounters, peer netip.AddrPort
 	return why
 }
 
-// AdmitImported is Admit for a connection that another engine has handed over and that has its
-// place: that one knows the source, unless the connection was dialled.
+// AdmitImported is Admit for a connection from another engine that already has a place here. Its
+// source is known unless it was dialled.
 func (rt *Runtime) AdmitImported(r *Record) error {
 	return rt.admitAtListener(r.Listener, r.Peer, !r.Dialled, true)
 }
 
-// UndoAdmitImported is Disown for what AdmitImported has counted.
+// UndoAdmitImported undoes AdmitImported, but does not release the place.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
 	rt.releaseListenerAndSource(r.Listener, r.Peer, !r.Dialled)
 }
 
-// UndoAdmit takes back what Admit has counted of a listener and a source, for a connection
-// that was not opened. Whoever frees its place has it Leave.
+// UndoAdmit undoes Admit for a connection that was not opened, except for its place, which the
+// caller releases.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 	rt.releaseListenerAndSource(listener, peer, !rt.isFromProxy(listener, peer))
 }
@@ -84,7 +82,7 @@ func (rt *Runtime) isFromProxy(listener int, peer netip.AddrPort) bool {
 	return listener >= 0 && rt.IsProxy != nil && rt.IsProxy(listener, peer.Addr())
 }
 
-// acquireSource counts a source, unless it is not let in.
+// acquireSource counts a connection for its source, or returns why that is refused.
 func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
 	if !rt.Admission.Allowed(peer.Addr()) {
 		return ErrDenied
@@ -95,8 +93,8 @@ func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
 	return nil
 }
 
-// RegisterProxiedPeer is for a layer that has learnt who the peer is in truth. It fails when
-// that one is not let in, who then gets the answer for it.
+// RegisterProxiedPeer sets the client that a proxy has announced. If that client is refused, it
+// gets the refusal reply and the reason is returned.
 func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
 	if err := c.runtime.acquireSource(peer); err != nil {
@@ -107,7 +105,6 @@ func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
 	return nil
 }
 
-// releaseListenerAndSource counts a connection out of those of its source, and of its listener.
 func (c *Conn) releaseListenerAndSource() {
 	if n := c.Listener(); n >= 0 && n < len(c.runtime.ListenerCounters) {
 		c.runtime.ListenerCounters[n].release()

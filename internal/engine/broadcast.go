@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// MaxBroadcasts is how many broadcasts may be under way in an engine.
+// MaxBroadcasts is the maximum number of broadcasts under way in an engine.
 const MaxBroadcasts = 1024
 
-// BroadcastTracker has the messages to all that are under way in an engine, with their bounds.
-// Its methods are safe for concurrent use.
+// BroadcastTracker limits the broadcasts under way in an engine. It is safe for concurrent use.
 type BroadcastTracker struct {
 	// Counters, if set, counts their memory as Buffered.
 	Counters *Counters
@@ -22,8 +21,7 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all. It is under way until each owner of connections has
-// called Done.
+// Broadcast is a message to all connections. It is under way until each owner has called OwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -32,9 +30,8 @@ type Broadcast struct {
 	ownersLeft atomic.Int32
 }
 
-// StartBroadcast takes a copy of p that so many owners give to their connections. It fails with
-// ErrFull when MaxBroadcasts are under way, or would be more bytes than MaxMailBytes; one
-// may be larger if it is alone.
+// StartBroadcast copies p for numOwners owners. It fails with ErrFull when MaxBroadcasts are under
+// way or their bytes would exceed MaxMailBytes. A single one may exceed that.
 func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
 	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
 	c.ownersLeft.Store(int32(numOwners))
@@ -62,7 +59,7 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// OwnerDone says that an owner has given it to its connections.
+// OwnerDone reports that an owner has given the message to its connections.
 func (c *Broadcast) OwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return
@@ -75,21 +72,21 @@ func (c *Broadcast) OwnerDone() {
 	b.bytes -= c.size
 }
 
-// Close has no more begin.
+// Close makes StartBroadcast fail with ErrClosed.
 func (b *BroadcastTracker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
 }
 
-// ActiveCount is how many there are.
+// ActiveCount returns the number of broadcasts under way.
 func (b *BroadcastTracker) ActiveCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.active)
 }
 
-// FillCounts adds those under way to a sum.
+// FillCounts sets the broadcast gauges in sum.
 func (b *BroadcastTracker) FillCounts(sum *Counts) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

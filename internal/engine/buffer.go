@@ -7,50 +7,49 @@ import (
 	"time"
 )
 
-// The sizes of buffers. Input is read into a buffer of ReadSize that the owner
-// keeps; what a handler leaves unused, and output, go into buffers that start
-// at minBufferSize and grow as needed: that of input to any size, because a handler is
-// offered all of it at once, those of output to maxPieceSize, and then another one
-// follows. So no output is copied from one large buffer to a larger one.
+// Input is read into a buffer of ReadSize that the owner keeps. Unused input and output go into
+// buffers that start at minBufferSize. Input buffers grow without limit, because a handler gets all
+// input at once. Output buffers grow to maxPieceSize and then get further pieces, so that large
+// outputs are not copied as they grow.
 const (
 	ReadSize      = 64 << 10
 	minBufferSize = 1 << 10
 	maxPieceSize  = 64 << 10
-	// maxPooledSize is the largest buffer that a pool takes back, maxFreeBytes how much
-	// a FreeList, and so a loop, holds: as many small ones as are in use at the
-	// same time, where sends complete later, or they would be made anew each time.
+	// maxPooledSize is the largest buffer that is reused, and maxFreeBytes the capacity of a
+	// FreeList. Where sends complete asynchronously, it must cover the small buffers in use at the
+	// same time, or each would be allocated anew.
 	maxPooledSize = 64 << 10
 	maxFreeBytes  = 4 << 20
-	// keptFreeBytes is how much a FreeList holds on to of what nobody takes.
+	// keptFreeBytes is the size to which TrimIdle reduces a FreeList.
 	keptFreeBytes = 16 << 10
 )
 
-// Buffer is a queue of bytes: appended at the end, taken from the front.
+// Buffer is a FIFO queue of bytes.
 type Buffer struct {
 	bytes      []byte
 	start      int
 	inKernel   bool // the kernel reads it: what is there stays where it is
 	kernelFull bool // the kernel has not taken all of it, or what is before it
 
-	// Of output, in its first piece: the pieces behind it, and their bytes.
+	// In the first piece of output: the further pieces and their bytes.
 	rest      []*Buffer
 	restBytes int
 
-	// waitingSince is when what it holds began to wait: of input the oldest byte, of
-	// output what was there then, of which goal bytes are left.
+	// waitingSince is when the contents began to wait: the oldest byte of input; for output the
+	// start of the current progress interval, of which progressGoal bytes are left.
 	waitingSince    time.Duration
 	withWorkerSince time.Duration // when its connection was handed to a worker; 0 if it is not
 	progressGoal    int
 	postedBytes     int // how many bytes of output came from outside; still in the mark
 }
 
-// Len is the number of bytes in the buffer, and in those behind it.
+// Len returns the number of bytes in all pieces.
 func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes are the bytes in the buffer itself, valid until the next append.
+// Bytes returns the bytes of this piece, valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
-// capacity is how much memory it takes, with those behind it.
+// capacity returns the memory of all pieces.
 func (b *Buffer) capacity() int {
 	n := cap(b.bytes)
 	for _, piece := range b.rest {
@@ -59,8 +58,8 @@ func (b *Buffer) capacity() int {
 	return n
 }
 
-// discardFront takes n bytes from the front, which it has itself. The room they had is used
-// again once it is the larger part, so that a queue that never empties does not creep.
+// discardFront removes n bytes of this piece from the front. It moves the rest once the free space
+// in front is the larger part, so that a queue that is never empty does not grow.
 func (b *Buffer) discardFront(n int) {
 	b.inKernel, b.kernelFull = false, false
 	b.start += n
@@ -71,18 +70,16 @@ func (b *Buffer) discardFront(n int) {
 	}
 }
 
-// recordProgress notes that n bytes have gone, with some left. When all have that were
-// there at one moment, the next moment is now.
+// recordProgress records that bytes were sent and some are left. Once all bytes of the interval
+// have been sent, a new interval starts.
 func (b *Buffer) recordProgress(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
 	}
 }
 
-// reset makes it as good as new, but for its room.
 func (b *Buffer) reset() { *b = Buffer{bytes: b.bytes[:0]} }
 
-// lastPiece is the piece to append to.
 func (b *Buffer) lastPiece() *Buffer {
 	if n := len(b.rest); n > 0 {
 		return b.rest[n-1]
@@ -90,7 +87,7 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// spaceLeft is how many bytes can be appended to a piece that may grow to a size.
+// spaceLeft returns how many bytes can be appended to a piece that may grow to maxSize.
 func (b *Buffer) spaceLeft(maxSize int) int {
 	if b.inKernel {
 		maxSize = 0
@@ -98,8 +95,7 @@ func (b *Buffer) spaceLeft(maxSize int) int {
 	return max(maxSize, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap is how much room it is to have for n more bytes: twice as much as now, but no
-// more than a size where that is enough.
+// grownCap returns the capacity for n more bytes: doubled, but at most maxSize if that suffices.
 func (b *Buffer) grownCap(n, maxSize int) int {
 	if n += len(b.bytes); n > cap(b.bytes) {
 		return max(n, min(2*cap(b.bytes), maxSize))
@@ -107,7 +103,7 @@ func (b *Buffer) grownCap(n, maxSize int) int {
 	return cap(b.bytes)
 }
 
-// popFirstPiece makes the next piece the first one.
+// popFirstPiece removes the first piece and returns the next.
 func (b *Buffer) popFirstPiece() (next *Buffer) {
 	next = b.rest[0]
 	next.waitingSince, next.withWorkerSince, next.progressGoal, next.postedBytes = b.waitingSince, b.withWorkerSince, b.progressGoal, b.postedBytes
@@ -118,39 +114,38 @@ func (b *Buffer) popFirstPiece() (next *Buffer) {
 	return next
 }
 
-// BufferPool lends buffers. A connection holds one only while it has bytes in it.
+// BufferPool allocates buffers. A connection keeps one only while it contains bytes.
 type BufferPool interface {
-	// Get gives an empty one for n bytes, if possible with room for them, and no more
-	// than smallBufferSize of it if they need no more: so who has little to say never counts
-	// as one of the largest when memory is short.
+	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to
+	// smallBufferSize the capacity is at most that, so that a connection with little data is not
+	// among the largest when memory is short.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
 
-// smallBufferSize is the largest buffer that is given to who needs little.
+// smallBufferSize is the largest buffer for small requests.
 const smallBufferSize = 4 << 10
 
 func newBuffer(n int) *Buffer {
 	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a Buffers for one owner: last in, first out, so that the buffer
-// in use is the one in the cache, and those that are not needed are the first.
+// FreeList is a BufferPool for one owner. It is last in, first out: the buffer in use stays in the
+// CPU cache, and idle buffers collect at the bottom.
 type FreeList struct {
 	small, large bufferStack
 	freeBytes    int // bytes of their room
 	reduction    int // by how many bytes it holds less than maxFreeBytes
 }
 
-// LimitTo has the list, one of some, hold no more than a part of what all buffers together
-// may hold.
+// LimitTo reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
 func (f *FreeList) LimitTo(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
 	}
 }
 
-// bufferStack is buffers, the last one to be taken first.
+// bufferStack is a stack of free buffers.
 type bufferStack struct {
 	free []*Buffer
 	idle int // how many of them, from the first on, nobody has taken since the last Trim
@@ -188,13 +183,11 @@ func (f *FreeList) Put(b *Buffer) {
 	s.free = append(s.free, b)
 }
 
-// NeedsTrim says whether the list holds more than it does when nobody takes any: then it
-// is to be trimmed.
+// NeedsTrim reports whether the list has more than TrimIdle leaves.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// TrimIdle drops buffers that nobody has taken since the last Trim, the large ones and those
-// that have been there longest first, until keptFreeBytes are held. What has been in use in
-// between, however short, is kept: a load that comes again and again makes none anew.
+// TrimIdle frees buffers that were not used since the last TrimIdle, large and old ones first, down
+// to keptFreeBytes. Buffers used in between stay, so that a periodic load does not reallocate.
 func (f *FreeList) TrimIdle() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0
@@ -208,14 +201,13 @@ func (f *FreeList) TrimIdle() {
 	}
 }
 
-// SharedBuffers is a Buffers for any number of goroutines.
+// SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is how many sizes of buffers there are: minBufferSize, twice as much, and so on
-// to maxPooledSize.
+// sizeClasses is the number of buffer sizes, powers of two from minBufferSize to maxPooledSize.
 const sizeClasses = 7
 
-// sizeClass gives the first size class that has n bytes.
+// sizeClass returns the smallest size class for size bytes.
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
 func (s *SharedBuffers) Get(n int) *Buffer {

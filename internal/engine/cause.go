@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// Cause sorts the ends of connections, for counting.
+// Cause classifies why connections ended, for counting.
 type Cause int
 
-// The causes. The first are of connections that never got to their handler.
+// The first causes are for connections that ended before Opened.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
@@ -41,7 +41,6 @@ const (
 	NumRefusedCauses = ClosedByPeer
 )
 
-// closeCauses are the causes of reasons of our own.
 var closeCauses = []struct {
 	why   error
 	cause Cause
@@ -68,8 +67,7 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCauseOf is the cause of a connection that has ended for a reason. What is
-// none of ours nor the system's is the handler's own.
+// closeCauseOf classifies a close reason. Unknown errors are the handler's own.
 func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {
@@ -91,7 +89,7 @@ func closeCauseOf(why error) Cause {
 	return ClosedByHandler
 }
 
-// refusalCauseOf is the cause of one that ended before its handler heard of it.
+// refusalCauseOf classifies why a connection ended before Opened.
 func refusalCauseOf(why error) Cause {
 	switch {
 	case why == ErrTooManyConns:

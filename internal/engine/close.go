@@ -1,9 +1,9 @@
 package engine
 
-// This file is how connections come to their end.
+// This file closes connections.
 
-// OnEOF says that the peer will send no more. It must take its output
-// within the time that a close has.
+// OnEOF reports that the peer will send no more. From then on the output must be sent within
+// Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
 		c.handleLayerError(l.OnEOF(c))
@@ -11,7 +11,7 @@ func (c *Conn) OnEOF() {
 	c.OnPeerEOF()
 }
 
-// OnPeerEOF is OnEOF for a layer that has been told so by its own means.
+// OnPeerEOF is OnEOF for layers that detect the end themselves.
 func (c *Conn) OnPeerEOF() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
@@ -23,11 +23,11 @@ func (c *Conn) OnPeerEOF() {
 	}
 }
 
-// OnTransportError says that the transport is broken.
+// OnTransportError aborts the connection because the transport is broken.
 func (c *Conn) OnTransportError(err error) { c.Abort(NormalizeError(err)) }
 
-// Abort closes at once, without sending the output. The reason of a connection that is
-// closing already and has nothing unsent stays as it is.
+// Abort closes immediately and discards the output. If the connection is closing and has sent
+// everything, its close reason stays.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.UnsentBytes() == 0 {
 		c.state |= failed
@@ -36,12 +36,12 @@ func (c *Conn) Abort(why error) {
 	c.abortWith(why)
 }
 
-// maxDrainReads is how many reads a drain waits for at the most: a peer that goes on
-// sending does not keep it from closing.
+// maxDrainReads limits the reads that a drain waits for, so that a peer that keeps sending can't
+// delay it.
 const maxDrainReads = 64
 
-// StartDrain closes at the next moment at which nothing is under way, and tells the
-// handler. What the kernel has taken from the peer by now is under way.
+// StartDrain closes the connection at its next idle moment, and tells the handler. Input in the
+// kernel's buffer is handled first.
 func (c *Conn) StartDrain() {
 	if c.is(draining | closing) {
 		return
@@ -53,7 +53,8 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// noteReadBeforeClose takes note of a read that brought something: there may be more.
+// noteReadBeforeClose records a read that returned data before a close. The read before the close
+// is repeated if there may be more.
 func (c *Conn) noteReadBeforeClose() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
@@ -66,8 +67,8 @@ func (c *Conn) noteReadBeforeClose() {
 	}
 }
 
-// OnReadEmpty says that a Read has found nothing, or all there was. A peer whose time was
-// over is given up then, unless a worker has to look at what has come first.
+// OnReadEmpty reports that a Read has found nothing or has emptied the socket. A connection that
+// was to be closed for a timeout is closed now, unless a worker must look at its input first.
 func (c *Conn) OnReadEmpty() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
@@ -78,7 +79,7 @@ func (c *Conn) OnReadEmpty() {
 	}
 }
 
-// abortWith gives up the connection: unsent output is dropped.
+// abortWith closes immediately and discards the output.
 func (c *Conn) abortWith(why error) {
 	if c.is(closing) && !c.is(failed) {
 		c.logLimitClose(why, 0) // that of the close itself
@@ -88,7 +89,7 @@ func (c *Conn) abortWith(why error) {
 	c.state |= failed
 }
 
-// CloseWith starts to close: no more input is offered, output so far is sent.
+// CloseWith starts to close: no more input is passed to the handler, and the output so far is sent.
 // The first reason counts.
 func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
@@ -109,7 +110,7 @@ func (c *Conn) startClosing(why error) {
 	c.enterClosing(why)
 }
 
-// closeIfNothingPosted starts to close in order: not while mail is on its way.
+// closeIfNothingPosted starts to close, unless requests are on their way.
 func (c *Conn) closeIfNothingPosted(why error) bool {
 	g := c.refLock()
 	g.Lock()
@@ -139,7 +140,7 @@ func (c *Conn) enterClosing(why error) {
 	}
 }
 
-// nextClosingAction is Next for a closing connection with nothing unsent.
+// nextClosingAction is NextAction for a closing connection that has sent its output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
 	case c.sendLayerClose():
@@ -152,7 +153,7 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextShutAction is Next for one that is to shut its sending direction, with nothing unsent.
+// nextShutAction is NextAction after CloseWrite, once the output has been sent.
 func (c *Conn) nextShutAction() Action {
 	if c.sendLayerClose() {
 		return Send
@@ -160,8 +161,8 @@ func (c *Conn) nextShutAction() Action {
 	return ShutWrite
 }
 
-// sendLayerClose has the layer say goodbye, once, and says whether there is something to
-// send.
+// sendLayerClose makes the layer append its closing message, once, and reports whether there is
+// something to send.
 func (c *Conn) sendLayerClose() bool {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
@@ -171,21 +172,21 @@ func (c *Conn) sendLayerClose() bool {
 	return c.out != nil
 }
 
-// CloseWrite shuts our sending direction when everything has been sent, what was
-// posted by then included: the peer reads its end, and may send on. Later writes fail.
+// CloseWrite shuts the sending direction once all output has been sent, including what is posted by
+// then. The peer reads EOF and may keep sending. Later writes fail.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
 		c.state |= closingWrite
 	}
 }
 
-// isSendClosed says whether our direction has ended: it is shut, or the layer has said
-// goodbye.
+// isSendClosed reports whether nothing more can be sent: our direction is shut, or the layer has
+// sent its closing message.
 func (c *Conn) isSendClosed() bool { return c.is(shut) || c.extra != nil && c.extra.layerCloseSent }
 
-// Retain keeps the connection from being closed in order, for the peer's end or a
-// drain, until Release has been called as often: something is still to be written. A
-// peer that has ended waits for IdleTimeout at most.
+// Retain delays an orderly close, at the peer's EOF or a drain, until Release has been called as
+// often: something is still to be written. After EOF the connection is closed when it is idle for
+// IdleTimeout.
 func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
@@ -197,7 +198,7 @@ func (c *Conn) Retain() {
 	}
 }
 
-// Release takes one Retain back.
+// Release undoes one Retain.
 func (c *Conn) Release() {
 	if c.extra == nil || c.extra.retainCount == 0 {
 		return
@@ -208,14 +209,13 @@ func (c *Conn) Release() {
 	c.freeExtraIfZero()
 }
 
-// freeExtraIfZero lets go of what nothing is in any more.
 func (c *Conn) freeExtraIfZero() {
 	if c.extra != nil && c.extra.isZero() {
 		c.extra = nil
 	}
 }
 
-// isRetained says whether it is, and can still be written to, or read from.
+// isRetained reports whether an orderly close must wait.
 func (c *Conn) isRetained() bool {
 	if c.extra != nil && c.extra.independentDirections && !c.is(peerEOF) {
 		return true
@@ -223,11 +223,11 @@ func (c *Conn) isRetained() bool {
 	return (c.is(relayed) || c.extra != nil && c.extra.retainCount > 0) && !c.is(shut)
 }
 
-// CloseReason is the reason of a connection that has begun to close, for its owner.
+// CloseReason returns why the connection closes. It must have begun to close.
 func (c *Conn) CloseReason() error { return c.extra.closeReason }
 
-// OnClosed says that the descriptor has been closed, and calls Closed. The slot
-// may be used again afterwards.
+// OnClosed reports that the descriptor has been closed. It calls Closed; then the slot may be
+// reused.
 func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()
@@ -247,7 +247,6 @@ func (c *Conn) OnClosed() {
 	}
 }
 
-// resetAfterClose is the rest of Finish, when the handler has heard of the end.
 func (c *Conn) resetAfterClose() {
 	n := c.runtime.Counters
 	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // it is counted in ConnsExported

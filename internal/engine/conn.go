@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Action is what a driver is to do next for a connection.
+// Action is what a driver must do next for a connection.
 type Action uint8
 
 const (
@@ -22,11 +22,11 @@ const (
 	Close                        // close the descriptor, then report Finish
 )
 
-// Conn is one connection: a state machine that makes no system call. Events go
-// in through its methods, Next says what is to be done; see the package
-// comment. It belongs to its owner: only Ref is for others.
+// Conn is one connection: a state machine that makes no system calls. Events enter through its
+// methods, and NextAction returns what to do; see the package comment. Only its owner may use it;
+// other goroutines use a Ref.
 //
-// Its size is what an idle connection costs; TestConnSize holds it down.
+// Its size determines the memory of an idle connection; TestConnSize limits it.
 type Conn struct {
 	runtime      *Runtime
 	in           *Buffer    // input that the handler has not used; nil if none
@@ -45,8 +45,7 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra is what only a connection needs that has layers, gets values of topics, has
-// missed messages, or comes to its end.
+// connExtra has the state of connections with layers, timers, relays, or a close under way.
 type connExtra struct {
 	closeReason error         // set with closing
 	expiry      time.Duration // when it expires; 0 for never
@@ -57,24 +56,22 @@ type connExtra struct {
 	layerCloseSent bool           // the layer has said goodbye
 	closedByWorker bool           // a worker calls Closed, or has called it
 	remotePartner  *remotePartner // of a relay between two owners
-	// drainReadsLeft is how many reads a drain still waits for.
+	// drainReadsLeft is the number of reads that a drain still waits for.
 	drainReadsLeft int
-	// retainCount is how often the connection is retained: see Retain.
+	// retainCount counts calls of Retain without a Release.
 	retainCount           int
 	independentDirections bool // see Duplex
-	// onDetached is set when the connection is to be given up; see Detach.
+	// onDetached is set while Detach is under way.
 	onDetached   *func(nc net.Conn, unread []byte)
 	pendingLayer *pendingLayer // nil if there is none under way
-	// timer is when Timer is to be called, deadline when the connection is to be
-	// closed; 0 for never.
+	// timer is when to call Timer, deadline when to close the connection; 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if none waits
 	directSent      int        // see Conn.direct
-	// layerPartialSince is since when the layer waits for the rest of something; 0 if
-	// it does not.
+	// layerPartialSince is since when the layer has had part of a message; 0 if it has none.
 	layerPartialSince time.Duration
-	// handlerMemory is what the handler holds, and handlerPartialSince since when a part of a message is among
-	// it, or 0: see Hold.
+	// handlerMemory is the memory that the handler reports, handlerPartialSince since when it has
+	// had part of a message; see SetHandlerMemory.
 	handlerMemory       int
 	handlerPartialSince time.Duration
 	latestQueue         []*LatestSubscription // values to take when nothing else is unsent
@@ -83,7 +80,6 @@ type connExtra struct {
 	exportStage         uint8                 // how far it is with being handed over; see migrate.go
 }
 
-// isZero says whether it means nothing.
 func (x *connExtra) isZero() bool {
 	return x.closeReason == nil && x.expiry == 0 && x.dialStarted == 0 && x.layer == nil && x.layerBytes == 0 && !x.layerCloseSent && !x.closedByWorker &&
 		x.remotePartner == nil && x.drainReadsLeft == 0 && x.retainCount == 0 && !x.independentDirections &&
@@ -91,21 +87,20 @@ func (x *connExtra) isZero() bool {
 		x.fileQueue == nil && x.directSent == 0 && x.layerPartialSince == 0 && x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0 && x.exportStage == 0
 }
 
-// Bind gives a connection its host, its number, and the generation that it begins with,
-// once, before anyone else can know it. Two connections with the same number have
-// different ones.
+// Bind sets a connection's runtime, slot and first generation, once, before other goroutines know
+// it. Two connections with the same slot need different generations.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
 	c.refState.v.Store(uint64(generation) << 32)
 }
 
-// Slot numbers the connection among those of its owner.
+// Slot returns the connection's index among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation is that of the Refs to the connection, or to the next one in its slot.
+// Generation returns the generation of Refs to the connection, or to the next one in its slot.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
-// FD is the driver's descriptor of the connection, as SetFD has set it.
+// FD returns the driver's descriptor as set by SetFD.
 func (c *Conn) FD() int32 {
 	if c.fd < 0 {
 		return c.fd
@@ -113,26 +108,24 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD keeps the driver's descriptor, which is less than MaxFD, for a connection that
-// has come by no listener, yet.
+// SetFD sets the driver's descriptor, which must be less than MaxFD, and clears the listener.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
-// DriverFlags is the driver's note of what it watches the descriptor for.
+// DriverFlags returns the flags set by SetDriverFlags.
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 
-// SetDriverFlags keeps that note.
+// SetDriverFlags stores flags for the driver, such as what it watches the descriptor for.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling says that a connection to a peer, none for a unix socket, is being made
-// since a time of Host.Now.
+// OnDialling reports that connecting to peer began at a time of Runtime.Now. A unix socket has no
+// peer address.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureExtra().dialStarted = started
 }
 
-// DialStartedAt is when connecting began, by the clock of Since: just before the connect call,
-// or in a model that leaves that to package net before its dial. It is for Opened of a
-// connection that was dialled; otherwise it means nothing.
+// DialStartedAt returns when connecting began, by MonotonicNow. It is valid in Opened of a dialled
+// connection.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -140,8 +133,7 @@ func (c *Conn) DialStartedAt() time.Duration {
 	return c.extra.dialStarted
 }
 
-// OnOpen says that the connection is established. It calls Opened, unless layers
-// have to do their part before.
+// OnOpen reports that the connection is established. It calls Opened, or starts the first layer.
 func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.state = c.state&ownHandler | open | neverHeard
 	switch {
@@ -163,7 +155,7 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.endEvent()
 }
 
-// callOrDeferOpened calls Opened, or has it called by a worker.
+// callOrDeferOpened calls Opened, or leaves that to a worker.
 func (c *Conn) callOrDeferOpened() {
 	if !c.is(dialled) {
 		c.runtime.Counters.Add(Accepted, 1)
@@ -175,18 +167,17 @@ func (c *Conn) callOrDeferOpened() {
 	}
 }
 
-// SetPeerAddr keeps the address of a peer that is being dialled, for Peer.
+// SetPeerAddr sets the result of Peer.
 func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
 
-// IsClosing says whether the connection has begun to close.
+// IsClosing reports whether the connection has begun to close.
 func (c *Conn) IsClosing() bool { return c.is(closing | failed) }
 
-// IsOpen says whether the connection is between Open and Finish.
+// IsOpen reports whether the connection is between OnOpen and OnClosed.
 func (c *Conn) IsOpen() bool { return c.is(open) }
 
-// connExtra gives the connection what most have no need of.
 func (c *Conn) ensureExtra() *connExtra {
 	if c.extra == nil {
 		c.extra = extraPool.Get().(*connExtra)
@@ -194,23 +185,21 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// extraPool are what finished connections have had, cleared. So when many end in a short time,
-// as when they are handed over, few are made.
+// extraPool recycles connExtra, because many are needed at once when many connections close or are
+// exported.
 var extraPool = sync.Pool{New: func() any { return new(connExtra) }}
 
-// Output is what is to be sent next, valid until the next event. There may be more
-// behind it.
+// Output returns the bytes to send next, valid until the next event. More may follow.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
-// OnSendStarted says that the kernel has been given Output and reports later how much
-// of it was taken. The memory stays valid until then.
+// OnSendStarted reports that the kernel owns Output until OnSent.
 func (c *Conn) OnSendStarted() {
 	c.out.inKernel = true
 	c.state |= blocked
 }
 
-// OnSendBlocked says that the kernel takes nothing of Output now. A driver says so that
-// waits before it reports Sent: the time to take it begins at the first time.
+// OnSendBlocked reports that the kernel takes no output now. A driver that waits before OnSent
+// calls it: the write timeout starts at the first call.
 func (c *Conn) OnSendBlocked(now time.Duration) {
 	if c.out == nil {
 		c.queuedFiles().startProgressTimer(now)
@@ -219,8 +208,7 @@ func (c *Conn) OnSendBlocked(now time.Duration) {
 	}
 }
 
-// OnSent says that the first n bytes of Output were taken, or of File, if there is no
-// output.
+// OnSent reports that n bytes of Output were sent, or of the current file if there is no output.
 func (c *Conn) OnSent(n int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(n))
@@ -247,11 +235,11 @@ func (c *Conn) OnSent(n int) {
 	c.checkLowWater()
 }
 
-// OnWritable says that the kernel takes output again.
+// OnWritable reports that the kernel takes output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// OnWriteShut says that our direction is shut: if the connection is closing, the peer
-// has the linger time to end its own.
+// OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger
+// time starts.
 func (c *Conn) OnWriteShut() {
 	c.state |= shut
 	if c.is(closing) {
@@ -259,8 +247,8 @@ func (c *Conn) OnWriteShut() {
 	}
 }
 
-// OnRequest takes a piece of mail that the owner has taken from its mailbox. data
-// is valid during the call. The connection may have closed in the meantime.
+// OnRequest handles a request from the mailbox. data is valid during the call. The connection may
+// have closed meanwhile.
 func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
@@ -323,7 +311,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	}
 }
 
-// WantsInput says whether the driver is to read.
+// WantsInput reports whether the driver should read.
 func (c *Conn) WantsInput() bool {
 	switch {
 	case c.is(peerEOF|failed) || c.isExporting():
@@ -336,10 +324,10 @@ func (c *Conn) WantsInput() bool {
 	return !c.is(inputHeld|openPending) && !c.isInputPaused()
 }
 
-// WantsWritable says whether the driver is to report Room.
+// WantsWritable reports whether the driver should watch for writability.
 func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
 
-// NextAction says what is to be done.
+// NextAction returns what the driver must do next.
 func (c *Conn) NextAction() Action {
 	switch {
 	case c.is(failed):
@@ -385,8 +373,7 @@ func (c *Conn) NextAction() Action {
 	return Wait
 }
 
-// nextHandshakeAction is Next for a connection that its handler has not heard of. What
-// the peer's end means to it is for its layer to say.
+// nextHandshakeAction is NextAction before Opened. The layer decides what the peer's EOF means.
 func (c *Conn) nextHandshakeAction() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
@@ -397,11 +384,11 @@ func (c *Conn) nextHandshakeAction() Action {
 	return Wait
 }
 
-// InHandshake says whether the handler has not heard of the connection.
+// InHandshake reports whether the connection is in its first handshake, before Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// DiscardBuffers lets go of the buffers of a connection that is to be closed: of its input,
-// and of its output if the kernel has not been given that.
+// DiscardBuffers frees the input of a closing connection, and alsoOutput if the kernel does not own
+// that.
 func (c *Conn) DiscardBuffers(alsoOutput bool) {
 	if c.dropInput(); alsoOutput {
 		c.dropOutput()

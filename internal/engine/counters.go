@@ -8,11 +8,10 @@ import (
 	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// Counter names what an owner counts.
+// Counter identifies a counter.
 type Counter int
 
-// The counters. The first ones tell what is now, and go down too; the others
-// only grow.
+// The first counters are gauges; the others only grow.
 const (
 	Open                 Counter = iota // connections open
 	Handshaking                         // of those, before Opened has been called
@@ -58,20 +57,19 @@ const (
 	gauges = Accepted // so many of them tell what is now
 )
 
-// Counters are what an owner counts. Each loop has its own, so that counting
-// touches no shared cache line.
+// Counters are the counters of one owner. Each loop has its own, to avoid sharing cache lines.
 type Counters struct {
 	n [counters]atomic.Int64
 	_ [64]byte // keeps the next loop's counters off the last line
 }
 
-// Add counts n more, and says how many it makes.
+// Add adds n and returns the new value.
 func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
 
-// Set sets one that tells what is now.
+// Set sets a gauge.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetBool sets one to 1 or 0.
+// SetBool sets a gauge to 1 or 0.
 func (c *Counters) SetBool(what Counter, on bool) {
 	n := int64(0)
 	if on {
@@ -80,25 +78,25 @@ func (c *Counters) SetBool(what Counter, on bool) {
 	c.Set(what, n)
 }
 
-// Get is one of them.
+// Get returns a counter.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
-// CountRefused counts a connection that is turned away, or never gets to its handler.
+// CountRefused counts a connection that was not admitted or ended before Opened.
 func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
-// countClosed counts one that has closed.
+// countClosed counts a closed connection.
 func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
-// CountLoopTurn counts a turn of a loop.
+// CountLoopTurn counts a turn of a loop and its duration.
 func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.n[BusyTime].Add(int64(took))
 	c.recordDuration(loopTurnTimes, took)
 }
 
-// CountHandlerCall counts a call of the handler that was timed.
+// CountHandlerCall counts a timed call of the handler.
 func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddTo adds the counters to sum. Of ages the largest counts.
+// AddTo adds the counters to sum; for ages it takes the maximum.
 func (c *Counters) AddTo(sum *Counts) {
 	for i := range c.n {
 		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
@@ -109,26 +107,26 @@ func (c *Counters) AddTo(sum *Counts) {
 	}
 }
 
-// SetAll sets all of them.
+// SetAll sets all counters.
 func (c *Counters) SetAll(n *Counts) {
 	for i := range c.n {
 		c.n[i].Store(n[i])
 	}
 }
 
-// Counts is a copy of Counters at one moment.
+// Counts is a snapshot of Counters.
 type Counts [counters]int64
 
-// WithoutGauges is the counts without those that tell what is now.
+// WithoutGauges returns n with all gauges 0.
 func (n Counts) WithoutGauges() Counts {
 	clear(n[:gauges])
 	return n
 }
 
-// RefusedBy is how many connections were turned away for a reason.
+// RefusedBy returns the number of connections refused for a cause.
 func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
-// TotalRefused is how many were turned away.
+// TotalRefused returns the number of refused connections.
 func (n Counts) TotalRefused() (sum int64) {
 	for why := range NumRefusedCauses {
 		sum += n.RefusedBy(why)
@@ -136,23 +134,22 @@ func (n Counts) TotalRefused() (sum int64) {
 	return sum
 }
 
-// ClosedBy is how many connections have closed for a reason.
+// ClosedBy returns the number of connections closed for a cause.
 func (n Counts) ClosedBy(cause Cause) int64 { return n[closings+Counter(cause-NumRefusedCauses)] }
 
-// HandlerCallTimes is how long calls of handlers have taken.
+// HandlerCallTimes returns the durations of timed handler calls.
 func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTimes) }
 
-// LoopTurnTimes is how long turns of loops have taken.
+// LoopTurnTimes returns the durations of loop turns.
 func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is how many buckets a Histogram has: up to a microsecond, and each
-// twice as far; the last is for all beyond 8 s.
+// Buckets is the number of buckets of a Histogram. The first ends at 1 µs, each further one at
+// twice as much; the last has no limit and starts at about 8 s.
 const Buckets = 25
 
-// countersPerHistogram is how many counters one takes: its buckets and the sum.
 const countersPerHistogram = Buckets + 1
 
-// Histogram counts durations by size.
+// Histogram counts durations in buckets.
 type Histogram struct {
 	Sum     time.Duration
 	Buckets [Buckets]int64
@@ -167,8 +164,8 @@ func (n Counts) histogram(first Counter) Histogram {
 	return Histogram{Sum: time.Duration(n[first+Buckets]), Buckets: [Buckets]int64(n[first : first+Buckets])}
 }
 
-// Counters go to another process, of another version, by name. A counter that
-// the other side does not know is left out; those that tell what is now stay.
+// Counters are sent to other processes, possibly of another version, by name. Unknown counters are
+// ignored. Gauges are not sent.
 
 var counterNames = [...]string{
 	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",
@@ -188,7 +185,7 @@ var causeNames = [...]string{
 	ClosedOther: "closed_other",
 }
 
-// name is what a counter that only grows is called.
+// name returns the name of a counter that is not a gauge.
 func (what Counter) name() string {
 	switch {
 	case what >= loopTurnTimes:
@@ -201,7 +198,7 @@ func (what Counter) name() string {
 	return counterNames[what]
 }
 
-// ByName gives the counts that only grow by their names, but for those that are 0.
+// ByName returns the counts that are not 0 by name, without gauges.
 func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
@@ -212,14 +209,13 @@ func (n Counts) ByName() map[string]int64 {
 	return named
 }
 
-// AddByName adds counts that Named has given.
+// AddByName adds counts that ByName has returned.
 func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]
 	}
 }
 
-// Add adds other counts.
 func (n *Counts) Add(other *Counts) {
 	for i := range n {
 		n[i] += other[i]

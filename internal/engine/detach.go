@@ -6,15 +6,13 @@ import (
 	"slices"
 )
 
-// This file is how a connection is given up to package net.
 
-// ErrShard says that a connection can't leave the descriptor table of its loop.
+// ErrShard means that a connection can't leave its loop's descriptor table.
 var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
 
-// Detach gives the connection up: its handler gets no more input, and when all output
-// has been sent, take is called with the connection as one of package net, and with the
-// input that the handler has not used; then Closed, with ErrDetached. If it ends before,
-// take is not called.
+// Detach gives the connection up to the handler: no more input is passed to it, and when all output
+// has been sent, onDetached is called with the connection as a net.Conn and its unused input; then
+// Closed with ErrDetached. If the connection ends before, onDetached is not called.
 func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -31,7 +29,7 @@ func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 
 func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// OnDetached says that the connection has become nc, or why it has not.
+// OnDetached reports that the connection has become nc, or could not.
 func (c *Conn) OnDetached(nc net.Conn, err error) {
 	onDetached := *c.extra.onDetached
 	c.extra.onDetached = nil

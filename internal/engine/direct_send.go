@@ -2,14 +2,13 @@ package engine
 
 import "sync"
 
-// This file is gathered output: much that a handler writes is sent at once, in one
-// call with what little waits before it, and only what the kernel does not take is
-// copied.
+// This file sends large writes directly: together with the little output before them, in one system
+// call, and copies only what the kernel does not take.
 
 const (
-	// minDirectSend is where sending at once begins to cost less than copying.
+	// minDirectSend is the size from which a system call costs less than copying.
 	minDirectSend = 16 << 10
-	// maxDirectPieces is the most pieces of one call; more are copied.
+	// maxDirectPieces is the maximum number of pieces of one call; more are copied.
 	maxDirectPieces = 64
 )
 
@@ -36,7 +35,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend appends pieces of so many bytes to the output, where there is no layer.
+// sendDirectOrAppend writes pieces with a total size, where there is no layer.
 func (c *Conn) sendDirectOrAppend(total int, pieces ...[]byte) {
 	sent, full := 0, c.canSendDirect(total, len(pieces))
 	if full {
@@ -52,8 +51,8 @@ func (c *Conn) sendDirectOrAppend(total int, pieces ...[]byte) {
 	}
 }
 
-// sendDirectOrAppendOne is put of one piece that may be gathered. It is not part of Write, whose frame is to be
-// small: the stack of a goroutine that has only 2 KiB does not grow then for what most handlers write.
+// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: a goroutine's 2
+// KiB stack then need not grow for what most handlers write.
 //
 //go:noinline
 func (c *Conn) sendDirectOrAppendOne(p []byte) {
@@ -63,8 +62,8 @@ func (c *Conn) sendDirectOrAppendOne(p []byte) {
 	}
 }
 
-// canSendDirect says whether so much may be sent at once: if all that is before it goes
-// along, and the kernel has not refused any of that.
+// canSendDirect reports whether a write may be sent directly: all output before it fits into the
+// same call, and the kernel has not refused any of that.
 func (c *Conn) canSendDirect(size, numPieces int) bool {
 	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.queuedFiles() != nil || c.is(relayed) {
 		return false
@@ -72,8 +71,8 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendDirect sends what waits, and pieces behind it, as far as the kernel takes them. It
-// says how much of the pieces is gone.
+// sendDirect sends the output and then pieces, as far as the kernel takes them. It returns how many
+// bytes of pieces were sent.
 func (c *Conn) sendDirect(pieces [][]byte) int {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // as mostly
@@ -101,7 +100,7 @@ func (c *Conn) sendDirect(pieces [][]byte) int {
 	return n - before
 }
 
-// sendDirectAll sends what waits, and pieces behind it, from a list that Direct may keep.
+// sendDirectAll is sendDirect with a pooled list, which SendDirect may retain during the call.
 func (c *Conn) sendDirectAll(pieces [][]byte) int {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
@@ -119,8 +118,8 @@ func (c *Conn) sendDirectAll(pieces [][]byte) int {
 	return n
 }
 
-// consumeOutput takes n bytes from the front of the output, and says how many are left, and
-// how many of them no longer count as posted.
+// consumeOutput removes n sent bytes from the output. It returns how many are left, and how many no
+// longer count as posted.
 func (c *Conn) consumeOutput(n int) (left, released int) {
 	c.out.discardFront(n)
 	left = c.out.Len()
@@ -132,7 +131,7 @@ func (c *Conn) consumeOutput(n int) (left, released int) {
 	return left, released
 }
 
-// releaseOutput lets go of a buffer of output.
+// releaseOutput frees an output buffer and its posted bytes.
 func (c *Conn) releaseOutput(b *Buffer) {
 	if b.postedBytes > 0 {
 		c.releasePosted(b.postedBytes)
@@ -140,17 +139,17 @@ func (c *Conn) releaseOutput(b *Buffer) {
 	c.runtime.putBuffer(b)
 }
 
-// finishOutput ends output of which all is sent.
+// finishOutput frees the output, all of which has been sent, and continues with queued files.
 func (c *Conn) finishOutput() {
 	c.releaseOutput(c.out)
 	c.out = nil
 	c.promoteQueuedOutput()
 }
 
-// directSent is how many bytes that the handler has written were sent directly in this
-// event. They count as if they were waiting still, so that a handler is bounded
-// wherever it runs. An owner has one event at a time, so its host keeps the number; a
-// host of many owners leaves that to their connections.
+// directSent returns how many bytes of the handler were sent directly in this event. They count as
+// unsent until its end, so that the same limits apply wherever a handler runs. An owner handles one
+// event at a time, so its Runtime has the number; if several owners share a Runtime, each
+// connection has it.
 func (c *Conn) directSent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
@@ -169,8 +168,8 @@ func (c *Conn) setDirectSent(n int) {
 	}
 }
 
-// endEvent begins an upgrade that was asked for, and forgets what was sent directly in this event. If that has made it too
-// much, and the handler was told so, it is told that it is not any more.
+// endEvent completes an event: it starts a layer that was requested, and resets directSent. If that
+// ends a pause that the handler was told of, the handler is told.
 func (c *Conn) endEvent() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()

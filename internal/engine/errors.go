@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// The reasons for which this side closes a connection or refuses a call.
-// Package tcp gives them to its users under the same names.
+// These are the reasons for which this side closes a connection or rejects a call. Package tcp
+// re-exports them.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
@@ -41,11 +41,11 @@ var (
 	ErrBadUse           = errors.New("myriad: bad use of a connection, or a handler returned a count of used bytes outside of 0..len(in)")
 )
 
-// PanicError is the reason of a connection whose handler panicked.
+// PanicError is the close reason after a panic of the handler.
 type PanicError struct {
-	// Value is what the handler panicked with.
+	// Value is the value of the panic.
 	Value any
-	// Stack is the stack of the panic, as debug.Stack prints it.
+	// Stack is the stack trace, as formatted by debug.Stack.
 	Stack []byte
 }
 
@@ -53,24 +53,23 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("myriad: handler panicked: %v", e.Value)
 }
 
-// Unwrap gives the panic's value if it was an error.
+// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// TLSError is the reason of a connection whose TLS has broken after the handshake: its
-// peer sent what is not TLS, or said in an alert that we did.
+// TLSError is the close reason if TLS fails after the handshake: the peer sent invalid records or
+// an alert.
 type TLSError struct{ Err error }
 
 func (e *TLSError) Error() string { return "myriad: TLS has broken: " + e.Err.Error() }
 
-// Unwrap gives the error of crypto/tls.
+// Unwrap returns the error of crypto/tls.
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// NormalizeError makes one error of what the models report in different ways, so that
-// a handler sees the same under each: the bare errno, with everything that
-// means "the peer has gone" as ECONNRESET.
+// NormalizeError maps the errors of all models to the same values: a bare errno, with ECONNRESET
+// for everything that means that the peer is gone.
 func NormalizeError(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -89,8 +88,8 @@ func NormalizeError(err error) error {
 	return err
 }
 
-// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers mean
-// nothing elsewhere, to the portable name.
+// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers are unused elsewhere, to
+// ECONNRESET.
 func resetOnWindows(errno syscall.Errno) syscall.Errno {
 	const wsaeConnAborted, wsaeConnReset = 10053, 10054
 	if errno == wsaeConnAborted || errno == wsaeConnReset {

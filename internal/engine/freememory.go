@@ -7,23 +7,21 @@ import (
 	"time"
 )
 
-// This file is how the memory of connections that have been handed over goes back to the
-// system at once: the collector would leave it until the heap has grown again, and it does not
-// grow any more. So both processes together need little more than one.
+// This file returns the memory of exported connections to the system. The garbage collector would
+// keep it until the heap grows again, which it does not in a process that exports its connections.
+// So both processes together need little more than one.
 
 const (
-	// freeMinBytes is from how many bytes on a collection is worth its time, if they are
-	// freeHeapPart of the heap.
+	// A collection is worth its time from freeMinBytes on, if that is 1/freeHeapPart of the heap.
 	freeMinBytes = 16 << 20
 	freeHeapPart = 8
-	// freeInterval is how often it is looked how many they are.
 	freeInterval = 50 * time.Millisecond
 )
 
-// FreedBytes counts bytes that nobody needs any more.
+// FreedBytes counts bytes that were freed.
 type FreedBytes struct{ atomic.Int64 }
 
-// StartFreeing gives them back until it is ended.
+// StartFreeing periodically returns them to the system until stopFreeing is called.
 func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see package tcp. One is
-// kept in place, a few in a list, many in a set.
+// Group is a set of connections that get the same messages; see package tcp. A single one is stored
+// in place, a few in a list, many in a set.
 //
-// Two locks guard it. sending is held for a message, so that all get them in one order; mu for
-// a look or a change. A message to one or a few is posted with both held, one to a set with
-// sending alone, chunk by chunk, as the set was at first: who is removed meanwhile is noted in
-// the set, and mailboxes ask for that.
+// Two locks guard it. sending is held while a message is posted, so that all connections get
+// messages in the same order; mu is held for access. A message to a list is posted with both locks
+// held. A message to a set is posted with sending alone, chunk by chunk, from a snapshot;
+// connections removed meanwhile are recorded in the set, and mailboxes check that.
 type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // taken after sending, if both are
@@ -19,21 +19,21 @@ type Group struct {
 	members *members
 }
 
-// members are more than one connection, or such as values are published to.
+// members are more than one connection, or any number with a latest value.
 type members struct {
 	list   connList // if set is nil
 	set    *connSet
 	latest *LatestValue // nil until something is published
 }
 
-// maxListLen is the most that a list has, and minSetLen the most that a set goes back to a list with.
-// Larger lists would take less memory, but bursts to a set are joined.
+// A list of more than maxListLen becomes a set, and a set of up to minSetLen a list. Larger lists
+// would take less memory, but only sets merge bursts of messages.
 const (
 	maxListLen = 8
 	minSetLen  = 4
 )
 
-// Add takes a connection in, unless it has closed.
+// Add adds a connection unless it has closed.
 func (g *Group) Add(r Ref) {
 	if r.IsClosed() {
 		return
@@ -80,8 +80,8 @@ func (m *members) add(r Ref) {
 	m.list = connList{}
 }
 
-// Remove lets a connection go. What is posted to it when Remove has returned is behind all
-// that it gets of the group.
+// Remove removes a connection. Requests posted after Remove has returned arrive after all messages
+// of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,7 +91,7 @@ func (g *Group) Remove(r Ref) {
 	g.shrinkToFit()
 }
 
-// remove lets a connection go, and gives its part in the topic.
+// remove removes a connection and returns its subscription.
 func (g *Group) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
@@ -113,7 +113,7 @@ func (g *Group) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, ok
 }
 
-// shrinkToFit keeps as much as fewer need.
+// shrinkToFit switches to the smallest representation.
 func (g *Group) shrinkToFit() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
@@ -127,7 +127,7 @@ func (g *Group) shrinkToFit() {
 	}
 }
 
-// Len is how many connections are in the group, with some that have closed.
+// Len returns the number of connections, including some that have closed.
 func (g *Group) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -142,8 +142,8 @@ func (g *Group) Len() int {
 	return len(g.members.list.refs)
 }
 
-// Broadcast posts a copy of p to each. It says for how many p is on its way, and for how
-// many there was no room.
+// Broadcast posts a copy of p to each connection. It returns to how many it was posted, and how
+// many had no space.
 func (g *Group) Broadcast(p []byte) (sent, full int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
@@ -168,12 +168,11 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	return t.sent, t.full
 }
 
-// newShared makes a copy of p for r and others.
 func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastOrChunks posts a message if there are few, or gives the chunks to which it is to be sent.
+// broadcastOrChunks posts a message to a few connections, or returns the chunks of many.
 func (g *Group) broadcastOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +193,6 @@ func (g *Group) broadcastOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
 	return t, nil
 }
 
-// lockAndRemoveClosed lets those go that were found to have closed.
 func (g *Group) lockAndRemoveClosed(closed []Ref) {
 	if len(closed) == 0 {
 		return
@@ -213,8 +211,8 @@ func (g *Group) removeClosed(closed []Ref) {
 	}
 }
 
-// SendLatest makes a copy of p the newest value of each. It says for how many p is on its
-// way, and for how many it is not.
+// SendLatest makes a copy of p the newest value for each connection. It returns for how many it is
+// on its way, and for how many it is not.
 func (g *Group) SendLatest(p []byte) (sent, full int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()
@@ -230,7 +228,7 @@ func (g *Group) SendLatest(p []byte) (sent, full int) {
 	return t.sent, t.full
 }
 
-// sendLatestOrChunks is broadcastOrChunks for a value.
+// sendLatestOrChunks is broadcastOrChunks for a latest value.
 func (g *Group) sendLatestOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -255,7 +253,7 @@ func (g *Group) sendLatestOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) 
 	return t, nil
 }
 
-// createLatest gives each a part in a topic.
+// createLatest subscribes all members to a new value.
 func (m *members) createLatest() {
 	m.latest = new(LatestValue)
 	if m.set != nil {
@@ -265,7 +263,7 @@ func (m *members) createLatest() {
 	}
 }
 
-// sendLatest posts that the topic has a newer value, of size bytes.
+// sendLatest announces a newer value of valueSize bytes to all.
 func (l *connList) sendLatest(valueSize int) (t PostTally) {
 	for i, r := range l.refs {
 		t.recordResult(r, valueSize, r.SendLatest(l.subscriptions[i], valueSize))

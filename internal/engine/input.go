@@ -1,8 +1,8 @@
 package engine
 
-// This file is the input of a connection: how it gets to the handler, and what is kept of it.
+// This file passes input to the handler and buffers what it leaves.
 
-// OnRead takes input; p is valid during the call.
+// OnRead handles received bytes; p is valid during the call.
 func (c *Conn) OnRead(p []byte) {
 	n := c.runtime.Counters.Add(Reads, 1)
 	c.runtime.Counters.Add(BytesIn, int64(len(p)))
@@ -21,7 +21,7 @@ func (c *Conn) OnRead(p []byte) {
 func (c *Conn) handleRead(p []byte) {
 	switch {
 	case c.is(closing | failed):
-		// Lingering: nobody wants it any more.
+		// Lingering: input is discarded.
 	case c.layer() != nil:
 		c.feedLayer(p)
 	default:
@@ -33,8 +33,8 @@ func (c *Conn) handleRead(p []byte) {
 	c.endEvent()
 }
 
-// OnPlaintext takes input as the handler is to see it; p is valid during the call. Only
-// such counts as a word from the peer: the first bytes of a TLS record are none.
+// OnPlaintext handles input for the handler; p is valid during the call. Only this counts as a sign
+// of life, not for example the first bytes of a TLS record.
 func (c *Conn) OnPlaintext(p []byte) {
 	if c.extra != nil {
 		c.extra.layerPartialSince = 0
@@ -48,7 +48,8 @@ func (c *Conn) OnPlaintext(p []byte) {
 	}
 }
 
-// forwardOrBuffer is Plain for a connection whose handler is not called with p itself.
+// forwardOrBuffer handles plaintext that is relayed, kept for a worker, or appended to unused
+// input.
 func (c *Conn) forwardOrBuffer(p []byte) {
 	switch {
 	case c.is(closing | failed):
@@ -67,7 +68,6 @@ func (c *Conn) forwardOrBuffer(p []byte) {
 	}
 }
 
-// keepInput appends to the unused input.
 func (c *Conn) keepInput(p []byte) {
 	if c.in == nil {
 		c.in = c.runtime.getBuffer(len(p))
@@ -75,8 +75,8 @@ func (c *Conn) keepInput(p []byte) {
 	c.runtime.appendInput(c.in, p)
 }
 
-// FeedHandler calls the handler: with input that was held back, and to tell it when
-// there is none left and the peer has ended.
+// FeedHandler makes the handler calls that are due: Opened, Drained, Draining, Received with
+// buffered input, and Ended.
 func (c *Conn) FeedHandler() {
 	c.state &^= yielded
 	if c.is(relayed) {
@@ -106,8 +106,8 @@ func (c *Conn) FeedHandler() {
 	c.endEvent()
 }
 
-// callEndedWithRest tells the handler that the peer has ended. What it leaves because
-// the connection is paused waits for output to drain.
+// callEndedWithRest calls Ended with the unused input. What it leaves because the connection is
+// paused waits until output has been sent.
 func (c *Conn) callEndedWithRest() {
 	var rest []byte
 	if c.in != nil {
@@ -124,8 +124,8 @@ func (c *Conn) callEndedWithRest() {
 	c.dropInput()
 }
 
-// feedBuffered offers the unused input and keeps what is left. With a reason it
-// is shed.
+// feedBuffered passes the unused input to the handler and keeps the rest. With a shedReason it
+// calls Shed.
 func (c *Conn) feedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
@@ -145,10 +145,9 @@ func (c *Conn) feedBuffered(shedReason error) {
 	}
 }
 
-// feedHandler calls the handler until it uses no more, and returns what is left. It
-// offers ReadSize bytes at a time, as much as a read brings, beyond those that
-// the handler has refused already: where much input has piled up, what a
-// handler writes for one offer stays within bounds all the same.
+// feedHandler calls the handler until it uses no more input, and returns the rest. Each call gets
+// at most ReadSize bytes beyond those already refused, as after a single read. This limits what a
+// handler writes per call even if much input is buffered.
 func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.isInputPaused() {
@@ -175,12 +174,12 @@ func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
 	return in
 }
 
-// isInputPaused says whether no input is offered now.
+// isInputPaused reports whether input must not be passed to the handler now.
 func (c *Conn) isInputPaused() bool { return c.checkHighWater() || c.is(readPaused|yielded) }
 
-// checkHighWater says whether reading pauses until output has been sent: from above
-// HighWater until not above LowWater. With IgnoreHighWater it never does, but Drained
-// is called all the same.
+// checkHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
+// and enters that state if needed. With IgnoreHighWater it returns false, but Drained is called
+// nevertheless.
 func (c *Conn) checkHighWater() bool {
 	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
@@ -189,7 +188,7 @@ func (c *Conn) checkHighWater() bool {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
 }
 
-// checkLowWater ends that when it is time, and has a partner go on.
+// checkLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
 func (c *Conn) checkLowWater() {
 	if c.remotePartner() != nil {
 		c.onRemoteOutputSent()
@@ -207,14 +206,13 @@ func (c *Conn) checkLowWater() {
 	}
 }
 
-// clearHighWater ends the pause. The peer's times begin anew: nobody has read meanwhile.
+// clearHighWater ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
 func (c *Conn) clearHighWater() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
 	c.restartPeerTimeouts()
 }
 
-// restartPeerTimeouts has the peer's limits of time begin now.
 func (c *Conn) restartPeerTimeouts() {
 	c.lastHeard = c.runtime.coarseNow()
 	if c.in != nil {

@@ -6,17 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// This file is how a connection gets values of which only the newest counts.
+// This file sends values of which only the newest counts.
 //
-// A Topic has the newest value, and values are numbered. What a connection is told, by
-// mail, is only that there is one (Latest.due): until it has taken a value, newer ones
-// need no mail and no room. It takes one when it has nothing else to send, so a value that its
-// peer has no room for is replaced until it has, and one that has begun to be sent is
-// sent to its end. A Latest has a lock, under which it is said that there is a value,
-// and one is taken: so the newest is never left behind, and none is sent twice.
+// Values are numbered. A request tells the connection only that there is a newer value. Until it
+// has taken that, newer values need no requests and no space. It takes a value when it has nothing
+// else to send, so that a slow peer gets the newest value when it has caught up, and a value that
+// has begun to be sent is completed. The lock of a LatestSubscription covers announcing and taking,
+// so the newest value is always delivered, and none is sent twice.
 
-// LatestValue is a value that is replaced by newer ones. Who sets it and tells connections of
-// it does one after the other; they may take it meanwhile.
+// LatestValue is a value that newer ones replace. Setting it and announcing it must be serialized;
+// connections may take it concurrently.
 type LatestValue struct {
 	newest atomic.Pointer[versionedValue]
 }
@@ -26,7 +25,7 @@ type versionedValue struct {
 	number int64
 }
 
-// Set makes p, which is not changed any more, the newest value.
+// Set makes p, which must not change any more, the newest value.
 func (t *LatestValue) Set(p []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
@@ -35,7 +34,7 @@ func (t *LatestValue) Set(p []byte) {
 	t.newest.Store(&versionedValue{p, number})
 }
 
-// LatestSubscription is one connection's part in a topic.
+// LatestSubscription is the state of one connection for a LatestValue.
 type LatestSubscription struct {
 	value   *LatestValue
 	request Shared
@@ -48,29 +47,27 @@ type LatestSubscription struct {
 	replaced     int64 // values that were announced and not taken, since it last took one
 }
 
-// NewLatestSubscription makes it for one connection.
 func NewLatestSubscription(v *LatestValue) *LatestSubscription {
 	l := &LatestSubscription{value: v}
 	l.request.latest = l
 	return l
 }
 
-// Unsubscribe says that the connection is to get no more values.
+// Unsubscribe stops the delivery of values.
 func (l *LatestSubscription) Unsubscribe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unsubscribed = true
 }
 
-// isUnsubscribed says whether Leave was called.
 func (l *LatestSubscription) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unsubscribed
 }
 
-// announce notes that there is a newer value. It says whether that needs mail, and how many
-// others have been replaced.
+// announce records that there is a newer value. It reports whether that needs a request, and how
+// many values it has replaced.
 func (l *LatestSubscription) announce() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,15 +83,15 @@ func (l *LatestSubscription) announce() (needsRequest bool, replaced int64) {
 	return true, 0
 }
 
-// cancelAnnouncement takes that back, because the mail has found no room.
+// cancelAnnouncement undoes announce if the request could not be posted.
 func (l *LatestSubscription) cancelAnnouncement() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requested = false
 }
 
-// takeNewest gives the newest value, and how many were replaced since the last was taken; of
-// those, how many were never announced.
+// takeNewest returns the newest value, how many were replaced since the last one was taken, and how
+// many of those were never announced.
 func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,15 +102,15 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	return newest.bytes, replaced, unannounced
 }
 
-// replacedCount is how many values were replaced since the last was taken.
+// replacedCount returns how many values were replaced since the last one was taken.
 func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// SendLatest posts that the topic has a newer value, of size bytes, unless the connection
-// has not taken the last one: that one is replaced.
+// SendLatest announces a newer value of size bytes. If the connection has not taken the last one
+// yet, that is replaced.
 func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	switch {
 	case r.IsClosed():
@@ -135,8 +132,8 @@ func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	return err
 }
 
-// queueLatest notes that the connection is to take a value, or drops that if its direction has
-// ended. Those of topics that it has left make room for others.
+// queueLatest queues a subscription whose value is to be sent, or drops it if sending has ended.
+// Cancelled subscriptions are removed to limit the queue.
 func (c *Conn) queueLatest(sub *LatestSubscription) {
 	x := c.ensureExtra()
 	if c.isSendClosed() {
@@ -152,13 +149,12 @@ func (c *Conn) queueLatest(sub *LatestSubscription) {
 	x.latestQueue = append(x.latestQueue, sub)
 }
 
-// canWriteLatest says whether it is time to take values.
+// canWriteLatest reports whether values are queued and nothing else is to be sent.
 func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// writeLatestValues makes output of the newest values, as many as fit into a buffer, but at
-// least one.
+// writeLatestValues writes the newest values, up to about one buffer, but at least one.
 func (c *Conn) writeLatestValues() {
 	x, n := c.extra, 0
 	for n < len(x.latestQueue) && c.UnsentBytes() < maxPieceSize && !c.is(failed) {
@@ -179,17 +175,15 @@ func (c *Conn) writeLatestValues() {
 	}
 }
 
-// AddMissed counts messages that the connection has not got, where its owner has not seen
-// that.
+// AddMissed adds n messages that were lost without this connection's owner noticing.
 func (c *Conn) AddMissed(n int64) {
 	if n > 0 {
 		c.ensureExtra().droppedMessages += n
 	}
 }
 
-// MissedMessages is how many messages the connection has not got because its peer reads too
-// slowly: those that its output had no room for, and values that newer ones have
-// replaced.
+// MissedMessages returns how many messages the connection has lost because its peer reads too
+// slowly: those that exceeded the output limit, and replaced values.
 func (c *Conn) MissedMessages() (n int64) {
 	if c.extra == nil {
 		return 0

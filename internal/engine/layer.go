@@ -7,40 +7,33 @@ import (
 	"time"
 )
 
-// Layer stands between a connection's transport and its core, and changes the
-// bytes in both directions: TLS, or what comes before the first message, such as
-// a PROXY header. Drivers and handlers know nothing of it. Its methods are called
-// on the connection's owner, none after Closed.
+// Layer transforms the bytes between a connection's transport and its handler: TLS, or a preamble
+// such as the PROXY header. Drivers and handlers do not see it. Its methods are called on the
+// connection's owner, none after OnClosed.
 //
-// A connection with layers greets: Opened is called when the last layer that has to has
-// called Conn.Greeted. One that ends before is
-// counted as refused.
+// Opened is called after the last layer with a handshake has called Conn.OnHandshakeDone. A
+// connection that ends before is counted as refused.
 type Layer interface {
-	// OnRead takes what the transport has received; p is valid during the
-	// call. What is for the handler it gives to Conn.Plain.
+	// OnRead handles bytes from the transport; p is valid during the call. It passes input for the
+	// handler to Conn.OnPlaintext.
 	OnRead(c *Conn, p []byte) error
-	// Write takes what is to be sent, and gives it to Conn.Append in the form
-	// that is for the transport.
+	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
-	// Resume is called when it has asked for it with Ref.ResumeLayer, and now and
-	// then while the connection greets.
+	// Resume is called after Ref.ResumeLayer, and periodically during the handshake.
 	Resume(c *Conn) error
-	// Memory is how many bytes of memory the layer keeps because of what has
-	// arrived, and whether a part of something is among it.
+	// Memory returns how many bytes the layer buffers, and whether they include part of a message.
 	Memory() (memory int, partial bool)
-	// InputFull says, while the connection greets, that nothing more is to be read
-	// before the next Resume.
+	// InputFull reports, during the handshake, that nothing may be read before the next Resume.
 	InputFull() bool
-	// OnEOF says that the transport will bring no more.
+	// OnEOF reports that the transport has no more input.
 	OnEOF(c *Conn) error
-	// SendClose is called when everything has been sent, to say goodbye with
-	// Conn.Append.
+	// SendClose is called when all output has been sent. It may pass a closing message to
+	// Conn.AppendToTransport.
 	SendClose(c *Conn)
-	// OnClosed says that the connection is closed.
+	// OnClosed reports that the connection is closed.
 	OnClosed(c *Conn)
 }
 
-// layer is the connection's layer, nil if it has none.
 func (c *Conn) layer() Layer {
 	if c.extra == nil {
 		return nil
@@ -48,10 +41,9 @@ func (c *Conn) layer() Layer {
 	return c.extra.layer
 }
 
-// Layer is the connection's layer, nil if it has none.
+// Layer returns the connection's layer, nil if it has none.
 func (c *Conn) Layer() Layer { return c.layer() }
 
-// startLayer begins with a layer.
 func (c *Conn) startLayer(l Layer) {
 	c.state |= handshaking
 	c.runtime.Counters.Add(Handshaking, 1)
@@ -64,14 +56,12 @@ func (c *Conn) startLayer(l Layer) {
 	c.endEvent()
 }
 
-// SetLayer puts another layer in the place of one that has done its part; nil is
-// none.
+// SetLayer replaces a layer that has completed; nil removes it.
 func (c *Conn) SetLayer(l Layer) {
 	c.extra.layer = l
 	c.releaseLayerMemory()
 }
 
-// releaseLayerMemory counts out what a layer has held.
 func (c *Conn) releaseLayerMemory() {
 	if c.extra != nil && c.extra.layerBytes != 0 {
 		c.runtime.Counters.Add(Buffered, -int64(c.extra.layerBytes))
@@ -79,7 +69,7 @@ func (c *Conn) releaseLayerMemory() {
 	}
 }
 
-// OnHandshakeDone ends the greeting: from now on the handler is called.
+// OnHandshakeDone ends the handshake: from now on the handler is called.
 func (c *Conn) OnHandshakeDone() {
 	if !c.is(handshaking) || c.is(closing|failed) {
 		return
@@ -98,14 +88,12 @@ func (c *Conn) OnHandshakeDone() {
 	c.callOrDeferOpened()
 }
 
-// feedLayer gives the layer what has arrived.
 func (c *Conn) feedLayer(p []byte) {
 	c.handleLayerError(c.extra.layer.OnRead(c, p))
 	c.updateLayerMemory()
 }
 
-// updateLayerMemory counts what the layer holds, and notes since when it waits for the rest of
-// something.
+// updateLayerMemory counts the layer's memory and tracks since when it has had part of a message.
 func (c *Conn) updateLayerMemory() {
 	l := c.layer()
 	if l == nil {
@@ -127,8 +115,8 @@ func (c *Conn) updateLayerMemory() {
 	}
 }
 
-// partialSince is since when the layer, or the handler, waits for the rest of something; 0 if
-// neither does.
+// partialSince returns since when the layer or the handler has had part of a message; 0 if neither
+// has.
 func (c *Conn) partialSince() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -136,8 +124,8 @@ func (c *Conn) partialSince() time.Duration {
 	return earlierTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// writeThroughLayer appends to the output, by way of the layer. What stands behind a file
-// waits for it in front of the layer.
+// writeThroughLayer appends to the output through the layer. Data behind a queued file waits before
+// the layer.
 func (c *Conn) writeThroughLayer(p []byte) {
 	switch l := c.layer(); {
 	case c.queuedFiles() != nil:
@@ -151,7 +139,7 @@ func (c *Conn) writeThroughLayer(p []byte) {
 	}
 }
 
-// AppendToTransport appends to the output as it goes to the transport.
+// AppendToTransport appends to the output without passing the layer.
 func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
 		b := c.transportTail()
@@ -162,7 +150,7 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// resumeLayer has the layer go on with its handshake.
+// resumeLayer continues the layer's handshake.
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
 		c.handleLayerError(l.Resume(c))
@@ -170,7 +158,7 @@ func (c *Conn) resumeLayer() {
 	}
 }
 
-// handleLayerError takes a layer's error.
+// handleLayerError closes the connection for a layer's error.
 func (c *Conn) handleLayerError(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 )
 
-// This file is what the log says of connections that a limit has closed or turned
-// away. A limit may close a million at once: the log that a Server gives writes one
-// such line a second for each limit and loop, with how many it has suppressed.
+// This file logs connections that a limit has closed or refused. A limit may close a million
+// connections at once: a Server's log writes one such line a second per limit and loop, with the
+// number of suppressed ones.
 
-// CloseTooLong closes a connection whose message has, or is announced to have, so many
-// bytes: more than Limits.MaxMessage.
+// CloseTooLong closes a connection whose message has, or announces, size bytes: more than
+// Limits.MaxMessage.
 func (c *Conn) CloseTooLong(size uint64) {
 	if !c.is(closing) {
 		c.logLimitClose(ErrMessageTooLong, size)
@@ -20,8 +20,7 @@ func (c *Conn) CloseTooLong(size uint64) {
 	}
 }
 
-// logLimitClose logs that a limit closes the connection, if that is why. size is that of a
-// message; 0 where it is not known.
+// logLimitClose logs a close if why is a limit. size is that of a message, 0 if unknown.
 func (c *Conn) logLimitClose(why error, size uint64) {
 	name, value, help := c.runtime.describeLimit(why)
 	if name == "" || c.is(handshaking) { // see Host.turnedAway
@@ -45,8 +44,8 @@ func (c *Conn) logLimitClose(why error, size uint64) {
 	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
 }
 
-// describeLimit is what closes connections for a reason, its value, and what to do where not
-// the peer but the limit may be wrong. The name is empty for another reason.
+// describeLimit returns the name and value of the limit that a close reason stands for, and advice
+// if the limit rather than the peer may be at fault. The name is empty for other reasons.
 func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
 	l := &rt.Limits
 	switch reason {
@@ -72,7 +71,7 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-// observedAttr is what was seen of what a limit bounds.
+// observedAttr returns the observed value that exceeded the limit.
 func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
@@ -101,7 +100,6 @@ func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-// logRefused logs that a connection is not admitted.
 func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
 	level := slog.LevelWarn
@@ -121,10 +119,9 @@ func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, w
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", formatPeer(peer)), slog.String("listener", listener), slog.Int("loop", rt.Index))
 }
 
-// logAttr is the connection in logs.
+// logAttr identifies the connection in logs.
 func (r Ref) logAttr() slog.Attr { return slog.Uint64("conn", r.ID()) }
 
-// formatPeer is the peer in logs.
 func (c *Conn) peerName() string { return formatPeer(c.Peer()) }
 
 func formatPeer(peer netip.AddrPort) string {
@@ -134,7 +131,7 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortBadCount closes a connection whose handler has returned an impossible number of used bytes.
+// abortBadCount aborts a connection whose handler has returned an impossible number of used bytes.
 func (c *Conn) abortBadCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {

@@ -9,48 +9,44 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is what listeners there are, and what has come by each. Which one that was
-// a connection knows by a number, from 0. It is kept above its descriptor, so that it
-// takes no memory: who was dialled has none.
+// This file has the listeners and their counters. A connection stores its listener's number, from
+// 0, in the high bits of its descriptor, which takes no extra memory. Dialled connections have
+// none.
 
-// MaxListeners is the most listeners of an engine, and MaxFD the bound of descriptors
-// that leaves room for their numbers.
+// MaxListeners is the maximum number of listeners, and MaxFD the limit for descriptors, whose high
+// bits have the listener's number.
 const (
 	MaxListeners = 32
 	MaxFD        = 1 << 25
 )
 
-// Listener is where an engine listens.
+// Listener configures one listener.
 type Listener struct {
-	// Name is what it is called in the log.
+	// Name identifies it in logs.
 	Name string
-	// Network and Addr are as for net.Listen.
 	Network, Addr string
-	// Socket, if set, is a listener that the caller has made, used instead; the
-	// engine owns it from then on.
+	// Socket, if set, is used instead of Addr. The engine owns it.
 	Socket net.Listener
-	// Sockets, if there are any, are instead those of a process whose place this one takes;
-	// the engine closes them.
+	// Sockets, if not empty, are used instead: those of the process that this one replaces. The
+	// engine closes them.
 	Sockets []net.Listener
-	// MaxConns is the most connections at a time that have come by it; 0 for no
-	// bound of its own.
+	// MaxConns limits the open connections of this listener; 0 means no limit.
 	MaxConns int
-	// Backlog is how many connections may wait for the accept; 0 leaves it to the
-	// kernel.
+	// Backlog is the length of the accept queue; 0 leaves it to the kernel.
 	Backlog int
 	// Control, if set, is called with each TCP socket of Addr before it is bound.
 	Control sock.Control
 }
 
-// ListenerStats is where an engine listens, and what has come there: Open connections, how
-// many were Accepted, and how many Refused because of Listener.MaxConns.
+// ListenerStats describes a listener: its open connections, those accepted, and those refused
+// because of Listener.MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// EffectiveListeners is where to listen; none if the engine only dials.
+// EffectiveListeners returns the listeners, none if the engine only dials.
 func (c *Config) EffectiveListeners() []Listener {
 	if len(c.Listeners) == 0 && c.Addr != "" {
 		return []Listener{{Network: c.Network, Addr: c.Addr}}
@@ -58,10 +54,9 @@ func (c *Config) EffectiveListeners() []Listener {
 	return c.Listeners
 }
 
-// OpenSockets gives the sockets of a listener: n that share its port, or as often the one
-// that the caller has made, prepared to be accepted from; or those that another process had,
-// all of them, of which there may be more. The caller closes each, and the engine's own is
-// closed by an error.
+// OpenSockets returns the sockets of l, ready to accept: minSockets that share its port, or Socket
+// as often, or all inherited Sockets, of which there may be more. The caller closes each; after an
+// error all are closed.
 func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
 		for i := range max(minSockets, m) {
@@ -84,14 +79,13 @@ func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.
 	return sockets, nil
 }
 
-// CloseListeners closes listeners.
 func CloseListeners(all []net.Listener) {
 	for _, l := range all {
 		l.Close()
 	}
 }
 
-// ListenerCounters counts who has come by a listener. Its methods are safe for concurrent use.
+// ListenerCounters counts the connections of a listener. It is safe for concurrent use.
 type ListenerCounters struct {
 	name                         string
 	addr                         net.Addr
@@ -99,7 +93,7 @@ type ListenerCounters struct {
 	openConns, accepted, refused atomic.Int64
 }
 
-// NewListenerCounters makes that of a listener that listens at an address.
+// NewListenerCounters returns the counters of a listener with an address.
 func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 	return &ListenerCounters{name: l.Name, addr: addr, maxConns: int64(l.MaxConns)}
 }
@@ -107,8 +101,8 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// acquire counts one in, as accepted here unless it has moved, if there are not as many as there may
-// be.
+// acquire counts a connection as open, and as accepted unless it was imported. It reports false if
+// MaxConns are open.
 func (e *ListenerCounters) acquire(imported bool) bool {
 	if e == nil {
 		return true
@@ -133,7 +127,7 @@ func (e *ListenerCounters) release() {
 	}
 }
 
-// listenerCounters is that of a listener, nil without one.
+// listenerCounters returns the counters of a listener, nil for a number below 0.
 func (rt *Runtime) listenerCounters(number int) *ListenerCounters {
 	if number < 0 {
 		return nil
@@ -141,11 +135,11 @@ func (rt *Runtime) listenerCounters(number int) *ListenerCounters {
 	return rt.ListenerCounters[number]
 }
 
-// AdoptedListener is the listener to which connections count that somebody else has accepted: the
-// first one, -1 without any.
+// AdoptedListener returns the number of the listener that adopted connections count for: the first,
+// or -1 without listeners.
 func (rt *Runtime) AdoptedListener() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
-// ListenerStats is what they have counted.
+// ListenerStats returns the counts of all listeners.
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 	for _, e := range rt.ListenerCounters {
 		all = append(all, ListenerStats{Name: e.name, Addr: e.addr, Open: e.openConns.Load(), Accepted: e.accepted.Load(), Refused: e.refused.Load()})
@@ -153,14 +147,13 @@ func (rt *Runtime) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// SetListener notes by which listener a connection has come that is to be opened.
+// SetListener stores the listener's number, before the connection is opened.
 func (c *Conn) SetListener(number int) { c.fd = c.FD() | int32(number+1)*MaxFD }
 
-// Listener is the number of the listener by which the connection has come, -1 if it
-// was dialled.
+// Listener returns the number of the listener, -1 for a dialled connection.
 func (c *Conn) Listener() int { return int(max(c.fd, 0)/MaxFD) - 1 }
 
-// ListenerName is the name of that listener; empty if there is none.
+// ListenerName returns the name of the listener, empty without one.
 func (c *Conn) ListenerName() string {
 	if n := c.Listener(); n >= 0 {
 		return c.runtime.ListenerCounters[n].name

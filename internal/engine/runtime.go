@@ -14,41 +14,38 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-// Poster leaves mail with a connection's owner and wakes it. It is safe for
-// concurrent use.
+// Poster queues a request with a connection's owner and wakes it. It is safe for concurrent use.
 type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop is a loop, as its connections see it. In the goroutine model each connection is its own owner,
-// and Host.Loop is nil: connections then reach each other by mail. Methods are for the owner's goroutine
-// where nothing else is said.
+// Loop is an event loop as its connections see it. In the goroutine model each connection is its
+// own owner and Runtime.Loop is nil. Methods must be called on the loop unless stated otherwise.
 type Loop interface {
 	// Conn returns the connection in a slot, which must be in use.
 	Conn(slot uint32) *Conn
-	// OwnsConn reports whether the owner has a connection itself, and no worker.
+	// OwnsConn reports whether the loop, and not a worker, owns a connection.
 	OwnsConn(c *Conn) bool
-	// SettleLater has a connection settled before the turn ends: an event of another one has changed it.
+	// SettleLater schedules a connection to be driven before the turn ends, because an event of
+	// another one has changed it.
 	SettleLater(c *Conn)
-	// QueueYielded has a connection that has yielded take its turn with those that send much.
+	// QueueYielded queues a connection that has yielded behind the others with much input.
 	QueueYielded(c *Conn)
-	// ReturnFromWorker takes a connection back from a worker. why is nil if a worker has run it, and otherwise the
-	// reason why none will. It is safe for concurrent use.
+	// ReturnFromWorker returns a connection from a worker. why is nil if a worker has run it,
+	// otherwise why none will. It is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
-	// OnLoop reports whether the caller is on a loop, of this engine or another. It is safe for
-	// concurrent use.
+	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent
+	// use.
 	OnLoop() bool
-	// FetchLocalAddr returns our side's address of a connection where only the owner can tell
-	// (Host.NoDetach). It waits for the owner, but not on another loop: there it reports false. It is safe for
-	// concurrent use.
+	// FetchLocalAddr asks the owner for a connection's local address, which only the owner can read
+	// (Runtime.NoDetach). It blocks until the owner answers, except on another loop: there it
+	// returns false. It is safe for concurrent use.
 	FetchLocalAddr(r Ref) (addr netip.AddrPort, ok bool)
 }
 
-// Runtime is what connections share with their owner. A loop has one of its own;
-// in the goroutine model all connections share one. It does not change after
-// the start but where that is said.
+// Runtime is the environment of connections. Each loop has one; in the goroutine model all
+// connections share one. It does not change after the start unless stated otherwise.
 type Runtime struct {
-	// Config is what the engine was started with.
 	Config
 	Admission        *admission.Controller
 	ListenerCounters []*ListenerCounters // of the listeners
@@ -57,54 +54,50 @@ type Runtime struct {
 	Counters         *Counters
 	// Shared, if set, counts the memory of messages to several connections.
 	Shared *Counters
-	// Now is the time since an arbitrary start, for Due and Expire. A
-	// deterministic driver brings its own clock.
+	// Now returns the time since an arbitrary start, for timeouts. Deterministic drivers supply
+	// their own clock.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
-	// NoDetach says that no connection can be given up, and NoFiles that no file can
-	// be handed over: descriptors mean something on one thread only.
+	// NoDetach and NoFiles forbid Detach and SendFile, because descriptors are valid on one thread
+	// only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, is our side's address of a connection that can't be closed
-	// meanwhile. Anyone may call it.
+	// LocalAddr, if set, returns the local address of a connection that can't be closed meanwhile.
+	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
-	// Index numbers the loops.
+	// Index is the loop's index.
 	Index int
-	// OnWorkers says that handlers are called by workers: Opened and Received
-	// are left to Deliver, which asks the driver to hand the connection
-	// over. The owner may change it, and Buffers, between two events.
+	// OnWorkers leaves Opened and Received to FeedHandler on a worker. The owner may change it, and
+	// Buffers, between two events.
 	OnWorkers bool
-	// HandlerTimes, if set, counts how long workers take.
+	// HandlerTimes, if set, records the time that workers take.
 	HandlerTimes *HandlerTimes
-	// SendDirect, if set, sends what a handler writes on its connection's owner at
-	// once: p, which is not empty, and what is behind it, in one call, without
-	// waiting, as far as the kernel takes it, and says how much that was. It is
-	// for MinDirectSend bytes or more, which copying costs more than a call. The
-	// owner may change it between two events.
+	// SendDirect, if set, sends p, which is not empty, and following immediately in one
+	// non-blocking call, and returns the number of bytes sent. It is used from MinDirectSend bytes
+	// on, where copying costs more than a system call. The owner may change it between two events.
 	SendDirect    func(c *Conn, p []byte, behind [][]byte) int
 	MinDirectSend int
-	// SendToPartner, if set, is Direct for the partner of a relay that has another owner: sockets
-	// are for any goroutine. It does nothing for one that is closed.
+	// SendToPartner, if set, is SendDirect for a relay partner with another owner. It does nothing
+	// if that is closed.
 	SendToPartner func(to *Conn, p []byte) int
-	// directSent is how much was sent so in this event: see Conn.direct.
+	// directSent is the number of bytes sent directly in this event; see Conn.directSent.
 	directSent int
-	// RetainCalls counts calls of Retain: each tells that a goroutine has something to do.
+	// RetainCalls counts calls of Retain, each of which indicates that a goroutine has work.
 	RetainCalls atomic.Uint64
-	// TimeAllCalls has every call of the handler timed. The owner may change it
-	// between two events.
+	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
-	// maxPieceSize is the most that one buffer of output holds.
+	// maxPieceSize is the maximum size of one output buffer.
 	maxPieceSize int
-	// ClockSlack is how far the clock may run ahead: for a host that many owners
-	// share, so that few of them write it. It is 0 where there is one.
+	// ClockSlack is how far the clock may run ahead, so that few of the owners that share a Runtime
+	// need to write it. It is 0 if there is one owner.
 	ClockSlack time.Duration
 	// clock is the coarse time; see SetClock.
 	clock atomic.Int64
-	// For everyone:
+	// For any goroutine:
 	refLocks    refLocks
 	sendWaiters sendWaiters
 }
 
-// Configure takes what the host has from the configuration.
+// Configure initializes rt from cfg.
 func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.Config = *cfg
 	if rt.Limits.HighWater == 0 {
@@ -114,10 +107,9 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock says what time it is, for all that needs no more than to know it
-// roughly. The owner does so before it handles events. With a Grain the clock is not
-// behind any time that it was set to, and never goes back: what begins by it is
-// not over too early.
+// SetClock sets the coarse time. The owner does so before it handles events. With a ClockSlack the
+// clock is never behind a time that it was set to and never goes back, so timeouts never fire
+// early.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -128,13 +120,13 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock is the time of the last SetClock, or up to Grain more.
+// Clock returns the time of the last SetClock, or up to ClockSlack more.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
-// coarseNow is the clock's next moment.
+// coarseNow returns the coarse time, rounded up.
 func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 }
 
-// The connection's buffers are counted here, with the room that they take.
+// Connections allocate their buffers here, and capacities are counted as Buffered.
 
 func (rt *Runtime) getBuffer(capacity int) *Buffer {
 	b := rt.Buffers.Get(capacity)
@@ -143,7 +135,7 @@ func (rt *Runtime) getBuffer(capacity int) *Buffer {
 	return b
 }
 
-// putBuffer takes a buffer back, and those behind it.
+// putBuffer frees b and its further pieces.
 func (rt *Runtime) putBuffer(b *Buffer) {
 	rt.Counters.Add(Buffered, -int64(b.capacity()))
 	for _, piece := range b.rest {
@@ -153,14 +145,13 @@ func (rt *Runtime) putBuffer(b *Buffer) {
 	rt.Buffers.Put(b)
 }
 
-// appendInput appends input.
 func (rt *Runtime) appendInput(b *Buffer, p []byte) {
 	rt.growBuffer(b, len(p), math.MaxInt)
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer makes room for n more bytes: that of another buffer if there is one. It counts
-// that first: to allocate may take long.
+// growBuffer grows b for n more bytes, if possible with a pooled buffer. It counts the memory
+// first, because allocating may take long.
 func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
 	newCap := b.grownCap(n, maxSize)
 	if newCap <= cap(b.bytes) {
@@ -180,7 +171,7 @@ func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
 	rt.Buffers.Put(other)
 }
 
-// appendOutput appends output: to the last piece, and to new ones.
+// appendOutput appends to the last piece of b and adds pieces as needed.
 func appendOutput[T []byte | string](h *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), h.maxPieceSize
@@ -201,7 +192,7 @@ func appendOutput[T []byte | string](h *Runtime, b *Buffer, p T) {
 	}
 }
 
-// BuildRefusalReply is what a connection gets that is turned away.
+// BuildRefusalReply returns what to send to a connection that is not admitted.
 func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer []byte) {
 	if rt.RefusalReply == nil {
 		return nil
@@ -225,10 +216,10 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is how many receives there are for one whose handler is timed.
+// timingSampleRate is the number of reads per read whose handler call is timed.
 const timingSampleRate = 64
 
-// recordHandlerTime takes how long the handler has taken for what one receive has brought.
+// recordHandlerTime accounts for the time that the handler took for one read.
 func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
 	took = max(took, 0) // a clock that stands still may go back
 	if record {
@@ -238,8 +229,8 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
 	rt.reportSlowHandler(c, took)
 }
 
-// recordRejected counts a connection that has ended before its handler heard of it, and
-// says why, unless its peer has said nothing, as a probe does.
+// recordRejected counts and logs a connection that has closed before Opened. Those closed by a
+// silent peer, such as a probe, are not logged.
 func (rt *Runtime) recordRejected(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -252,7 +243,6 @@ func (rt *Runtime) recordRejected(c *Conn) {
 	}
 }
 
-// reportSlowHandler reports a handler that has taken long.
 func (rt *Runtime) reportSlowHandler(c *Conn, took time.Duration) {
 	if took < rt.Limits.SlowHandlerTime || rt.Limits.SlowHandlerTime == 0 {
 		return
@@ -262,29 +252,26 @@ func (rt *Runtime) reportSlowHandler(c *Conn, took time.Duration) {
 		slog.Duration("took", took), slog.Duration("limit", rt.Limits.SlowHandlerTime), slog.String("peer", c.peerName()), c.Ref().logAttr())
 }
 
-// Pool runs what would hold up a loop. It is safe for concurrent use.
+// Pool runs handlers that would block a loop. It is safe for concurrent use.
 type Pool interface {
-	// TrySubmit has c.Run called by a worker, or c.Dropped if it turns out
-	// that none will, each on any goroutine; or it says at once why neither
-	// will be.
+	// TrySubmit schedules c.Run on a worker, or c.Dropped if none will run it, each on any
+	// goroutine. If it returns an error, neither will be called.
 	TrySubmit(c *Conn) error
-	// IsClosedErr says whether an error of TrySubmit, or of Dropped, means that
-	// the pool takes nothing any more. Otherwise it means that there was no
-	// room, and later there may be.
+	// IsClosedErr reports whether an error of TrySubmit or Dropped means that the pool is closed
+	// for good. Otherwise it was full.
 	IsClosedErr(why error) bool
 }
 
-// HandlerTimes counts the calls of handlers by workers, and their time. Those that have
-// not returned are counted in two places: one for calls since the last Take, and
-// one for those that were out then.
+// HandlerTimes records the calls of handlers by workers and their duration. Active calls are
+// counted in two slots: one for calls since the last TakeTotals, one for earlier calls.
 type HandlerTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // the place of those that begin now
 }
 
-// TakeTotals gives what was counted, and starts anew. stuck says that a call has been out
-// since the Take before the last, or longer.
+// TakeTotals returns the totals and resets them. stuck reports that a call has been active since at
+// least the last but one TakeTotals.
 func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {
@@ -293,27 +280,26 @@ func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts a call that begins, and gives its place.
+// startCall counts an active call and returns its slot for endCall.
 func (t *HandlerTimes) startCall() (slot int32) {
 	slot = t.currentSlot.Load()
 	t.active[slot].Add(1)
 	return slot
 }
 
-// endCall counts a call that has returned.
 func (t *HandlerTimes) endCall(slot int32, took time.Duration) {
 	t.active[slot].Add(-1)
 	t.calls.Add(1)
 	t.duration.Add(int64(took))
 }
 
-// epoch is the start of Since.
+// epoch is time 0 of MonotonicNow.
 var epoch = time.Now()
 
-// MonotonicNow is the monotonic clock of the real drivers.
+// MonotonicNow returns the monotonic clock of the real drivers.
 func MonotonicNow() time.Duration { return time.Since(epoch) }
 
-// reportPanic logs and counts a panic of a handler, or of code that works for a connection.
+// reportPanic logs and counts a panic of a handler or of code that runs for a connection.
 func (rt *Runtime) reportPanic(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	rt.Counters.Add(Panics, 1)

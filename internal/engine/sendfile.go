@@ -12,23 +12,22 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how parts of files are sent. They wait in a queue behind the output;
-// what is written after a file waits with it, in front of the layer if there is one,
-// because a layer's bytes have an order of their own. When all output is sent, the
-// first file is: by the driver, with a call such as sendfile(2), or in pieces that
-// Load makes output of. When it is through, what waits behind it becomes the output.
-// The connection's owner owns all of that, the copies of descriptors too.
+// This file sends parts of files. They queue behind the output. Data written after a file queues
+// behind it, before it passes the layer, because a layer's records must be in order. When all
+// output is sent, the driver sends the first file, with a call such as sendfile(2) or in pieces
+// from LoadFilePiece. Then the data behind it becomes the output. All this, including the
+// duplicated descriptors, belongs to the connection's owner.
 
 const (
-	// MaxQueuedFiles is how many may wait for one connection.
+	// MaxQueuedFiles is the maximum number of files queued for one connection.
 	MaxQueuedFiles = 16
-	// maxFilePiece is the most of a file that a driver is to send at a time.
+	// maxFilePiece is the maximum that a driver sends at a time.
 	maxFilePiece = 256 << 10
-	// fileProgressGoal is what a peer has to take of one within Limits.WriteTimeout.
+	// fileProgressGoal is how many bytes the peer must take within Limits.WriteTimeout.
 	fileProgressGoal = 64 << 10
 )
 
-// queuedFile is a part of one that waits to be sent.
+// queuedFile is a part of a file to send.
 type queuedFile struct {
 	file      *os.File
 	offset    int64
@@ -36,15 +35,15 @@ type queuedFile struct {
 	following *Buffer // what was written after it; nil for nothing
 }
 
-// fileQueue are those of one connection. A nil one is empty.
+// fileQueue has the queued files of a connection. A nil fileQueue is empty.
 type fileQueue struct {
 	entries      []queuedFile
 	waitingSince time.Duration // when the bytes at hand began to wait, of which goal are left
 	progressGoal int
 }
 
-// SendFile appends a part of a file to the output: n bytes from offset on, or with a
-// negative n all from there on.
+// SendFile appends n bytes of a file from offset on to the output, or all if n is negative. f may
+// be closed afterwards.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open):
@@ -75,10 +74,10 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return nil
 }
 
-// FileQueueSpace is how many files more may wait.
+// FileQueueSpace returns how many more files can be queued.
 func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().all()) }
 
-// resolveFileRange says how many bytes are to be sent.
+// resolveFileRange checks the range and returns its length in bytes.
 func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
 	if c.runtime.NoFiles {
 		return 0, fmt.Errorf("myriad: SendFile with more connections than descriptors: %w", errors.ErrUnsupported)
@@ -99,10 +98,10 @@ func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
 	return n, nil
 }
 
-// copyBuffers are buffers for files that are copied.
+// copyBuffers recycles the buffers of writeFileCopy.
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// writeFileCopy writes a small part: that costs less than to keep the file open.
+// writeFileCopy writes a small part as data, which is cheaper than keeping the file open.
 func (c *Conn) writeFileCopy(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
@@ -114,7 +113,7 @@ func (c *Conn) writeFileCopy(f *os.File, offset int64, n int) error {
 	return err
 }
 
-// fileReadError is what a failed read of a file means.
+// fileReadError maps an unexpected end of the file to ErrShortFile.
 func fileReadError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrShortFile
@@ -122,7 +121,7 @@ func fileReadError(err error) error {
 	return err
 }
 
-// queuedFiles are those that wait, nil if none does.
+// queuedFiles returns the queue, nil if it is empty.
 func (c *Conn) queuedFiles() *fileQueue {
 	if c.extra == nil {
 		return nil
@@ -137,7 +136,7 @@ func (q *fileQueue) all() []queuedFile {
 	return q.entries
 }
 
-// sumFollowing adds up something of what was written behind files.
+// sumFollowing sums a measure over the data behind files.
 func (q *fileQueue) sumFollowing(measure func(*Buffer) int) (n int) {
 	for _, f := range q.all() {
 		if f.following != nil {
@@ -147,8 +146,7 @@ func (q *fileQueue) sumFollowing(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingBytes is how many bytes of files are to be sent; more than half of what an int holds
-// are as many as that.
+// remainingBytes returns the number of file bytes to send, at most half of the maximum int.
 func (q *fileQueue) remainingBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
@@ -158,25 +156,24 @@ func (q *fileQueue) remainingBytes() int {
 	return int(n)
 }
 
-// startProgressTimer says that it is time to take something of the first file, as far as it was
-// not before.
+// startProgressTimer starts the time limit for the next fileProgressGoal bytes, unless it runs.
 func (q *fileQueue) startProgressTimer(now time.Duration) {
 	if q.progressGoal <= 0 {
 		q.progressGoal, q.waitingSince = fileProgressGoal, now
 	}
 }
 
-// extendWaiting moves the times on.
+// extendWaiting moves the start of the time limit by d, but not beyond now.
 func (q *fileQueue) extendWaiting(d, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+d, now)
 	}
 }
 
-// hasOutput says whether there is something to send.
+// hasOutput reports whether there is something to send.
 func (c *Conn) hasOutput() bool { return c.out != nil || c.queuedFiles() != nil }
 
-// outputWaitingSince is since when the first of that waits.
+// outputWaitingSince returns since when the first of the output waits.
 func (c *Conn) outputWaitingSince() time.Duration {
 	if c.out != nil {
 		return c.out.waitingSince
@@ -184,7 +181,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 	return c.extra.fileQueue.waitingSince
 }
 
-// outputTail is where what is written now goes to.
+// outputTail returns where to append data.
 func (c *Conn) outputTail() **Buffer {
 	if all := c.queuedFiles().all(); len(all) > 0 {
 		return &all[len(all)-1].following
@@ -192,10 +189,10 @@ func (c *Conn) outputTail() **Buffer {
 	return &c.out
 }
 
-// lastOutput is what was written last, nil if nothing of that waits.
+// lastOutput returns the last data written, nil if nothing of it is left.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-// tailBuffer is the buffer to append n bytes to that are written.
+// tailBuffer returns the buffer to append n bytes to.
 func (c *Conn) tailBuffer(n int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
@@ -204,7 +201,7 @@ func (c *Conn) tailBuffer(n int) *Buffer {
 	return *b
 }
 
-// transportTail is where what is for the transport goes to: with a layer files wait before it.
+// transportTail returns where to append data for the transport, past the layer and so before files.
 func (c *Conn) transportTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
@@ -217,8 +214,8 @@ func (c *Conn) allocOutput(tail **Buffer, n int) {
 	*tail = c.runtime.getBuffer(n)
 }
 
-// NextFilePart is the part of a file that is to be sent next, if it can be sent as it is, and
-// not too much of it; otherwise f is nil, and Load makes output of it.
+// NextFilePart returns the part of a file to send next, at most maxFilePiece. f is nil if the
+// driver must call LoadFilePiece instead.
 func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -227,8 +224,8 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	return first.file, first.offset, int(min(first.remaining, maxFilePiece))
 }
 
-// onFileSent says that n bytes of the first file were taken. The rest waits until the
-// kernel says that there is room, so that a long file does not hold up others.
+// onFileSent records that n bytes of the first file were sent. The rest waits until the connection
+// is writable, so that a long file does not hold up others.
 func (c *Conn) onFileSent(n int) {
 	if c.advanceFile(n) {
 		c.state &^= blocked
@@ -240,7 +237,7 @@ func (c *Conn) onFileSent(n int) {
 	c.checkLowWater()
 }
 
-// advanceFile takes n bytes from the first file, and says whether that was all.
+// advanceFile moves the first file on by n bytes and reports whether that was all.
 func (c *Conn) advanceFile(n int) (all bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
@@ -250,7 +247,7 @@ func (c *Conn) advanceFile(n int) (all bool) {
 	return first.remaining == 0
 }
 
-// LoadFilePiece makes output of the next piece of the first file.
+// LoadFilePiece makes the next piece of the first file the output.
 func (c *Conn) LoadFilePiece() {
 	first := &c.extra.fileQueue.entries[0]
 	n := int(min(first.remaining, int64(c.runtime.maxPieceSize)))
@@ -271,8 +268,8 @@ func (c *Conn) LoadFilePiece() {
 	c.promoteQueuedOutput()
 }
 
-// promoteQueuedOutput goes on when there is no output: with the first file, or with what was
-// written behind it if that is through.
+// promoteQueuedOutput continues with the first file when the output is empty, or with the data
+// behind a finished one.
 func (c *Conn) promoteQueuedOutput() {
 	for c.out == nil && c.queuedFiles() != nil && !c.is(failed) {
 		q := c.extra.fileQueue
@@ -298,7 +295,7 @@ func (c *Conn) promoteQueuedOutput() {
 	}
 }
 
-// writeBufferThroughLayer gives the layer what has waited in front of it.
+// writeBufferThroughLayer passes data that was queued behind a file to the layer.
 func (c *Conn) writeBufferThroughLayer(b *Buffer) {
 	l := c.layer()
 	err := l.Write(c, b.Bytes())
@@ -316,7 +313,7 @@ func (c *Conn) writeBufferThroughLayer(b *Buffer) {
 	}
 }
 
-// closeFiles lets go of all files, and of what was written behind them.
+// closeFiles discards the queue.
 func (c *Conn) closeFiles() {
 	q := c.queuedFiles()
 	if q == nil {
