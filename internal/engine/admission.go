@@ -6,7 +6,6 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-
 // NewAdmission returns the admission controller of an engine.
 func NewAdmission(cfg *Config) *admission.Controller {
 	return admission.New(admission.Config{

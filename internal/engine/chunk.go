@@ -5,38 +5,37 @@ import (
 	"sync/atomic"
 )
 
-// This file is how one message is sent to many connections: as a single piece of mail
-// for each chunk of them, which names all of it. Messages to the same ones, with
-// nothing in between but such mail to others of their set, become one.
+// This file sends one message to many connections, as a single request for each chunk of them.
+// Consecutive messages to the same set are merged.
 
-// ConnChunk is a chunk of a set: connections of one owner. It is not changed any more once it
-// was sent to.
+// ConnChunk is a part of a connSet with connections of one owner. It does not change once a message
+// was sent to it.
 type ConnChunk struct {
 	connList
 	set     *connSet
 	version uint64 // of the set, when it was made
-	// Under the lock of the owner's mailbox: where the last mail for them is, and the run that
-	// it is of; see Mailbox.run.
+	// Guarded by the lock of the owner's mailbox: the index of the last request for this chunk, and
+	// its run; see Mailbox.batchRun.
 	lastIndex int
 	lastRun   uint64
 }
 
-// ChunkPoster is a Poster that takes mail for many connections, all of them its own.
+// ChunkPoster is a Poster that accepts requests for a chunk of its connections.
 type ChunkPoster interface {
 	PostToChunk(to *ConnChunk, s *Shared) PostTally
 }
 
-// PostTally is what has become of a message.
+// PostTally counts what has become of a message.
 type PostTally struct {
 	sent, full int
 	closed     []Ref // those that have begun to close
 	slow       []Ref // those whose own output has no room, of all that are full
 }
 
-// SentCount is to how many it was posted.
+// SentCount returns to how many connections it was posted.
 func (t *PostTally) SentCount() int { return t.sent }
 
-// recordResult counts what has become of so many bytes for a connection.
+// recordResult counts the result of posting size bytes to a connection.
 func (t *PostTally) recordResult(r Ref, size int, err error) {
 	switch err {
 	case nil:
@@ -52,15 +51,15 @@ func (t *PostTally) recordResult(r Ref, size int, err error) {
 	}
 }
 
-// handleSlow has happen to those that are slow what is to happen to such peers. Where their owner's
-// mailbox has no room for that, it happens to them another time.
+// handleSlow closes slow connections or counts the drop. If a mailbox has no space for that, it
+// happens with a later message.
 func (t *PostTally) handleSlow() {
 	for _, r := range t.slow {
 		_ = r.Do((*Conn).handleMissedBroadcast)
 	}
 }
 
-// handleMissedBroadcast is told of a message to many that had no room.
+// handleMissedBroadcast handles a message to many that exceeded the output limit.
 func (c *Conn) handleMissedBroadcast() {
 	if c.runtime.DropMessages {
 		c.countDropped()
@@ -69,7 +68,7 @@ func (c *Conn) handleMissedBroadcast() {
 	}
 }
 
-// broadcast posts a message to each, as Ref.SendShared does, but not to those who have left.
+// broadcast posts a message to each connection of the chunk that has not been removed.
 func (m *ConnChunk) broadcast(s *Shared) (t PostTally) {
 	h := m.refs[0].c.runtime
 	if p, ok := h.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= h.Limits.MaxUnsent {
@@ -81,26 +80,26 @@ func (m *ConnChunk) broadcast(s *Shared) (t PostTally) {
 	return t
 }
 
-// batchRequest is what mail for many carries: messages with a buffer's bytes at the most,
-// but for one.
+// batchRequest is a request for the connections of a chunk. It has several messages up to
+// maxPieceSize, or a longer one.
 type batchRequest struct {
 	chunk    *ConnChunk
 	messages []batchMessage
 	size     int
 	joined   *Shared // of all parts, once it is given out
-	// holders counts the mail of its connections that is not done, and one until all of
-	// that is given out.
+	// holders counts the undelivered requests of its connections, and one until all have been
+	// created.
 	holders atomic.Int32
 }
 
-// batchMessage is a message, and who does not get it, by place.
+// batchMessage is a message and the indexes of the connections that do not get it.
 type batchMessage struct {
 	*Shared
 	excluded []int
 }
 
-// PutToChunk leaves a message of some bytes, no more than MaxUnsent, for connections of
-// this mailbox.
+// PutToChunk queues a message, of 1 to MaxUnsent bytes, for the connections of a chunk of this
+// mailbox.
 func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,8 +138,8 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 	return t
 }
 
-// batchRequest gives the mail that a message for many becomes part of. Mail behind that is for
-// other chunks of the set as it was since then, which have none of their connections.
+// openBatch returns the batch that a message to the chunk is added to. Requests behind it are for
+// other chunks of the same run, so that the order per connection stays.
 func (b *Mailbox) openBatch(chunk *ConnChunk, size int) *batchRequest {
 	if b.batchSet != chunk.set {
 		b.closeBatches()
@@ -159,7 +158,7 @@ func (b *Mailbox) openBatch(chunk *ConnChunk, size int) *batchRequest {
 	return m
 }
 
-// closeBatches says that no mail that waits is joined by more.
+// closeBatches ends the run: queued batches get no more messages.
 func (b *Mailbox) closeBatches() {
 	b.batchRun++
 	b.batchSet = nil
@@ -170,8 +169,8 @@ func (m *batchRequest) addMessage(p batchMessage) {
 	m.size += len(p.Bytes)
 }
 
-// ForEachConn gives what mail is for each of its connections, for n of them from one on, and
-// says which one is next; 0 if there is none.
+// ForEachConn calls deliver with the request for each of up to n connections, from index from on.
+// It returns the next index, 0 at the end.
 func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (next int) {
 	if m.Conn != nil {
 		deliver(m)
@@ -193,7 +192,7 @@ func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (ne
 	return end
 }
 
-// removeHolder counts one holder less. The last one releases the messages.
+// removeHolder releases the messages with the last holder.
 func (m *batchRequest) removeHolder() {
 	if m.holders.Add(-1) > 0 {
 		return
@@ -220,7 +219,7 @@ func (m *batchRequest) joinMessages() {
 	m.joined.addHolder()
 }
 
-// deliverTo gives the connection at a place its mail: in one piece if it gets all.
+// deliverTo delivers the messages to one connection, joined if it gets all of them.
 func (m *batchRequest) deliverTo(index int, req QueuedRequest, deliver func(QueuedRequest)) {
 	gets := func(p batchMessage) bool {
 		_, not := slices.BinarySearch(p.excluded, index)

@@ -1,9 +1,7 @@
 package engine
 
-// This file is how a connection has a handler of its own, instead of its host's.
-
-// ConnHandler is the handler of one connection, with its value. Its methods are called by
-// the rules of those that the host has; what has nothing to do returns at once.
+// ConnHandler is the handler and value of one connection, instead of the engine's Handler. The same
+// rules apply to its methods.
 type ConnHandler interface {
 	Handler
 	// NewLayer, Drained, Draining and Timer are as in Config.
@@ -11,22 +9,22 @@ type ConnHandler interface {
 	Drained(c *Conn)
 	Draining(c *Conn)
 	Timer(c *Conn)
-	// NotifyDialFailed is called instead of Opened when the connection was not made. It may
-	// be called on any goroutine, and does not block.
+	// DialFailed is called instead of Opened if connecting failed. It may be called on any
+	// goroutine and must not block.
 	DialFailed(err error)
-	// Value and SetValue are the connection's value.
+	// Value and SetValue access the connection's value.
 	Value() any
 	SetValue(v any)
 }
 
-// SetConnHandler gives the connection a handler of its own, for the calls from now on. Its
-// value goes with the handler.
+// SetConnHandler sets the connection's handler from the next call on. The handler has the value
+// then.
 func (c *Conn) SetConnHandler(h ConnHandler) {
 	c.setUserData(h)
 	c.state |= ownHandler
 }
 
-// ConnHandler is that handler, nil if there is none.
+// ConnHandler returns the connection's own handler, nil if it has none.
 func (c *Conn) ConnHandler() ConnHandler {
 	if !c.is(ownHandler) {
 		return nil
@@ -34,15 +32,14 @@ func (c *Conn) ConnHandler() ConnHandler {
 	return c.userData.(ConnHandler)
 }
 
-// ResetFailedDial forgets what a dial has been given that has failed, and gives the handler of
-// its own, if it has one.
+// ResetFailedDial clears a connection whose dial has failed, and returns its handler.
 func (c *Conn) ResetFailedDial() ConnHandler {
 	o := c.ConnHandler()
 	c.state, c.extra, c.userData = 0, nil, nil
 	return o
 }
 
-// Value is what SetValue was given.
+// Value returns the value set by SetValue.
 func (c *Conn) Value() any {
 	if o := c.ConnHandler(); o != nil {
 		return o.Value()
@@ -50,7 +47,7 @@ func (c *Conn) Value() any {
 	return c.userData
 }
 
-// SetValue keeps v with the connection until Closed returns.
+// SetValue stores v until Closed returns.
 func (c *Conn) SetValue(v any) {
 	if o := c.ConnHandler(); o != nil {
 		g := c.refLock()
@@ -76,7 +73,6 @@ func (c *Conn) handler() Handler {
 	return c.runtime.Handler
 }
 
-// newFirstLayer makes the connection's first layer, nil if it has none.
 func (c *Conn) newFirstLayer() Layer {
 	if o := c.ConnHandler(); o != nil {
 		return o.NewLayer(c)

@@ -8,23 +8,23 @@ import (
 	"sync/atomic"
 )
 
-// This file is how a group keeps many connections, so that a message to a million does not
-// begin with a copy of the list, whoever joins and leaves meanwhile.
+// This file stores the connections of a large group, so that a message to a million need not begin
+// with a copy of the list while connections join and leave.
 //
-// A set has a linear hash table for each owner, by slot. Its buckets are chunks, and mail for
-// many names a chunk. Who walks over a set gets the chunks as they are and begins a new round;
-// a chunk of an older round is copied before it is changed. A table grows and shrinks by one
-// chunk at a time, so that nobody who adds or removes a connection waits for all to be moved.
+// A connSet has a linear hash table for each owner, by slot. Its buckets are chunks; a request for
+// many connections names a chunk. A snapshot returns the chunks as they are and begins a new
+// version. A chunk of an older version is copied before it is changed. A table grows and shrinks by
+// one chunk at a time, so that no change moves all connections.
 //
-// A set belongs to whoever holds its group's lock; chunks of older rounds are for everyone.
+// The group's lock guards a connSet. Chunks of older versions are immutable.
 
-// connList is connections, with their parts in a topic if there is one.
+// connList has connections and, if there is a latest value, their subscriptions.
 type connList struct {
 	refs          []Ref
 	subscriptions []*LatestSubscription // as many, or none
 }
 
-// indexOf gives a connection's place, whatever its generation; -1 if it has none.
+// indexOf returns the index of c with any generation, or -1.
 func (l *connList) indexOf(c *Conn) int {
 	for i := range l.refs {
 		if l.refs[i].c == c {
@@ -34,8 +34,8 @@ func (l *connList) indexOf(c *Conn) int {
 	return -1
 }
 
-// containsAt says whether there is nothing to add: r is at the place that find gave for its
-// connection, or another generation that is open, so that r is not.
+// containsAt reports whether r needs no adding, given the index of its connection: it is there, or
+// a newer generation is.
 func (l *connList) containsAt(index int, r Ref) bool {
 	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
 }
@@ -47,7 +47,7 @@ func (l *connList) add(r Ref, sub *LatestSubscription) {
 	}
 }
 
-// removeAt has the last one take a place.
+// removeAt replaces an entry by the last one.
 func (l *connList) removeAt(index int) {
 	last := len(l.refs) - 1
 	l.refs[index], l.refs[last] = l.refs[last], Ref{}
@@ -58,7 +58,7 @@ func (l *connList) removeAt(index int) {
 	}
 }
 
-// subscriptionAt is the topic's part at a place; nil if there is none.
+// subscriptionAt returns a subscription, nil if there is none.
 func (l *connList) subscriptionAt(index int) *LatestSubscription {
 	if l.subscriptions == nil {
 		return nil
@@ -66,7 +66,6 @@ func (l *connList) subscriptionAt(index int) *LatestSubscription {
 	return l.subscriptions[index]
 }
 
-// removeClosed lets those go that have closed.
 func (l *connList) removeClosed() {
 	for i := len(l.refs) - 1; i >= 0; i-- {
 		if l.refs[i].IsClosed() {
@@ -75,7 +74,6 @@ func (l *connList) removeClosed() {
 	}
 }
 
-// subscribeAll gives each of them a part in a topic.
 func (l *connList) subscribeAll(value *LatestValue) {
 	l.subscriptions = make([]*LatestSubscription, len(l.refs), cap(l.refs))
 	for i := range l.subscriptions {
@@ -84,15 +82,15 @@ func (l *connList) subscribeAll(value *LatestValue) {
 }
 
 const (
-	// chunkFill is how many connections the chunks of an owner have on average before there is
-	// one more; a quarter of it makes one fewer. The largest have two to four times as many.
+	// chunkFill is the average number of connections per chunk at which a table grows; it shrinks
+	// at a quarter of that. The largest chunks have two to four times as many.
 	chunkFill = 128
-	// slotsPerGroup is how many slots, one behind the other, have the same chunk: who visits
-	// those visits memory in order.
+	// slotsPerGroup is the number of consecutive slots in the same chunk, so that walking a chunk
+	// accesses memory in order.
 	slotsPerGroup = 16
 )
 
-// connSet is many connections, each of them once.
+// connSet is a set of connections.
 type connSet struct {
 	tables       []*ownerTable
 	count        int
@@ -101,7 +99,7 @@ type connSet struct {
 	broadcasting bool // by a broadcast: then left has those who are removed
 }
 
-// ownerTable is the table of one owner's connections.
+// ownerTable has the connections of one owner.
 type ownerTable struct {
 	runtime      *Runtime
 	chunks       []*ConnChunk
@@ -119,8 +117,8 @@ func (s *connSet) tableOf(rt *Runtime) *ownerTable {
 	return nil
 }
 
-// chunkIndex numbers the chunk of a connection: by as many bits of its hash as number the
-// chunks, or one fewer where that is a chunk that is still to come.
+// chunkIndex returns the chunk of a connection: as many bits of its hash as number the chunks, or
+// one fewer if that chunk does not exist yet.
 func (o *ownerTable) chunkIndex(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
@@ -131,7 +129,7 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// add takes in a connection that is open, with a part in a topic if there is one.
+// add adds an open connection, and subscribes it to value unless that is nil.
 func (s *connSet) add(r Ref, value *LatestValue) {
 	if o := s.tableOf(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
@@ -150,7 +148,7 @@ func (s *connSet) add(r Ref, value *LatestValue) {
 	s.insert(r, sub)
 }
 
-// insert takes in one that is not there.
+// insert adds a connection that is not in the set.
 func (s *connSet) insert(r Ref, sub *LatestSubscription) {
 	o := s.tableOf(r.c.runtime)
 	if o == nil {
@@ -166,7 +164,7 @@ func (s *connSet) insert(r Ref, sub *LatestSubscription) {
 	s.removeSomeClosed(o)
 }
 
-// remove lets a connection go, and gives its part in the topic. It says whether it was there.
+// remove removes a connection and returns its subscription. It reports whether it was in the set.
 func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	o := s.tableOf(r.c.runtime)
 	if o == nil {
@@ -187,7 +185,6 @@ func (s *connSet) removeAt(table *ownerTable, chunk, index int) {
 	s.decreaseCount(table, 1)
 }
 
-// decreaseCount says that an owner has some fewer.
 func (s *connSet) decreaseCount(table *ownerTable, n int) {
 	table.count -= n
 	s.count -= n
@@ -201,7 +198,7 @@ func (s *connSet) decreaseCount(table *ownerTable, n int) {
 
 func (s *connSet) newChunk() *ConnChunk { return &ConnChunk{set: s, version: s.version} }
 
-// writableChunk gives a chunk that may be changed.
+// writableChunk returns a chunk that may be changed, copied if needed.
 func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
 	old := table.chunks[i]
 	if old.version == s.version {
@@ -216,13 +213,12 @@ func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
 	return m
 }
 
-// splitIndex is the chunk that is divided into itself and the last one, or was.
+// splitIndex returns the chunk that was split last, or is to be split into itself and the last one.
 func (o *ownerTable) splitIndex() int {
 	last := len(o.chunks) - 1
 	return last - 1<<(bits.Len(uint(last))-1)
 }
 
-// splitChunk divides one chunk in two.
 func (s *connSet) splitChunk(table *ownerTable) {
 	table.chunks = append(table.chunks, nil)
 	i := table.splitIndex()
@@ -236,7 +232,7 @@ func (s *connSet) splitChunk(table *ownerTable) {
 	}
 }
 
-// mergeChunk makes one chunk of two.
+// mergeChunk merges the last chunk into the one it was split from.
 func (s *connSet) mergeChunk(table *ownerTable) {
 	i, last := table.splitIndex(), len(table.chunks)-1
 	m := s.writableChunk(table, i)
@@ -247,8 +243,8 @@ func (s *connSet) mergeChunk(table *ownerTable) {
 	table.chunks = table.chunks[:last]
 }
 
-// removeSomeClosed searches a chunk for closed ones when it is paid for: each that is added
-// pays for a look at two.
+// removeSomeClosed removes the closed connections of one chunk once enough connections were added
+// since the last search: each pays for looking at two.
 func (s *connSet) removeSomeClosed(table *ownerTable) {
 	table.searchCredit += 2
 	i := table.nextSearched % len(table.chunks)
@@ -266,7 +262,6 @@ func (s *connSet) removeSomeClosed(table *ownerTable) {
 	s.decreaseCount(table, n-len(m.refs))
 }
 
-// subscribeAll gives each connection a part in a topic.
 func (s *connSet) subscribeAll(value *LatestValue) {
 	for _, o := range s.tables {
 		for i := range o.chunks {
@@ -275,7 +270,7 @@ func (s *connSet) subscribeAll(value *LatestValue) {
 	}
 }
 
-// snapshotChunks are all that are not empty, as they are now. They are not changed any more.
+// snapshotChunks returns the chunks that are not empty, which will not change.
 func (s *connSet) snapshotChunks() []*ConnChunk {
 	n := 0
 	for _, o := range s.tables {
@@ -293,7 +288,6 @@ func (s *connSet) snapshotChunks() []*ConnChunk {
 	return all
 }
 
-// connList is all of the set.
 func (s *connSet) toList() (l connList) {
 	for _, o := range s.tables {
 		for _, m := range o.chunks {
@@ -305,16 +299,16 @@ func (s *connSet) toList() (l connList) {
 	return l
 }
 
-// removedConns are connections that have left a group while a message was on its way to all: it
-// does not reach them any more. Mailboxes ask under their locks; so what is posted to a
-// connection after it has left is behind all that it gets of the group.
+// removedConns are connections that were removed from a group while a broadcast was on its way,
+// which must not reach them. Mailboxes check under their locks, so that what is posted after the
+// removal arrives after all messages of the group.
 type removedConns struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex
 	refs     map[Ref]struct{}
 }
 
-// errRemoved is why something was not posted to a leaver.
+// errRemoved means that a connection was removed and gets no message.
 var errRemoved = errors.New("myriad: connection has left the group")
 
 func (l *removedConns) add(r Ref) {

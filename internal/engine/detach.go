@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-
 // ErrShard means that a connection can't leave its loop's descriptor table.
 var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
 

@@ -10,40 +10,39 @@ import (
 	"time"
 )
 
-// This file is how a connection moves to another engine, mostly one of another process.
+// This file moves a connection to another engine, mostly of another process.
 //
-// The owner asks it to Leave. From then on it is not read from and sends nothing; Next says
-// Detach, and when nothing of it is under way in the kernel the driver tells the loop, which
-// makes a Record of it: all that the other side needs, but for the descriptor. From Pack until
-// Left or Unpack nothing can be posted to it: Refs answer ErrFull. So what was posted before is
-// in the record, and what comes later fails with ErrClosed, unless the connection stays.
+// StartExport stops reading and sending. NextAction then returns DetachOrExport, and when the
+// kernel has no operation under way, the driver calls OnQuiesced. Snapshot returns a Record with
+// everything but the descriptor. From then until FinishExport or CancelSnapshot, posting fails with
+// ErrFull. So requests posted before are in the record, and later ones fail with ErrClosed, unless
+// the export is aborted.
 //
-// While it leaves it can still be mailed, and be closed, which is the end of leaving. Its
-// limits of time stand still.
+// During an export the connection still gets requests and may be closed, which ends the export. Its
+// timeouts are suspended.
 
-// Reasons for a connection to stay where it is.
 var (
-	// ErrHandedOver is the reason of a connection that another process goes on with.
+	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable says that a connection can't be handed over, and ErrExportBusy that it can't be
-	// at the moment.
+	// ErrNotExportable means that a connection can't be exported, and ErrExportBusy that it can't
+	// be at the moment.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
-	// ErrSaveLater is what Config.Save says of a connection that goes on, and is asked again.
+	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
 	ErrSaveLater = errors.New("myriad: connection can't be handed over at the moment")
 )
 
-// The stages of leaving.
 const (
 	exportRequested uint8 = iota + 1 // until nothing is under way
 	exportQuiesced                   // the owner has been told
 	exportRefused                    // it stays
 )
 
-// postsBlocked is how much is posted, as it were, to a connection that is in a record.
+// postsBlocked is a number of posted bytes that leaves no space for more.
 const postsBlocked = senderWaiting - 1
 
-// checkExportable says whether the connection can be handed over now: nil, ErrExportBusy or ErrNotExportable.
+// checkExportable returns nil if the connection can be exported now, otherwise ErrExportBusy or
+// ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
 	switch {
@@ -63,10 +62,10 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the ExportObstacle of a connection with a value that no Config.Save can save.
+// ValueUnsaved is the ExportObstacle if a connection has a value but there is no Config.Save.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacle returns the reason for which the connection has not been handed over, of a fixed set.
+// ExportObstacle returns why the connection has not been exported, as one of a fixed set of texts.
 func (c *Conn) ExportObstacle() string {
 	x := c.extra
 	switch {
@@ -86,8 +85,7 @@ func (c *Conn) ExportObstacle() string {
 	return "busy"
 }
 
-// StartExport begins to hand the connection over. It fails with ErrNotExportable where it can't be, and
-// with ErrExportBusy while it can't be yet.
+// StartExport starts to export the connection. It fails with ErrNotExportable or ErrExportBusy.
 func (c *Conn) StartExport() error {
 	switch {
 	case c.isExporting():
@@ -106,10 +104,10 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting says whether the connection leaves, for drivers: what is under way is to end.
+// IsExporting reports whether an export is under way. The driver must then complete operations in
+// the kernel.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
-// nextExportAction is Next for a connection that leaves.
 func (c *Conn) nextExportAction() Action {
 	if c.extra.exportStage == exportRequested {
 		return DetachOrExport
@@ -117,17 +115,17 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnQuiesced says that nothing of a connection that leaves is under way.
+// OnQuiesced reports that the kernel has no operation under way.
 func (c *Conn) OnQuiesced() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
 }
 
-// CancelSnapshot takes Pack back: the connection can be posted to, and may be packed again.
+// CancelSnapshot undoes Snapshot: the connection accepts requests again.
 func (c *Conn) CancelSnapshot() { c.releasePosted(postsBlocked - c.postedOutput()) }
 
-// AbortExport ends leaving: the connection, which is not packed, goes on here. For good, it does
-// not leave when it is asked again.
+// AbortExport ends an export; the connection continues here. There must be no snapshot. If
+// permanently is set, StartExport will fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -140,7 +138,7 @@ func (c *Conn) AbortExport(permanently bool) {
 	c.freeExtraIfZero()
 }
 
-// FinishExport ends the connection here: it is somebody else's.
+// FinishExport closes the connection here after its export.
 func (c *Conn) FinishExport() {
 	c.runtime.Counters.Add(ConnsExported, 1)
 	n := postsBlocked - c.postedOutput()
@@ -148,7 +146,7 @@ func (c *Conn) FinishExport() {
 	c.releasePosted(n)
 }
 
-// Record is a connection at rest, without its descriptor.
+// Record is the state of a connection without its descriptor.
 type Record struct {
 	Peer           netip.AddrPort
 	Listener       int // by number, -1 if it was dialled
@@ -157,12 +155,12 @@ type Record struct {
 	Paused         bool // the handler does not listen
 	InputHeld      bool // Input is to be offered again, without more behind it
 	HasConnHandler bool // the connection has a handler of its own, which State tells
-	// SilentFor is how long the peer has sent nothing, Unanswered how many heartbeats it has left
-	// unanswered, and Waited how long the first byte of Input, or of a part of a message that
-	// the handler holds, has been there.
+	// SilentFor is how long the peer has sent nothing, Unanswered the number of unanswered
+	// heartbeats, and InputAge the age of the first byte of Input or of the handler's partial
+	// message.
 	SilentFor, InputAge time.Duration
 	Unanswered          int
-	// Timer and Deadline are when those end, from now; 0 is never.
+	// Timer and Deadline are relative to the export; 0 means none.
 	Timer, Deadline time.Duration
 	Missed          int64 // messages that its peer had no room for
 	RefusedBytes    int   // how many bytes of Input the handler was offered and refused
@@ -171,13 +169,13 @@ type Record struct {
 	State           []byte // the handler's
 }
 
-// MaxState is the most bytes of a handler's state.
+// MaxState is the maximum size of a handler's state in bytes.
 const MaxState = 1 << 20
 
-// Snapshot makes a record of a connection that leaves and is at rest. Its bytes are valid until
-// Unpack or Left, one of which must follow where it succeeds. It fails with ErrExportBusy while
-// mail is on its way, with ErrNotExportable, or with what Config.Save says: after ErrSaveLater the
-// connection is to Stay, but not for good.
+// Snapshot returns the record of a connection after OnQuiesced. If it succeeds, CancelSnapshot or
+// FinishExport must follow; the record's bytes are valid until then. It fails with ErrExportBusy
+// while requests are on their way, with ErrNotExportable, or with an error of Config.Save. After
+// ErrSaveLater the caller must abort the export, but not permanently.
 func (c *Conn) Snapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
@@ -224,7 +222,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil is how long a time is ahead, at least a moment; 0 is never.
+// durationUntil returns the time from now to at, at least 1 ns; it returns 0 if at is 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -232,7 +230,7 @@ func durationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState has the handler write down its state. A handler that can't may have none.
+// saveHandlerState returns the state that the handler saves. It is nil for a handler without state.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.runtime.Save
 	switch {
@@ -251,14 +249,14 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPosts has posts fail with ErrFull if no more than n bytes are posted.
+// blockPosts makes posts fail with ErrFull, unless more than n bytes are posted.
 func (m *refState) blockPosts(n int) bool {
 	v := m.v.Load()
 	return postedBytesIn(v) == n && m.v.CompareAndSwap(v, v+uint64(postsBlocked-n))
 }
 
-// Import goes on with a connection that another engine has handed over. It fails with what
-// Config.Restore says, and is closed then. Its descriptor and listener are set.
+// Import continues a connection that another engine has exported. The descriptor and listener must
+// be set. If Config.Restore fails, the connection is closed with its error.
 func (c *Conn) Import(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -298,7 +296,7 @@ func (c *Conn) Import(r *Record) {
 	c.endEvent()
 }
 
-// restoreHandlerState has the handler read its state.
+// restoreHandlerState passes the saved state to the handler.
 func (c *Conn) restoreHandlerState(r *Record) {
 	restore := c.runtime.Restore
 	switch {
@@ -323,7 +321,7 @@ func (c *Conn) restoreHandlerState(r *Record) {
 
 var errNoConnHandler = errors.New("myriad: the connection has come from another process with a handler of its own, of which this server's handler knows nothing")
 
-// The form of a record: numbers as varints, bytes behind their length.
+// A record is encoded as varints, followed by byte strings with their lengths.
 
 const (
 	recordDialled = 1 << iota
@@ -333,7 +331,7 @@ const (
 	recordConnHandler
 )
 
-// AppendTo appends the record in the form that ParseRecord reads.
+// AppendTo appends the encoded record.
 func (r *Record) AppendTo(dst []byte) []byte {
 	flags := uint64(0)
 	for _, f := range []struct {
@@ -357,7 +355,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: a connection's record is cut off or wrong")
 
-// ParseRecord reads one; what is behind it is rest. Its bytes are p's.
+// ParseRecord decodes a record and returns the bytes behind it. The record refers to p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -393,31 +391,30 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	return r, p, nil
 }
 
-// Migrator is an Engine whose connections can move to another Migrator.
+// Migrator is an Engine that can exchange connections with another Migrator.
 type Migrator interface {
-	// ExportConns hands connections over, by channels that are the caller's, until none is left
-	// that could be, or ctx ends. Those that stay are served as before. It says how many have
-	// gone, and of how many of these it is not known that they have come. It fails with what
-	// has broken a channel; those that it has not handed over go on. Nothing is to be accepted
-	// meanwhile: see Hold. One is under way at a time.
+	// ExportConns exports connections over channels, which stay the caller's, until all are
+	// exported that can be or ctx ends. Others are served as before. It fails if a channel breaks;
+	// connections that were not exported continue. Accepting must be paused, and one call may be
+	// active at a time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// ImportConns goes on with connections that come by channels, which are the engine's from
-	// then on, until the other sides end.
+	// ImportConns imports connections from channels, which the engine owns from then on, until the
+	// other sides close them.
 	ImportConns(channels []*os.File) error
-	// ChannelsNeeded is how many ends of channels it takes for each loop to have one, or each process.
-	// ExportConns and ImportConns deal channels out in turn.
+	// ChannelsNeeded returns the number of channels that gives each loop or process one.
+	// ExportConns and ImportConns assign channels in turn.
 	ChannelsNeeded() int
-	// SocketsPerListener is how many sockets each listener has.
+	// SocketsPerListener returns the number of sockets of each listener.
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all sockets, those of the first listener first:
-	// with a word, in as many messages as it takes.
+	// SendListenerSockets sends the descriptors of all sockets in the order of listeners, with a
+	// message, in as many packets as needed.
 	SendListenerSockets(control *os.File, word string) error
-	// SetListenersShared says whether the listeners are somebody else's, too: then they are not
-	// stopped when the engine ends.
+	// SetListenersShared sets whether another process uses the listeners, too. Shared listeners are
+	// not shut down when the engine ends.
 	SetListenersShared(on bool)
 }
 
-// CountPerListener counts the sockets of each of n listeners, when it is known of which one each is.
+// CountPerListener returns how often each of n listeners occurs in numbers.
 func CountPerListener(numbers []int, n int) []int {
 	counts := make([]int, n)
 	for _, number := range numbers {
@@ -426,7 +423,7 @@ func CountPerListener(numbers []int, n int) []int {
 	return counts
 }
 
-// ExportResult is what has become of a ExportConns.
+// ExportResult is the result of ExportConns.
 type ExportResult struct {
 	Exported    int // handed over
 	Unconfirmed int // of those, those of which the other side has not said that it has them

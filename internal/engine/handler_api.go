@@ -5,8 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// This file has what a handler may do with its connection, and the calls into
-// the handler. Package tcp documents the former for its users.
+// This file has the methods for handlers, which package tcp documents, and the calls of the
+// handler.
 
 // Write appends p to the output.
 func (c *Conn) Write(p []byte) (int, error) {
@@ -24,9 +24,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes messages to all, and all of them in one piece if that fits, unless the
-// handler has not heard of the connection. It says whether there may be something to
-// do. Where nothing is unsent they are sent at once.
+// WriteBroadcasts writes broadcast messages, as one piece if that fits, and directly if nothing is
+// unsent. It does nothing before Opened. It reports whether the connection may need driving.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -45,7 +44,6 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
 	return true
 }
 
-// acceptsBroadcasts says whether broadcasts are for the connection.
 func (c *Conn) acceptsBroadcasts() bool {
 	return c.is(open) && !c.is(handshaking|openPending|closing|closingWrite|relayed)
 }
@@ -63,8 +61,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWrite says whether n bytes may be appended. Posted bytes have a bound of
-// their own.
+// checkWrite returns why n bytes can't be written, after closing a slow connection. Posted bytes do
+// not count.
 func (c *Conn) checkWrite(n int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -86,13 +84,13 @@ func (c *Conn) checkWrite(n int) error {
 	return nil
 }
 
-// countDropped counts a message that the output had no room for.
+// countDropped counts a message that exceeded the output limit.
 func (c *Conn) countDropped() {
 	c.runtime.Counters.Add(Dropped, 1)
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutput is how much of the output came from outside.
+// postedOutput returns how much of the output was posted.
 func (c *Conn) postedOutput() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -100,7 +98,6 @@ func (c *Conn) postedOutput() (n int) {
 	return n + c.queuedFiles().sumFollowing(func(b *Buffer) int { return b.postedBytes })
 }
 
-// unsentInMemory is the number of bytes of output in memory.
 func (c *Conn) unsentInMemory() (n int) {
 	if c.out != nil {
 		n = c.out.Len()
@@ -108,8 +105,8 @@ func (c *Conn) unsentInMemory() (n int) {
 	return n + c.queuedFiles().sumFollowing((*Buffer).Len)
 }
 
-// UnsentBytes is the number of bytes of output that are not sent yet, those of files
-// too, or that were dropped when the connection failed.
+// UnsentBytes returns the unsent bytes, including files, or those dropped when the connection was
+// aborted.
 func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -117,11 +114,11 @@ func (c *Conn) UnsentBytes() (n int) {
 	return n + c.unsentInMemory() + c.queuedFiles().remainingBytes()
 }
 
-// BufferMemory is how many bytes of memory the connection's buffers take, with what its
-// layer keeps.
+// BufferMemory returns the memory of the connection's buffers, including its layer and handler, in
+// bytes.
 func (c *Conn) BufferMemory() int { return c.sumBuffers((*Buffer).capacity) }
 
-// BufferedBytes is how many bytes of what it Holds are in use.
+// BufferedBytes returns how many bytes of BufferMemory are in use.
 func (c *Conn) BufferedBytes() int { return c.sumBuffers((*Buffer).Len) }
 
 func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
@@ -139,26 +136,22 @@ func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
 	return n + c.queuedFiles().sumFollowing(size)
 }
 
-// IsAborted says whether the connection is about to be closed without sending what it
-// owes.
+// IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused says whether a handler that has input left to use is to stop and
-// leave it: more output is unsent than reading goes on for, or it does not listen.
+// IsPaused reports whether a handler must leave the rest of its input: too much output is unsent,
+// or reading is off.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.isInputPaused()
 }
 
-// SetReading says whether the handler listens to the peer; it does at first. While it
-// does not, nothing is read, so that the kernel's buffers fill up and the peer has
-// to wait: that is not counted as its silence. Received and Ended are not called;
-// what has been read already, or is being read, is kept, as much as a few buffers,
-// and so is what the call at hand leaves unused. All of it is offered when the
-// handler listens again, as if it were new. It is sent to as before, and closes as
-// before, but for the peer's end and a drain, which wait for input that is kept.
-// A transport that breaks may close it, with what the kernel had. It does nothing to a
-// connection whose input is not for the handler any more. It is for the owner, in a call
-// of the handler.
+// SetReading turns reading from the peer on or off; it is on at first. While it is off, the
+// kernel's buffers fill up and the peer must wait, which does not count as silence. Received and
+// Ended are not called; a few buffers of input may still be kept, including what the current call
+// leaves unused. It is passed to the handler when reading is on again. Sending and closing work as
+// before, but the peer's EOF and a drain wait for the kept input. A transport error may close the
+// connection and lose input in the kernel. SetReading has no effect if the input does not belong to
+// the handler. It must be called within a handler call.
 func (c *Conn) SetReading(on bool) {
 	if !c.isInputTaken() {
 		c.setReading(on)
@@ -175,9 +168,8 @@ func (c *Conn) setReading(on bool) {
 	}
 }
 
-// YieldInput has the rest of the input wait for the connection's next turn among those that
-// send much: for a handler that has done much in one call, and then returns. Where there
-// is no loop it does nothing.
+// YieldInput lets other connections run before the rest of the input. The handler must then return.
+// It has no effect without loops.
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
@@ -185,12 +177,11 @@ func (c *Conn) YieldInput() {
 	}
 }
 
-// ClearYield ends what Yield has begun.
+// ClearYield ends YieldInput.
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory says how many bytes of memory the handler holds because of what has arrived, which
-// are counted as those of buffers are, and whether a part of a message is among it, to whose
-// end the peer has MessageTimeout.
+// SetHandlerMemory sets how much received data the handler buffers, which counts as Buffered, and
+// whether that includes a partial message, which must be complete within MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
 	if !c.is(open) || bytes == 0 && !partialMessage && c.extra == nil {
 		return
@@ -207,9 +198,8 @@ func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetIndependentDirections says whether the connection is read from whatever it owes, and a drain waits for
-// the peer's end also when our direction is shut: for a handler that bounds both
-// directions itself. It does not at first.
+// SetIndependentDirections makes reading independent of unsent output, and a drain wait for the
+// peer's EOF even after CloseWrite, for handlers that limit both directions themselves.
 func (c *Conn) SetIndependentDirections(on bool) {
 	if on && c.is(open) {
 		c.ensureExtra().independentDirections = true
@@ -219,46 +209,46 @@ func (c *Conn) SetIndependentDirections(on bool) {
 	}
 }
 
-// HasIndependentDirections says whether neither direction waits for the other.
+// HasIndependentDirections reports whether neither direction waits for the other.
 func (c *Conn) HasIndependentDirections() bool {
 	return c.is(relayed) || c.extra != nil && c.extra.independentDirections
 }
 
-// IsReadPaused says that the handler does not listen.
+// IsReadPaused reports whether reading is off.
 func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
 
-// BothEnded reports whether the peer has ended and the end of the output has been sent.
+// BothEnded reports whether the peer has sent EOF and our direction is shut.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages counts messages that were cut out of the input.
+// CountMessages counts messages cut from the input.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
 	}
 }
 
-// Limits are those of the connection's host; they do not change.
+// Limits returns the limits, which do not change.
 func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
-// MaxMessage is the limit of that name.
+// MaxMessage returns Limits.MaxMessage.
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes is how many bytes of the input the handler was offered before and did
-// not use. It goes back to 0 when input is used.
+// RefusedBytes returns how many bytes of the input the handler was passed before and did not use.
+// It is 0 after input was used.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
 
-// Server is Config.Owner.
+// Server returns Config.Server.
 func (c *Conn) Server() any { return c.runtime.Server }
 
-// LoopIndex numbers the connection's loop.
+// LoopIndex returns the index of the connection's loop.
 func (c *Conn) LoopIndex() int { return c.runtime.Index }
 
-// IsDialled says whether the connection was dialled.
+// IsDialled reports whether the connection was dialled.
 func (c *Conn) IsDialled() bool { return c.is(dialled) }
 
-// Peer is the other side's address; the zero value if it has no port.
+// Peer returns the peer's address, or the zero value if it has no port.
 func (c *Conn) Peer() netip.AddrPort {
 	if c.peerPort == 0 && c.peerAddr == [16]byte{} {
 		return netip.AddrPort{}
@@ -266,7 +256,7 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// Ref names the connection, and names it still in Closed.
+// Ref returns a Ref to the connection, also in Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.refState.generation()
 	if c.is(closing) {
@@ -275,8 +265,8 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall says whether the handler is being called for this connection: only then is
-// what it writes sent, when the call is over.
+// InHandlerCall reports whether the handler is being called for this connection. Output written
+// otherwise would not be sent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
@@ -287,8 +277,7 @@ func (c *Conn) callOpened() {
 	}
 }
 
-// callReceived offers input, to be shed if there is a reason. It repeats call: this
-// is the way of each byte.
+// callReceived calls Received, or Shed with a shedReason. It repeats callHandler for speed.
 func (c *Conn) callReceived(in []byte, shedReason error) (used int) {
 	returned := false
 	defer c.endHandlerCall(&returned)
@@ -313,8 +302,7 @@ func (c *Conn) callNudged() {
 	}
 }
 
-// OnNudge calls the handler's Nudged, if it has heard of the connection and nothing
-// closes that.
+// OnNudge calls the handler's Nudged, unless the connection is in its handshake or closing.
 func (c *Conn) OnNudge() {
 	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
 		c.callNudged()
@@ -322,7 +310,7 @@ func (c *Conn) OnNudge() {
 	}
 }
 
-// callHandler calls the handler, and contains its panic.
+// callHandler calls f and recovers a panic.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
 	defer c.endHandlerCall(&returned)
@@ -331,9 +319,8 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callClosed tells the handler why the connection has closed. A panic there comes
-// too late to be the reason. One that has closed before a worker called Opened is
-// opened first, so that each of the two comes once.
+// callClosed calls Closed, and Opened before if that is still due. A panic does not change the
+// close reason.
 func (c *Conn) callClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
@@ -344,8 +331,8 @@ func (c *Conn) callClosed() {
 	c.callHandler(func(c *Conn) { c.handler().Closed(c, reason) })
 }
 
-// endHandlerCall ends a call of the handler, and a panic or runtime.Goexit in it: only this connection is
-// closed. A Goexit goes on to end the frames below: see goexit.go.
+// endHandlerCall ends a handler call. After a panic or runtime.Goexit it aborts this connection
+// only. A Goexit continues to end the frames below; see goexit.go.
 func (c *Conn) endHandlerCall(returned *bool) {
 	c.state &^= inCall
 	if *returned {

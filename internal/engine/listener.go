@@ -23,7 +23,7 @@ const (
 // Listener configures one listener.
 type Listener struct {
 	// Name identifies it in logs.
-	Name string
+	Name          string
 	Network, Addr string
 	// Socket, if set, is used instead of Addr. The engine owns it.
 	Socket net.Listener

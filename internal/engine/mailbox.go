@@ -8,28 +8,28 @@ import (
 	"unsafe"
 )
 
-// RequestKind says what a piece of mail asks for.
+// RequestKind is what a request asks for.
 type RequestKind uint8
 
 const (
 	// RequestSend carries bytes to send.
 	RequestSend RequestKind = iota
-	// RequestClose asks to close when the output so far is sent.
+	// RequestClose closes the connection after the output so far.
 	RequestClose
-	// RequestNudge asks for a call of the handler's Nudged.
+	// RequestNudge calls the handler's Nudged.
 	RequestNudge
-	// RequestBroadcast carries a message to all.
+	// RequestBroadcast carries a message to all connections.
 	RequestBroadcast
-	// RequestResumeLayer asks for a call of the layer's Resume.
+	// RequestResumeLayer calls the layer's Resume.
 	RequestResumeLayer
-	// RequestDo asks for a call of Shared.Do.
+	// RequestDo calls Shared.Do.
 	RequestDo
-	// RequestLatest says that there is a value to take; see Latest.
+	// RequestLatest announces a newer value; see LatestSubscription.
 	RequestLatest
 )
 
-// QueuedRequest is one request from outside to a connection. Its bytes, Size of them,
-// lie in the batch's data in the order of the mail, unless they are shared.
+// QueuedRequest is a request in a mailbox. Unless its bytes are shared, they are the next Size
+// bytes of the data that TakeAll returns with it.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -39,11 +39,11 @@ type QueuedRequest struct {
 	Kind   RequestKind
 }
 
-// QueuedRequestSize is the memory of a Mail.
+// QueuedRequestSize is the size of a QueuedRequest in bytes.
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// release releases what the mail shares with other mail. It is called once, when the
-// connection has got the mail, or never will.
+// release releases the shared data of a request that has been delivered or dropped. It must be
+// called once.
 func (m QueuedRequest) release() {
 	switch {
 	case m.batch != nil:
@@ -53,7 +53,7 @@ func (m QueuedRequest) release() {
 	}
 }
 
-// DropIfBytes drops the mail if it carries bytes. It reports whether it did.
+// DropIfBytes drops the request if it carries bytes, and reports whether it did.
 func (m QueuedRequest) DropIfBytes() bool {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
@@ -67,75 +67,71 @@ func (m QueuedRequest) DropIfBytes() bool {
 	return true
 }
 
-// IsStale says that the connection has begun to close since the mail was posted. Such
-// mail may be given to Mailed whoever owns the connection: that only takes its
-// reservation back.
+// IsStale reports whether the connection has begun to close since the request was posted. A stale
+// request may be passed to OnRequest on any goroutine, which then only releases its reservation.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message to many connections, or something to do on them, kept once for
-// all of them. It is not changed any more.
+// Shared is a message or function for many connections, stored once. It must not be changed.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do when the connection has begun to close. It
-	// is called on any goroutine, and does not block.
+	// OnLost, if set, is called instead of Do when the connection has begun to close. It is called
+	// on any goroutine and must not block.
 	OnLost func()
 	latest *LatestSubscription // of RequestLatest
-	// counters, if set, counts the memory of Bytes as Buffered, once, while there are
-	// holders: mail, or a broadcast under way.
+	// counters, if set, counts the memory of Bytes as Buffered while there are holders: requests,
+	// or a broadcast under way.
 	counters *Counters
 	holders  atomic.Int32
 }
 
-// addHolder counts one more holder.
 func (s *Shared) addHolder() {
 	if s.counters != nil && s.holders.Add(1) == 1 {
 		s.counters.Add(Buffered, int64(cap(s.Bytes)))
 	}
 }
 
-// removeHolder counts one holder less.
 func (s *Shared) removeHolder() {
 	if s.counters != nil && s.holders.Add(-1) == 0 {
 		s.counters.Add(Buffered, -int64(cap(s.Bytes)))
 	}
 }
 
-// Request is what is asked of a connection from outside: to send Bytes and the Pieces
-// behind them, which are copied, or Shared, which is not, or something that needs neither.
+// Request is a request to a connection from another goroutine. Bytes and Pieces are copied, Shared
+// is not.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// postedLimit, if above 0, bounds what is posted for the connection instead of MaxUnsent. Its
-	// sender can wait, so a mailbox takes no more than a part of MaxBytes from such.
+	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes. The sender can
+	// wait, so that mailboxes accept only a part of MaxBytes of such requests.
 	postedLimit int
-	// spaceWait, if set, is filled in when the connection's owner has no room.
+	// spaceWait, if set, is filled in when the mailbox is full.
 	spaceWait *SpaceWait
-	// alwaysFits is for what is posted seldom enough to have room always.
+	// alwaysFits exempts rare requests from the mailbox's limit.
 	alwaysFits bool
-	// removed, if set, says whom it is not for any more.
+	// removed, if set, has the connections that must not get it any more.
 	removed *removedConns
 }
 
-// CanWait reports whether the sender can wait for room.
+// CanWait reports whether the sender can wait for space.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// SetSpaceWait has the sender of r, if it waits, wait until freed is closed.
+// SetSpaceWait makes a sender that can wait do so until freed is closed.
 func (r *Request) SetSpaceWait(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
 	}
 }
 
-// SpaceWait is what a sender waits for whose connection's owner has no room.
+// SpaceWait is what a sender waits for when the mailbox is full.
 type SpaceWait struct {
 	freed  <-chan struct{} // closed when there may be room
 	onDone func()          // for done
 }
 
-// release says that the sender has tried again, or won't.
+// release reports that the sender has tried again, or will not.
 func (r SpaceWait) release() {
 	if r.onDone != nil {
 		r.onDone()
@@ -149,7 +145,6 @@ func (r Request) dataSize() int {
 	return r.copiedBytes()
 }
 
-// copiedBytes is how many bytes are copied.
 func (r Request) copiedBytes() int {
 	n := len(r.Bytes)
 	for _, p := range r.Pieces {
@@ -158,25 +153,25 @@ func (r Request) copiedBytes() int {
 	return n
 }
 
-// emptyRequestSize is what mail without bytes counts for in a mark.
+// emptyRequestSize is the size of a request without bytes in refState.
 const emptyRequestSize = 1
 
-// maxKeptData is the most room that an emptied mailbox keeps, and waitersShare the part of
-// MaxBytes that is for those who can wait for room: the rest is for those who can't.
+// maxKeptData is the memory for data that an empty mailbox keeps. Senders that can wait may use
+// 1/waitersShare of MaxBytes, so that others find space.
 const (
 	maxKeptData  = 64 << 10
 	waitersShare = 4
 )
 
-// The bounds of all mailboxes of an engine together: a part of MaxBuffered, but for
-// minMailboxBytes and minMailboxRequests each.
+// All mailboxes of an engine together are limited to a part of MaxBuffered, but each has at least
+// minMailboxBytes and minMailboxRequests.
 const (
 	mailboxShare       = 16
 	minMailboxBytes    = 64 << 10
 	minMailboxRequests = 1 << 10
 )
 
-// MailboxBounds gives the bounds of the mailbox of each of so many loops.
+// MailboxBounds returns the limits of one mailbox if there are as many as loops.
 func (l *Limits) MailboxBounds(loops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
@@ -185,24 +180,22 @@ func (l *Limits) MailboxBounds(loops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// Mailbox is how work reaches an owner from outside: many goroutines Put, the
-// owner Takes. The lock covers the check for room, the reservation on the
-// connection's mark and the append together, so that a reservation always has
-// its mail in the box.
+// Mailbox is the queue of requests to the connections of one owner. Any goroutine may Put; the
+// owner calls TakeAll. One lock covers the check for space, the reservation in the connection's
+// refState and the append, so that each reservation has its request.
 //
-// The memory of mail is counted from Put on; what Take takes stays counted until the
-// owner has given it out, see Done. An empty box is not counted, and keeps little.
+// The memory of requests is counted from Put until the owner has delivered them and calls Recycle.
+// An empty mailbox counts as nothing and keeps little memory.
 type Mailbox struct {
-	// MaxRequests is the most messages that wait. Requests without bytes, such as
-	// to close, which frees what others wait for, have room for as many
-	// again.
+	// MaxRequests limits the queued messages. Requests without bytes may take as much space again,
+	// because closing, for example, frees space.
 	MaxRequests int
-	// MaxBytes is the most bytes that wait, shared ones in each box once for all mail that
-	// follows on another, but for one message: a larger one is taken into an empty box.
+	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty
+	// mailbox accepts one larger message.
 	MaxBytes int
-	// Counters, if set, counts the memory of mail as Buffered.
+	// Counters, if set, counts the memory of requests as Buffered.
 	Counters *Counters
-	// Small is for boxes of which there are many: they keep next to nothing.
+	// Small is set where there are many mailboxes: they keep almost no memory.
 	Small bool
 
 	mu          sync.Mutex
@@ -211,34 +204,34 @@ type Mailbox struct {
 	numRequests int // how much mail, for each connection
 	bytes       int // of all mail, shared ones too
 	closed      bool
-	// lastShared is what the last mail shares, counted the memory that is counted of mail that
-	// waits, and taken that of mail that was taken.
+	// lastShared is what the last request shares. queuedMemory and takenMemory are what is counted
+	// for queued and for taken requests.
 	lastShared                *Shared
 	queuedMemory, takenMemory int
-	// A run is mail for many that has nothing else in between; batchSet is the set that the last
-	// one is of, nil if that was ended.
+	// Requests for chunks of one set form a run while no others come in between; batchSet is the
+	// set of the current run, nil if it has ended.
 	batchRun uint64
 	batchSet *connSet
-	// The room of the last batch, while nobody uses it.
+	// Memory of the last TakeAll, for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
 	nonEmpty         atomic.Bool // mail waits; read without the lock
 	missedBroadcasts atomic.Int64
-	// waiting wait until the box is emptied, the first to wait first. coming is the bytes of
-	// those that were woken and have not tried again.
+	// Senders wait, in order, until the mailbox is emptied. wokenBytes is the size of what woken
+	// senders are about to post.
 	waiting    []*waitingSender
 	wokenBytes int
 }
 
-// waitingSender is a sender that waits for a box.
+// waitingSender is a sender that waits for space.
 type waitingSender struct {
 	freed chan struct{}
 	size  int
 	woken bool
 }
 
-// Put leaves mail for a connection of generation gen. The caller wakes the owner.
-// The errors are ErrClosed and ErrFull; then nothing was left.
+// Put queues a request for a connection of generation gen. The caller must wake the owner. It fails
+// with ErrClosed or ErrFull; then nothing was queued.
 func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -288,7 +281,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	return nil
 }
 
-// ensureSpace prepares for one more piece of mail, with n bytes.
+// ensureSpace prepares for one more request with dataSize bytes.
 func (b *Mailbox) ensureSpace(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
@@ -298,7 +291,7 @@ func (b *Mailbox) ensureSpace(dataSize int) {
 	}
 }
 
-// addedBytes gives how many bytes a message of some adds, which shares s or nothing.
+// addedBytes returns how much a message counts for MaxBytes.
 func (b *Mailbox) addedBytes(s *Shared, size int) int {
 	if s != nil && s == b.lastShared {
 		return 0
@@ -306,7 +299,7 @@ func (b *Mailbox) addedBytes(s *Shared, size int) int {
 	return size
 }
 
-// setQueuedMemory counts the memory of so many pieces of mail, and bytes.
+// setQueuedMemory updates the counted memory to these capacities.
 func (b *Mailbox) setQueuedMemory(requestCap, dataCap int) {
 	n := requestCap*QueuedRequestSize + dataCap
 	if b.Counters != nil {
@@ -315,21 +308,21 @@ func (b *Mailbox) setQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory gives how much is counted of mail that waits, or was taken and is not done.
+// CountedMemory returns the counted memory of queued requests and of those taken and not recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared leaves something shared, of a kind, for whoever the entry serves. Anyone may
-// call it, as long as that is this connection and no other. The caller wakes the owner.
+// PutShared queues a shared request for the current generation of c, which must not change
+// meanwhile. The caller must wake the owner.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a message to all that had no room in the box of one connection, and
-// Missed gives those that were counted since it was last called.
+// CountMissedBroadcast counts a broadcast that had no space in the mailbox of a single connection.
+// TakeMissedBroadcasts returns the count and resets it.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcasts() int64 {
@@ -339,12 +332,12 @@ func (b *Mailbox) TakeMissedBroadcasts() int64 {
 	return b.missedBroadcasts.Swap(0)
 }
 
-// HasRequests reports whether there is mail, without a lock.
+// HasRequests reports whether requests are queued. It takes no lock.
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue makes room for one more piece of mail with n bytes: twice as much as there is, if that
-// does, but no more bytes than an emptied box keeps if that is enough. It counts the room
-// first: to allocate may take long.
+// growQueue makes space for one more request with dataSize bytes. It doubles the capacity, data at
+// most to maxKeptData if that suffices. It counts the memory first, because allocating may take
+// long.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -369,14 +362,13 @@ func (b *Mailbox) growQueue(dataSize int) {
 	}
 }
 
-// minQueueCap is how much mail the first room of a box is for.
+// minQueueCap is the initial capacity in requests.
 const minQueueCap = 4
 
-// dataBuffers are what boxes share, by size class, until the next collection of garbage: small
-// boxes all of it, others what is larger than they keep, up to 8 MiB.
+// dataBuffers are shared by the mailboxes, by size class, up to 8 MiB. Small mailboxes return all
+// their data buffers, others those larger than maxKeptData.
 var dataBuffers [2 * sizeClasses]sync.Pool
 
-// getDataBuffer gives an empty room of n bytes.
 func getDataBuffer(size int) []byte {
 	if class := sizeClass(size); class < len(dataBuffers) && size == minBufferSize<<class {
 		if room, ok := dataBuffers[class].Get().(*[]byte); ok {
@@ -386,7 +378,7 @@ func getDataBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// putDataBuffer takes a room back, unless it has another size.
+// putDataBuffer returns a buffer to the pool if its size is that of a class.
 func putDataBuffer(buffer []byte) {
 	n := cap(buffer)
 	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
@@ -395,15 +387,16 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of size bytes. The Room it returns is free once they fit and no earlier sender waits.
+// addWaitingSender queues a sender of size bytes. It is woken once they fit and no earlier sender
+// waits.
 func (b *Mailbox) addWaitingSender(size int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(size, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
 
-// removeWaitingSender notes that a sender does not wait any more. Where the last one that was woken has left
-// nothing, nobody empties the box, so that others are woken here.
+// removeWaitingSender removes a sender that does not wait any more. If it was the last one woken
+// and the mailbox is empty, it wakes others, because nobody will empty the mailbox.
 func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -416,7 +409,7 @@ func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	}
 }
 
-// wakeWaitingSenders wakes as many as an empty box has room for, and at least one.
+// wakeWaitingSenders wakes as many senders as fit into an empty mailbox, at least one.
 func (b *Mailbox) wakeWaitingSenders() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
@@ -433,7 +426,7 @@ func (b *Mailbox) wakeWaitingSenders() {
 	}
 }
 
-// TakeAll empties the box. The caller gives the room back with Done.
+// TakeAll empties the mailbox. The caller must call Recycle with the results.
 func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -447,11 +440,11 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	return requests, data
 }
 
-// maxKeptSmall is the most mail that an emptied small box keeps the room of.
+// maxKeptSmall is the number of requests whose memory a small mailbox keeps.
 const maxKeptSmall = 8
 
-// Recycle gives the room of what was taken back to the box, unless it is much. It gives how
-// much of it is counted as Buffered: that is the caller's to take back.
+// Recycle returns the memory of taken requests for reuse, up to a limit. It returns how much the
+// caller must subtract from Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()
@@ -472,8 +465,7 @@ func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory
 	return releasedMemory
 }
 
-// Close makes every later Put fail with ErrClosed. Mail that waits can still
-// be taken.
+// Close makes later Puts fail with ErrClosed. Queued requests can still be taken.
 func (b *Mailbox) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// This file is how a connection gets a layer after its handler has heard of it, as by
-// STARTTLS. It is asked for in a call of the handler and begins when that has returned: no
-// input in clear may be left then, because the handler would take it for input that came by
-// the layer. From then on the connection greets again, but Closed is called for its end.
-// Mail that comes meanwhile is kept: it goes by the layer.
+// This file inserts a layer after Opened, for example for STARTTLS. It is requested in a handler
+// call and starts when that has returned. No plaintext input may be left then, because the handler
+// would mistake it for input from the layer. From then on the connection is handshaking again,
+// except that Closed is called for its end. Requests are deferred until the handshake is done, so
+// that their data passes the layer.
 
-// ErrClearInput says that there was such input.
+// ErrClearInput means that plaintext input was left when the layer was to start.
 var ErrClearInput = errors.New("myriad: input in clear behind the one that starts TLS")
 
-// pendingLayer is what such a connection has until the layer has greeted.
+// pendingLayer is the state of InsertLayer until the handshake is done.
 type pendingLayer struct {
 	newLayer       func(*Conn) Layer // nil when it has begun
 	deferred       []deferredRequest
@@ -28,13 +28,13 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler that is called when the layer of an Upgrade has greeted: on the
-// owner, never by a worker.
+// Securer is a Handler that is called when the handshake after InsertLayer is done, on the owner
+// and never by a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
 
-// InsertLayer gives the connection a layer when the call at hand has returned.
+// InsertLayer inserts a layer when the current handler call has returned.
 func (c *Conn) InsertLayer(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
@@ -49,7 +49,7 @@ func (c *Conn) InsertLayer(newLayer func(*Conn) Layer) error {
 
 func (c *Conn) hasPendingLayer() bool { return c.extra != nil && c.extra.pendingLayer != nil }
 
-// startPendingLayer puts the layer in, after an event.
+// startPendingLayer starts the handshake, after an event.
 func (c *Conn) startPendingLayer() {
 	x := c.extra
 	newLayer := x.pendingLayer.newLayer
@@ -76,7 +76,7 @@ func (c *Conn) startPendingLayer() {
 	c.resumeLayer()
 }
 
-// finishPendingLayer goes on when the layer has greeted.
+// finishPendingLayer handles the deferred requests after the handshake.
 func (c *Conn) finishPendingLayer() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
@@ -99,7 +99,7 @@ func (c *Conn) finishPendingLayer() {
 	handleDeferred()
 }
 
-// dropPendingLayer lets go of what is kept for a layer that does not come any more.
+// dropPendingLayer drops the deferred requests of a closing connection.
 func (c *Conn) dropPendingLayer() {
 	kept := c.extra.pendingLayer.deferred
 	c.runtime.Counters.Add(Buffered, -int64(c.extra.pendingLayer.deferredMemory))
@@ -113,7 +113,7 @@ func (c *Conn) dropPendingLayer() {
 	}
 }
 
-// maxKeptData keeps mail that is to go by the layer, and says whether it has.
+// deferRequest defers a request whose data must pass the pending layer, and reports whether it did.
 func (c *Conn) deferRequest(req QueuedRequest, data []byte) bool {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false

@@ -6,30 +6,29 @@ import (
 	"sync/atomic"
 )
 
-// This file is how two connections are joined.
+// This file relays between two connections.
 //
-// Connections of one loop, which have a Loop, know each other by slot, which takes the
-// place of seen: a relay needs no memory beside them. What one receives is written to
-// the other at once. When that has more than HighWater unsent, the first is not read from
-// until it has come down to LowWater. The two begin to close in one step,
-// so that neither slot outlives the relay.
+// Connections of the same loop store their partner's slot in refusedBytes, so that a relay needs no
+// extra memory. What one receives is written to the other immediately. If that has more than
+// HighWater unsent, the first is not read until LowWater is reached. The two begin to close in one
+// step, so that neither slot outlives the relay.
 //
-// Connections of two owners know each other by Ref, and all goes by mail. A connection
-// that is ahead of its partner by more than HighWater asks for a grant and is not read
-// from until that has come: the partner gives it when its output has come down to LowWater. Mail
-// keeps the order, so that the end of a direction comes behind its bytes.
+// Connections of different owners refer to each other by Ref and post requests. A connection that
+// is more than HighWater ahead asks its partner for a grant and is not read until the grant
+// arrives, when the partner's output has fallen to LowWater. Requests are ordered, so that EOF
+// arrives after the data.
 //
-// Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
-// directly while nothing else waits to be sent there: see bypass. What the kernel does not
-// take goes by mail, and then the connection is not read from until all of that is sent.
+// If sockets may be used on any goroutine (Runtime.SendToPartner), a connection sends to its
+// partner's socket directly while the partner has no unsent output; see fastPath. What the kernel
+// does not take is posted, and the connection is not read until all of that is sent.
 //
-// One that asks for a relay knows its partner and is not read from until the two are
-// joined: mail calls acceptRelay of the other one, on its owner. If that belongs to a second owner it is
-// joined then, and mail has the first one joined before any byte comes. What relays post
-// beside bytes is a few pieces of mail for each connection at a time, which have room in
-// every mailbox (Request.alwaysFits): a connection always learns of its partner's end.
+// A connection that asks for a relay is not read until the two are joined. A request runs
+// acceptRelay on the other one's owner. If the owners differ, the other one is joined then, and a
+// request joins the first before any data arrives. Apart from data, a relay posts only a few
+// requests per connection at a time. They fit into any mailbox (Request.alwaysFits), so that a
+// connection always learns of its partner's end.
 
-// Relay joins two connections. It is for the owner of one of them.
+// Relay joins the connection with another. Only the owner may call it.
 func (c *Conn) Relay(to Ref) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open) || to.IsClosed():
@@ -46,16 +45,16 @@ func (c *Conn) Relay(to Ref) error {
 	return err
 }
 
-// IsRelayed says whether the connection is joined with another one.
+// IsRelayed reports whether the connection is in a relay.
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken says whether the input is for somebody else than the handler already: it is in
-// a relay, or has asked for one, for a layer, or to be given up.
+// isInputTaken reports whether the input does not belong to the handler: the connection is in a
+// relay, or a relay, layer or Detach was requested.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
 
-// canJoin says whether the connection can be joined with another one.
+// canJoin reports whether the connection can be joined with partner.
 func (c *Conn) canJoin(partner Ref) bool {
 	switch {
 	case c.is(relayed | closingWrite):
@@ -66,13 +65,13 @@ func (c *Conn) canJoin(partner Ref) bool {
 	return true
 }
 
-// newRelayRequest is what the connection has done on the one that it wants to be joined with.
+// newRelayRequest returns the request to the future partner of r.
 func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection with one that has asked for that. Where workers call handlers,
-// that one may be with one of them: then it asks again when it is back.
+// acceptRelay joins the connection with one that has asked for it. If that one is with a worker, it
+// asks again when it returns.
 func (c *Conn) acceptRelay(from Ref) {
 	o, here := from.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -104,7 +103,7 @@ func (c *Conn) acceptRelay(from Ref) {
 	}
 }
 
-// isJoinedTo says whether the connection is in a relay with another one.
+// isJoinedTo reports whether the connection is in a relay with partner.
 func (c *Conn) isJoinedTo(partner Ref) bool {
 	if !c.is(relayed) {
 		return false
@@ -115,7 +114,7 @@ func (c *Conn) isJoinedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-// joinRemote joins the connection to one of another owner, which is joined already.
+// joinRemote joins the connection with one of another owner that is already joined.
 func (c *Conn) joinRemote(partner Ref, in, out *fastPath) {
 	switch {
 	case c.isJoinedTo(partner): // both have asked
@@ -126,8 +125,8 @@ func (c *Conn) joinRemote(partner Ref, in, out *fastPath) {
 	}
 }
 
-// enterRelay begins a relay, on either side; r is nil where the partner has the same owner.
-// What was kept is forwarded by Deliver.
+// enterRelay joins one side; remote is nil if the partner has the same owner. FeedHandler forwards
+// the buffered input.
 func (c *Conn) enterRelay(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -146,10 +145,10 @@ func (c *Conn) enterRelay(remote *remotePartner) {
 	}
 }
 
-// postDo posts something to do on a partner.
+// postDo posts a function to run on a partner.
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// postDoOrElse is tell with what is done instead if the partner is closing.
+// postDoOrElse is postDo, but calls onLost if the partner is closing.
 func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
 	if err != nil && onLost != nil {
@@ -157,28 +156,27 @@ func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
 	}
 }
 
-// postCloseWith has a partner closed.
 func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
 
-// remotePartner is what a connection has to know of its partner with another owner.
+// remotePartner is a connection's state for a partner with another owner.
 type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes that were mailed since the last grant
 	partnerPaused  bool // the partner waits for a grant
-	// incoming is how the partner gets past this connection's owner, out how this one gets
-	// past the partner's; nil where descriptors are for their owners only.
+	// incoming is used by the partner, outgoing by this connection; nil where only owners may use
+	// descriptors.
 	incoming, outgoing *fastPath
 }
 
-// fastPath has a connection's socket sent to by the partner, so that nothing is copied, and
-// nobody woken. The lock is held for as long as that takes, which never waits.
+// fastPath lets the partner send on a connection's socket, without a copy or a wake-up. The lock is
+// held during the send, which does not block.
 type fastPath struct {
 	mu       sync.Mutex
 	open     bool          // the connection owes nothing, and has no layer
 	lastUsed atomic.Uint32 // when it was last used, as a moment
 }
 
-// remotePartner is nil for a connection whose partner has the same owner, or that has none.
+// remotePartner returns nil without a partner of another owner.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
@@ -194,7 +192,7 @@ func (c *Conn) openFastPath() {
 	}
 }
 
-// closeFastPath is for a connection that is about to owe something.
+// closeFastPath is called before the connection gets output.
 func (c *Conn) closeFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -203,7 +201,7 @@ func (c *Conn) closeFastPath() {
 	}
 }
 
-// updateHeardFromFastPath counts what came by a bypass as heard.
+// updateHeardFromFastPath makes sends of the partner count as activity.
 func (c *Conn) updateHeardFromFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		if used := coarseTime(r.incoming.lastUsed.Load()); used != 0 && int32(used-c.lastHeard) > 0 {
@@ -212,14 +210,14 @@ func (c *Conn) updateHeardFromFastPath() {
 	}
 }
 
-// HasFastPath says whether Bypass may call send at times.
+// HasFastPath reports whether SendFastPath may succeed at times.
 func (c *Conn) HasFastPath() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// SendFastPath calls send to have the partner's socket sent to, if it may be now, and says
-// whether it was called. send does not wait.
+// SendFastPath calls send, which must not block, with the partner if its socket may be used now. It
+// reports whether it did.
 func (c *Conn) SendFastPath(send func(o *Conn)) bool {
 	if !c.HasFastPath() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -235,7 +233,7 @@ func (c *Conn) SendFastPath(send func(o *Conn)) bool {
 	return true
 }
 
-// onRemoteOutputSent is for a connection that has sent something.
+// onRemoteOutputSent is called after a connection has sent output.
 func (c *Conn) onRemoteOutputSent() {
 	c.openFastPath()
 	if c.extra.remotePartner.partnerPaused {
@@ -243,7 +241,7 @@ func (c *Conn) onRemoteOutputSent() {
 	}
 }
 
-// forwardBuffered forwards what was kept, and then the end.
+// forwardBuffered forwards the buffered input, and then EOF.
 func (c *Conn) forwardBuffered() {
 	if in := c.in; in != nil {
 		c.in = nil
@@ -255,9 +253,8 @@ func (c *Conn) forwardBuffered() {
 	}
 }
 
-// localPartner is the other connection of one loop, nil if it has another owner. It is not
-// asked for any more once the two have begun to close: then a worker may have it, or its
-// slot be another one's.
+// localPartner returns the partner on the same loop, nil if it has another owner. It must not be
+// called once the two have begun to close, because the slot may be reused.
 func (c *Conn) localPartner() *Conn {
 	if c.remotePartner() != nil {
 		return nil
@@ -265,7 +262,7 @@ func (c *Conn) localPartner() *Conn {
 	return c.runtime.Loop.Conn(c.refusedBytes)
 }
 
-// forwardToPartner gives the other connection what this one has received.
+// forwardToPartner sends received bytes to the partner.
 func (c *Conn) forwardToPartner(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
@@ -316,7 +313,7 @@ func (c *Conn) forwardToRemote(p []byte) {
 	}
 }
 
-// writeRelayed writes what the other connection has received.
+// writeRelayed writes bytes that the partner has received.
 func (c *Conn) writeRelayed(p []byte) {
 	if c.is(closing | failed | closingWrite) {
 		return
@@ -338,8 +335,8 @@ func (c *Conn) writeRelayed(p []byte) {
 	}
 }
 
-// SpliceTarget is the connection to which what this one receives may be moved without being
-// looked at: nothing waits before it, and neither has a layer. It is nil if there is none.
+// SpliceTarget returns the partner if received bytes may be spliced to it: nothing is buffered, and
+// neither has a layer. Otherwise it returns nil.
 func (c *Conn) SpliceTarget() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
@@ -351,7 +348,7 @@ func (c *Conn) SpliceTarget() *Conn {
 	return o
 }
 
-// CountSpliced counts n bytes that were moved so, or in a Bypass.
+// CountSpliced counts n bytes that were spliced or sent by SendFastPath.
 func (c *Conn) CountSpliced(n int) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
@@ -368,7 +365,7 @@ func (c *Conn) CountSpliced(n int) {
 	}
 }
 
-// resumeLocalPartner has the other connection read again, when this one is below LowWater.
+// resumeLocalPartner resumes reading from the partner at LowWater.
 func (c *Conn) resumeLocalPartner() {
 	if c.is(closing | failed) {
 		return
@@ -379,7 +376,7 @@ func (c *Conn) resumeLocalPartner() {
 	}
 }
 
-// resumeRemotePartner has the partner go on that has asked, once this one owes little.
+// resumeRemotePartner grants the partner's request to continue, once little output is left.
 func (c *Conn) resumeRemotePartner() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -397,7 +394,7 @@ func (c *Conn) resumeRemotePartner() {
 	})
 }
 
-// relayEOF passes on that the peer has ended, behind all it has sent.
+// relayEOF passes the peer's EOF to the partner, after all data.
 func (c *Conn) relayEOF() {
 	if c.in != nil || c.is(eofDelivered) {
 		return
@@ -412,7 +409,7 @@ func (c *Conn) relayEOF() {
 	c.extra.remotePartner.ref.postDo((*Conn).CloseWrite)
 }
 
-// closePartner passes on that the connection closes.
+// closePartner closes the partner for the same reason.
 func (c *Conn) closePartner(why error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {

@@ -6,23 +6,21 @@ import (
 	"time"
 )
 
-// This file is how goroutines wait until a connection has room for what they send.
+// This file lets goroutines wait until a connection has space for what they send.
 //
-// The bytes that are posted and not sent are in the connection's mark, and so is a bit
-// that says that somebody waits. It is set in one step with a look at how many bytes there
-// are; whoever releases some sees it in the result and wakes all who wait once no more than
-// LowWater are left, and so does the owner when the connection begins to close. So none waits for
-// what has happened already, and nobody pays for those who do not wait.
+// refState counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
+// step with a check of the count. Whoever releases bytes sees the bit in the result and wakes all
+// senders once at most LowWater is left; the owner does so when the connection begins to close. So
+// no wake-up is lost, and there is no cost without waiting senders.
 //
-// What they wait on is a channel of the connection, in a map of its host. A sender takes
-// the channel first, under the lock, and sets the bit then; who wakes has the lock while he
-// takes the bit back and closes the channel. At worst one is woken for nothing, and looks
-// again.
+// Senders wait on a channel, from a map by connection. A sender takes the channel under the lock
+// before it sets the bit. To wake senders, the bit is cleared and the channel closed under the
+// lock. At worst a sender wakes for nothing and checks again.
 
-// MaxSenders is how many may wait for one connection.
+// MaxSenders is the maximum number of goroutines that wait for one connection.
 const MaxSenders = 256
 
-// sendWaiters are those who wait, by connection.
+// sendWaiters are the waiting senders by connection.
 type sendWaiters struct {
 	mu     sync.Mutex
 	byConn map[*Conn]*waiters
@@ -33,7 +31,7 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is room
 }
 
-// add counts one more, unless there are too many.
+// add counts a sender. It reports false if there are too many.
 func (s *sendWaiters) add(c *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,14 +58,14 @@ func (s *sendWaiters) remove(c *Conn) {
 	}
 }
 
-// spaceChan is what one waits on who has entered.
+// spaceChan returns the channel to wait on, after add.
 func (s *sendWaiters) spaceChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byConn[c].spaceFreed
 }
 
-// wakeAll wakes all who wait for a connection.
+// wakeAll wakes all senders that wait for a connection.
 func (s *sendWaiters) wakeAll(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,14 +76,14 @@ func (s *sendWaiters) wakeAll(c *Conn) {
 	}
 }
 
-// newWaitingRequest is a request to send p unless too much is posted: more than HighWater with p, or
-// more than LowWater before it if it is long.
+// newWaitingRequest returns a request to send p. It fits while at most HighWater is posted with p,
+// or at most LowWater before it if p is long.
 func (r Ref) newWaitingRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
-// TrySend is SendWait that fails with ErrFull where it would wait.
+// TrySend is SendWait that fails with ErrFull instead of waiting.
 func (r Ref) TrySend(p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
@@ -93,9 +91,9 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.newWaitingRequest(p))
 }
 
-// SendWait is Send that waits until there is room, or ctx ends, with its cause. It fails
-// with ErrOnLoop on a loop, with ErrFull when MaxSenders wait already, and with
-// ErrWriteTimeout when the connection's owner has had no room for mail for so long.
+// SendWait is Send that waits for space. It fails with ctx's cause, with ErrOnLoop on a loop, with
+// ErrFull if MaxSenders are waiting, and with ErrWriteTimeout if the owner's mailbox has been full
+// for Limits.WriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -146,7 +144,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// awaitMailboxSpace waits until the connection's owner has room, until a time if there is a
+// awaitMailboxSpace waits for space in the owner's mailbox, until deadline if there is a
 // WriteTimeout.
 func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline time.Duration) error {
 	var late <-chan time.Time
@@ -165,7 +163,7 @@ func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline tim
 	}
 }
 
-// releasePosted takes a reservation of mail back that has been sent or dropped.
+// releasePosted releases posted bytes that were sent or dropped.
 func (c *Conn) releasePosted(n int) {
 	if left, wanted := c.refState.releasePosted(n); wanted && left <= c.runtime.Limits.LowWater {
 		c.runtime.sendWaiters.wakeAll(c)

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// This file is what the passing of time does to connections. No connection has a
-// timer: its owner looks at all of them, a slice at a time, with Expire.
+// This file enforces timeouts. Connections have no timers: the owner calls CheckTimeouts for all of
+// them, a slice at a time.
 
-// coarseTime is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
-// It wraps after 834 days; a difference of two is right as long as they are not
-// half of that apart.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days; differences are
+// right up to half of that.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed is how long ago m was, up to 34 ms less where Host.moment made it, and
-// never more: nobody's time is over too early.
+// elapsed returns the time since m, or up to 34 ms less if m is from Runtime.coarseNow, but never
+// more, so that timeouts never fire early.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -24,9 +23,9 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// ExpiresAt is when a connection expires that is closing, whose peer has ended, that greets,
-// is being dialled, or has a timer or a deadline; ok is false while it has no such
-// bound. Connections that have one are looked at more often than the others.
+// ExpiresAt returns when the connection expires, if it is closing, in a handshake or being dialled,
+// its peer has ended, or it has a timer or deadline; otherwise ok is false. Such connections are
+// checked more often.
 func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -38,7 +37,7 @@ func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// earlierTime is the earlier of two times, of which 0 is never.
+// earlierTime returns the earlier of two times; 0 means never.
 func earlierTime(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -46,16 +45,15 @@ func earlierTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer has the handler's Timer called after a time; 0 is never. The next call takes
-// its place.
+// SetTimer calls the handler's Timer after d, instead of an earlier setting; 0 means never.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfter(d)
 	}
 }
 
-// SetDeadline has the connection closed after a time, with ErrDeadline; 0 is never. The
-// next call takes its place.
+// SetDeadline closes the connection with ErrDeadline after d, instead of an earlier setting; 0
+// means never.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfter(d)
@@ -69,11 +67,10 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout gives up a connection that is being dialled at a time.
+// SetDialTimeout sets when connecting fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// fireTimerOrDeadline does what the connection's own times ask for, and says whether that was
-// something.
+// fireTimerOrDeadline calls Timer or closes at the deadline, and reports whether either was due.
 func (c *Conn) fireTimerOrDeadline(now time.Duration) bool {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -91,8 +88,8 @@ func (c *Conn) fireTimerOrDeadline(now time.Duration) bool {
 	return true
 }
 
-// CheckTimeouts does what is due: it gives up a connection whose time has come, or sends
-// a heartbeat. It says whether it did anything.
+// CheckTimeouts closes the connection if a time limit has passed, calls its timer, or sends a
+// heartbeat. It reports whether it did anything.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	switch {
 	case !c.is(open) || c.is(failed) || c.isExporting():
@@ -125,8 +122,8 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeForTimeout closes a connection whose time is over. A peer that has left heartbeats
-// unanswered is not sent anything any more.
+// closeForTimeout closes a connection. If the peer has left heartbeats unanswered, the output is
+// discarded.
 func (c *Conn) closeForTimeout(why error) {
 	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
 		c.abortWith(why)
@@ -135,12 +132,11 @@ func (c *Conn) closeForTimeout(why error) {
 	}
 }
 
-// isEndOverdue says whether something has not come to its end in time.
+// isEndOverdue reports whether a close or handshake has exceeded its time limit.
 func (c *Conn) isEndOverdue(now time.Duration) bool {
 	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
 }
 
-// abortOverdue gives up a connection that has not come to its end in time.
 func (c *Conn) abortOverdue() {
 	switch {
 	case c.is(handshaking) && !c.is(closing):
@@ -154,8 +150,8 @@ func (c *Conn) abortOverdue() {
 	}
 }
 
-// timeLimit is when a limit of time is over, and the reason to close the connection
-// then; without one a heartbeat is due. The zero value is none.
+// timeLimit is when a time limit ends and the close reason; without a reason a heartbeat is due.
+// The zero value is no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -168,8 +164,8 @@ func newTimeLimit(since, limit time.Duration, why error) timeLimit {
 	return timeLimit{since + limit, why}
 }
 
-// fillTimeLimits are those that run for an open connection. Where several are over, the
-// first counts.
+// fillTimeLimits sets the time limits that currently apply to an open connection. If several have
+// passed, the first counts.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.updateHeardFromFastPath()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -199,7 +195,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededLimit is the reason of the limit that is over, nil if none is, and then whether a
+// exceededLimit returns the close reason of the limit that has passed, otherwise whether a
 // heartbeat is due.
 func (c *Conn) exceededLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
@@ -217,7 +213,7 @@ func (c *Conn) exceededLimit(now time.Duration) (why error, heartbeatDue bool) {
 	return nil, heartbeatDue
 }
 
-// messageStartedAt is when the message at hand has begun.
+// messageStartedAt returns when the current partial message began, 0 without one.
 func (c *Conn) messageStartedAt() time.Duration {
 	if c.in != nil {
 		return earlierTime(c.in.waitingSince, c.partialSince())
@@ -225,8 +221,7 @@ func (c *Conn) messageStartedAt() time.Duration {
 	return c.partialSince()
 }
 
-// ExtendAfterSuspend says that the process has stood still for so long. Then what bounds a
-// connection's beginning and end has stood still, too.
+// ExtendAfterSuspend extends all time limits after the process was suspended.
 func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	if c.extra != nil && c.extra.expiry > 0 {
 		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
@@ -234,9 +229,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts says that for so long nobody has read from the peer, because a handler was at work: its
-// limits of time are extended by that. Of a connection that is being dialled nothing
-// is expected yet.
+// ExtendTimeouts extends the peer's time limits by d, during which a handler ran and nobody read.
+// It does nothing while the connection is dialled.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -257,8 +251,8 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.queuedFiles().extendWaiting(d, c.runtime.Clock())
 }
 
-// NextTimeout is when Expire may have something to do, as far as is known now; ok is
-// false for never.
+// NextTimeout returns when CheckTimeouts may have something to do, as currently known; ok is false
+// for never.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	at, _ = c.ExpiresAt()
 	if !c.is(closing | handshaking | failed) {
@@ -271,29 +265,26 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	return at, at != 0
 }
 
-// Heartbeat is what keeps a silent connection alive, and finds out whether it is.
+// Heartbeat configures heartbeats.
 type Heartbeat struct {
-	// Every is after how long a silence one is sent, 0 for never.
+	// Every is the silence after which a heartbeat is sent; 0 means never.
 	Every time.Duration
-	// Send sends one. It is called on the connection's owner and does not
-	// block.
+	// Send sends a heartbeat. It is called on the connection's owner and must not block.
 	Send func(c *Conn)
-	// MaxMissed is after how many without a byte from the peer the connection
-	// is given up; at most 255.
+	// MaxMissed is the number of unanswered heartbeats after which the connection is closed; at
+	// most 255.
 	MaxMissed int
 }
 
-// DetectsDeadPeersWithin says whether the engine itself gives up an idle peer that has gone without
-// a word, within a time: by heartbeats, or by IdleTimeout.
+// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead
+// peer within limit.
 func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
 	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
 }
 
-// unansweredHeartbeats is how many heartbeats the peer has not answered.
 func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
 
-// sendHeartbeat sends a heartbeat.
 func (c *Conn) sendHeartbeat() {
 	c.state += oneUnanswered
 	c.runtime.Counters.Add(Heartbeats, 1)
@@ -301,15 +292,14 @@ func (c *Conn) sendHeartbeat() {
 	c.endEvent()
 }
 
-// ResetHeartbeat is called while a heartbeat is sent whose peer has nothing to say: its time
-// begins anew, as if it had answered.
+// ResetHeartbeat is called from Heartbeat.Send if no answer is expected: the silence starts anew.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod is how often each connection is to be looked at because of these
-// limits: eight times in the shortest. It is 0 if that is never.
+// SweepPeriod returns how often to check each connection's time limits: eight times within the
+// shortest. It is 0 without limits.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -324,19 +314,18 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// The times of sweeping: the least time between two slices, and in how long all
-// connections are looked at when some are about to end.
+// MinSliceInterval is the minimum time between two slices, and FastSweepPeriod the period in which
+// all connections are checked while some are about to expire.
 const (
 	MinSliceInterval = 50 * time.Millisecond
 	FastSweepPeriod  = 8 * MinSliceInterval
 )
 
-// maxSweepSlices is in how many slices all connections are looked at, at most.
+// maxSweepSlices is the maximum number of slices in a period.
 const maxSweepSlices = 64
 
-// SweepSlices says how often a slice of the connections is looked at when each is to be
-// once in a period, and how many of so many chunks of them that is. Where there
-// are few and there is time, there are few slices.
+// SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long
+// periods have few slices.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

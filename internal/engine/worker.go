@@ -5,44 +5,40 @@ import (
 	"time"
 )
 
-// This file is a worker's part of a connection: what makes it a job of a pool.
+// This file runs a connection as a job of a worker pool.
 //
-// # What may be shed
+// # Shedding
 //
-// A connection is handed over when something is due for its handler. Of that,
+// A connection is submitted when handler calls are due:
 //
-//	Opened, Ended, Closed     come once, and a handler relies on each of them
-//	Writable, Draining        come once for what they tell
-//	Received                  is input, which a protocol can answer with "busy"
+// 	Opened, Ended, Closed     come once each, and handlers rely on them
+// 	Writable, Draining        come once for each event
+// 	Received                  is input that a protocol can answer with "busy"
 //
-// so only input may be shed, and only if the handler has said what is to happen
-// instead (Host.Shed). Where anything else is due, alone or with input, the
-// connection waits until a worker has room: none of these calls is ever lost, and
-// none comes out of turn. The peer's end may be due behind input: then the input
-// is shed, and Ended waits with what that has left.
+// So only input may be shed, and only if the handler has a Shed method (Config.Shed). If anything
+// else is due, the connection waits for a worker: no call is lost or reordered. If EOF is due after
+// input, the input is shed and Ended waits.
 //
-// To shed is to call Shed instead of Received, with the same input in the same
-// pieces, and to keep what it does not use in the same way. So a framer cuts the
-// same messages whichever is called, each of them goes to one of the two, and
+// Shed gets the same input in the same pieces as Received would, and what it leaves unused is kept.
+// So a framer cuts the same messages whichever is called, each message goes to one of the two, and
 // the answers are in order.
 
-// DeferClosed is for a connection whose Closed a worker is to call: Run does that, and
-// Finish then does not. Its buffers are of no more use.
+// DeferClosed leaves the call of Closed to a worker's Run, instead of OnClosed. It frees the
+// buffers.
 func (c *Conn) DeferClosed() {
 	c.dropInput()
 	c.dropOutput()
 	c.extra.closedByWorker = true
 }
 
-// IsClosedDeferred says whether DeferClosed has been called.
+// IsClosedDeferred reports whether DeferClosed was called.
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes DeferClosed, for a connection that no worker will run: Finish calls
-// Closed.
+// UndeferClosed undoes DeferClosed if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
-// Run is a worker's part: the handler's calls that are due. The worker owns the
-// connection until Returned has been called.
+// Run makes the handler calls that are due, on a worker, which owns the connection until it returns
+// it to the loop.
 func (c *Conn) Run(context.Context) {
 	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
 	if times != nil {
@@ -56,7 +52,7 @@ func (c *Conn) Run(context.Context) {
 	}
 }
 
-// finishRun gives the connection back.
+// finishRun records the run and returns the connection to its loop.
 func (c *Conn) finishRun(started time.Duration, times *HandlerTimes, slot int32) {
 	took := c.runtime.Now() - started
 	if times != nil {
@@ -67,25 +63,24 @@ func (c *Conn) finishRun(started time.Duration, times *HandlerTimes, slot int32)
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
-// Dropped is called instead of Run, when a pool that has taken the connection will
-// not run it. It may be called on any goroutine, the owner's too, within
-// Pool.TrySubmit: it does no more than to give the connection back.
+// Dropped is called instead of Run if the pool will not run an accepted job. It may be called on
+// any goroutine, even within Pool.TrySubmit, so it only returns the connection.
 func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
 
-// CanShed says whether what is due may be shed.
+// CanShed reports whether everything that is due may be shed.
 func (c *Conn) CanShed() bool {
 	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
 }
 
-// ShedInput has the handler answer for the input at hand, which no worker will look at.
+// ShedInput lets the handler answer the buffered input without a worker.
 func (c *Conn) ShedInput(why error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedBuffered(why)
 	c.endEvent()
 }
 
-// ConnsExported says that the connection waits for a worker, and OnReturnedFromWorker that it is
-// its owner's again: in between nobody has read from the peer, or sent to it.
+// OnSubmittedToWorker reports that the connection waits for a worker, and OnReturnedFromWorker that
+// its owner has it again. Nothing is read or sent in between, so time limits are extended.
 func (c *Conn) OnSubmittedToWorker() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
