@@ -28,8 +28,8 @@ const (
 type Buffer struct {
 	bytes      []byte
 	start      int
-	inKernel   bool // the kernel reads it: what is there stays where it is
-	kernelFull bool // the kernel has not taken all of it, or what is before it
+	inKernel   bool // the kernel reads it: the bytes must not move
+	kernelFull bool // the kernel has not taken all of it, or of the output before
 
 	// In the first piece of output: the further pieces and their bytes.
 	rest      []*Buffer
@@ -38,9 +38,9 @@ type Buffer struct {
 	// waitingSince is when the contents began to wait: the oldest byte of input; for output the
 	// start of the current progress interval, of which progressGoal bytes are left.
 	waitingSince    time.Duration
-	withWorkerSince time.Duration // when its connection was handed to a worker; 0 if it is not
+	withWorkerSince time.Duration // when a worker got the connection; 0 if none has it
 	progressGoal    int
-	postedBytes     int // how many bytes of output came from outside; still in the mark
+	postedBytes     int // how many bytes of output were posted and still count as such
 }
 
 // Len returns the number of bytes in all pieces.
@@ -134,8 +134,8 @@ func newBuffer(n int) *Buffer {
 // CPU cache, and idle buffers collect at the bottom.
 type FreeList struct {
 	small, large bufferStack
-	freeBytes    int // bytes of their room
-	reduction    int // by how many bytes it holds less than maxFreeBytes
+	freeBytes    int // total capacity of the buffers
+	reduction    int // how much smaller than maxFreeBytes the limit is
 }
 
 // LimitTo reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
@@ -148,7 +148,7 @@ func (f *FreeList) LimitTo(limits *Limits, numLists int) {
 // bufferStack is a stack of free buffers.
 type bufferStack struct {
 	free []*Buffer
-	idle int // how many of them, from the first on, nobody has taken since the last Trim
+	idle int // number of buffers, from the bottom, not used since the last TrimIdle
 }
 
 func (f *FreeList) stackFor(size int) *bufferStack {
@@ -165,7 +165,7 @@ func (f *FreeList) Get(size int) *Buffer {
 		return newBuffer(size)
 	}
 	b := s.free[n]
-	s.free[n] = nil // it may grow, and then it does not come back
+	s.free[n] = nil // it may not come back
 	s.free = s.free[:n]
 	s.idle = min(s.idle, n)
 	f.freeBytes -= cap(b.bytes)
@@ -195,7 +195,7 @@ func (f *FreeList) TrimIdle() {
 			f.freeBytes -= cap(s.free[n].bytes)
 		}
 		if n > 0 {
-			s.free = slices.Clone(s.free[n:]) // the list itself may have been long, too
+			s.free = slices.Clone(s.free[n:]) // also frees a long backing array
 		}
 		s.idle = len(s.free)
 	}
@@ -219,7 +219,7 @@ func (s *SharedBuffers) Get(n int) *Buffer {
 }
 
 func (s *SharedBuffers) Put(b *Buffer) {
-	class := bits.Len(uint(cap(b.bytes)/minBufferSize)) - 1 // the last one that it has the size of
+	class := bits.Len(uint(cap(b.bytes)/minBufferSize)) - 1 // the largest class that its capacity covers
 	if class < 0 || cap(b.bytes) > maxPooledSize {
 		return
 	}

@@ -14,10 +14,10 @@ const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
 	RefusedDenied                 // kept out by address
-	RefusedProxy                  // a wrong PROXY header
-	RefusedHandshake              // a TLS handshake that failed
+	RefusedProxy                  // invalid PROXY header
+	RefusedHandshake              // failed TLS handshake
 	RefusedTimeout                // Limits.HandshakeTimeout
-	RefusedOther                  // ended before, by the peer or by our own end
+	RefusedOther                  // closed before, by the peer or by us
 
 	ClosedByPeer
 	ClosedByReset

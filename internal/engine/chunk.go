@@ -13,7 +13,7 @@ import (
 type ConnChunk struct {
 	connList
 	set     *connSet
-	version uint64 // of the set, when it was made
+	version uint64 // of the set, when the chunk was made
 	// Guarded by the lock of the owner's mailbox: the index of the last request for this chunk, and
 	// its run; see Mailbox.batchRun.
 	lastIndex int
@@ -28,8 +28,8 @@ type ChunkPoster interface {
 // PostTally counts what has become of a message.
 type PostTally struct {
 	sent, full int
-	closed     []Ref // those that have begun to close
-	slow       []Ref // those whose own output has no room, of all that are full
+	closed     []Ref // connections that have begun to close
+	slow       []Ref // of those counted as full, connections whose own output limit is exceeded
 }
 
 // SentCount returns to how many connections it was posted.
@@ -86,7 +86,7 @@ type batchRequest struct {
 	chunk    *ConnChunk
 	messages []batchMessage
 	size     int
-	joined   *Shared // of all parts, once it is given out
+	joined   *Shared // all messages in one, once the request is delivered
 	// holders counts the undelivered requests of its connections, and one until all have been
 	// created.
 	holders atomic.Int32
@@ -129,7 +129,7 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 		t.sent++
 	}
 	if t.sent > 0 {
-		b.numRequests++ // it is one, and there once
+		b.numRequests++ // counts as a single request
 		b.bytes += added
 		b.lastShared = s
 		s.addHolder()
@@ -185,7 +185,7 @@ func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (ne
 		m.batch.deliverTo(from+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
 	}
 	if end == len(refs) {
-		m.batch.chunk = nil // the mail behind it may take long
+		m.batch.chunk = nil // delivering the last requests may take long
 		m.batch.removeHolder()
 		return 0
 	}

@@ -59,7 +59,7 @@ func (c *Conn) noteReadBeforeClose() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
-	case c.is(inputHeld) && !c.is(draining): // a worker has to look at that first
+	case c.is(inputHeld) && !c.is(draining): // a worker must look at that first
 	default:
 		if why, _ := c.exceededLimit(c.runtime.Now()); why == nil {
 			c.state &^= readBeforeClose
@@ -82,7 +82,7 @@ func (c *Conn) OnReadEmpty() {
 // abortWith closes immediately and discards the output.
 func (c *Conn) abortWith(why error) {
 	if c.is(closing) && !c.is(failed) {
-		c.logLimitClose(why, 0) // that of the close itself
+		c.logLimitClose(why, 0) // the limit that ended the close
 	}
 	c.CloseWith(why)
 	c.extra.closeReason = why
@@ -132,7 +132,7 @@ func (c *Conn) enterClosing(why error) {
 		c.closePartner(why)
 	}
 	switch now := c.runtime.Now(); {
-	case c.is(peerEOF) && x.expiry > 0: // it has its time already
+	case c.is(peerEOF) && x.expiry > 0: // its time limit runs already
 	case c.is(shut):
 		x.expiry = now + c.runtime.Limits.Linger
 	default:
@@ -234,7 +234,7 @@ func (c *Conn) OnClosed() {
 	if c.hasPendingLayer() {
 		c.dropPendingLayer()
 	}
-	defer c.resetAfterClose() // whatever the handler does
+	defer c.resetAfterClose() // even if the handler panics
 	switch {
 	case c.is(handshaking):
 		c.runtime.Counters.Add(Handshaking, -1)
@@ -249,7 +249,7 @@ func (c *Conn) OnClosed() {
 
 func (c *Conn) resetAfterClose() {
 	n := c.runtime.Counters
-	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // it is counted in ConnsExported
+	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // that is counted in ConnsExported
 		n.countClosed(closeCauseOf(c.extra.closeReason))
 	}
 	if l := c.layer(); l != nil {
@@ -260,7 +260,7 @@ func (c *Conn) resetAfterClose() {
 		n.Add(Paused, -1)
 	}
 	c.SetHandlerMemory(0, false)
-	c.releaseListenerAndSource() // first: who sees the count finds the place free
+	c.releaseListenerAndSource() // before the counters: whoever sees those finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
 	if x := c.extra; x != nil {

@@ -12,14 +12,14 @@ import (
 type Action uint8
 
 const (
-	Wait           Action = iota // for the next event
-	Send                         // send Output, then report Sent
-	FeedHandler                  // call Conn.Deliver
-	Read                         // read once without waiting, then report Arrived, OnEOF, Failed or Empty
-	SendFile                     // send File, then report Sent; or call Conn.Load
-	DetachOrExport               // with nothing under way make it a net.Conn, then report Detached; or OnQuiesced
-	ShutWrite                    // shut the sending direction, then report OnWriteShut
-	Close                        // close the descriptor, then report Finish
+	Wait           Action = iota // wait for the next event
+	Send                         // send Output, then call OnSent
+	FeedHandler                  // call Conn.FeedHandler
+	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or OnReadEmpty
+	SendFile                     // send NextFilePart, then call OnSent; or call LoadFilePiece
+	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnQuiesced
+	ShutWrite                    // shut the sending direction, then call OnWriteShut
+	Close                        // close the descriptor, then call OnClosed
 )
 
 // Conn is one connection: a state machine that makes no system calls. Events enter through its
@@ -29,55 +29,55 @@ const (
 // Its size determines the memory of an idle connection; TestConnSize limits it.
 type Conn struct {
 	runtime      *Runtime
-	in           *Buffer    // input that the handler has not used; nil if none
-	out          *Buffer    // output that is not sent; nil if none
-	extra        *connExtra // nil if none of it is needed
+	in           *Buffer    // unused input; nil if none
+	out          *Buffer    // unsent output; nil if none
+	extra        *connExtra // nil if all of it is zero
 	userData     any
 	refState     refState
-	refusedBytes uint32     // bytes of unused input that the handler was offered and refused
+	refusedBytes uint32     // bytes of unused input that the handler has refused
 	lastHeard    coarseTime // when the peer last sent something
 
 	peerAddr    [16]byte
 	peerPort    uint16
-	driverFlags uint16 // the driver's: what it watches the descriptor for
+	driverFlags uint16 // for the driver
 	state       uint32
-	fd          int32 // the driver's, and the listener's number; see entrance.go
+	fd          int32 // the driver's descriptor and the listener's number; see listener.go
 	slot        uint32
 }
 
 // connExtra has the state of connections with layers, timers, relays, or a close under way.
 type connExtra struct {
-	closeReason error         // set with closing
-	expiry      time.Duration // when it expires; 0 for never
+	closeReason error         // set together with closing
+	expiry      time.Duration // 0 means never
 	// dialStarted is when connecting began, until Opened has been called.
 	dialStarted    time.Duration
 	layer          Layer          // nil if none
-	layerBytes     int            // what the layer holds, as it is counted
-	layerCloseSent bool           // the layer has said goodbye
+	layerBytes     int            // memory of the layer, as counted in Buffered
+	layerCloseSent bool           // the layer has sent its closing message
 	closedByWorker bool           // a worker calls Closed, or has called it
 	remotePartner  *remotePartner // of a relay between two owners
 	// drainReadsLeft is the number of reads that a drain still waits for.
 	drainReadsLeft int
 	// retainCount counts calls of Retain without a Release.
 	retainCount           int
-	independentDirections bool // see Duplex
+	independentDirections bool // see SetIndependentDirections
 	// onDetached is set while Detach is under way.
 	onDetached   *func(nc net.Conn, unread []byte)
-	pendingLayer *pendingLayer // nil if there is none under way
+	pendingLayer *pendingLayer // nil without an InsertLayer under way
 	// timer is when to call Timer, deadline when to close the connection; 0 means never.
 	timer, deadline time.Duration
-	fileQueue       *fileQueue // nil if none waits
-	directSent      int        // see Conn.direct
+	fileQueue       *fileQueue // nil if empty
+	directSent      int        // see Conn.directSent
 	// layerPartialSince is since when the layer has had part of a message; 0 if it has none.
 	layerPartialSince time.Duration
 	// handlerMemory is the memory that the handler reports, handlerPartialSince since when it has
 	// had part of a message; see SetHandlerMemory.
 	handlerMemory       int
 	handlerPartialSince time.Duration
-	latestQueue         []*LatestSubscription // values to take when nothing else is unsent
-	droppedMessages     int64                 // messages that its peer had no room for
+	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
+	droppedMessages     int64                 // messages lost because the peer is slow
 	droppedOutput       int                   // bytes of output that were dropped
-	exportStage         uint8                 // how far it is with being handed over; see migrate.go
+	exportStage         uint8                 // see export.go
 }
 
 func (x *connExtra) isZero() bool {
@@ -261,7 +261,7 @@ func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
 }
 
 func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
-	stale := req.IsStale() // and then nothing else of the connection may be looked at
+	stale := req.IsStale() // if so, nothing else of the connection may be accessed
 	if len(data) == 0 {
 		c.releasePosted(emptyRequestSize)
 	}
@@ -288,7 +288,7 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	case RequestBroadcast:
 		c.releasePosted(len(data))
 		if c.acceptsBroadcasts() {
-			_, _ = c.Write(data) // as in Cast
+			_, _ = c.Write(data) // as in WriteBroadcasts
 			c.endEvent()
 		}
 	case RequestLatest:

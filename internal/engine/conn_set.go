@@ -21,7 +21,7 @@ import (
 // connList has connections and, if there is a latest value, their subscriptions.
 type connList struct {
 	refs          []Ref
-	subscriptions []*LatestSubscription // as many, or none
+	subscriptions []*LatestSubscription // one per ref, or nil
 }
 
 // indexOf returns the index of c with any generation, or -1.
@@ -96,7 +96,7 @@ type connSet struct {
 	count        int
 	version      uint64
 	removed      removedConns
-	broadcasting bool // by a broadcast: then left has those who are removed
+	broadcasting bool // a broadcast is under way: removed connections must be recorded
 }
 
 // ownerTable has the connections of one owner.
@@ -104,8 +104,8 @@ type ownerTable struct {
 	runtime      *Runtime
 	chunks       []*ConnChunk
 	count        int
-	nextSearched int // the chunk that is searched next for closed ones
-	searchCredit int // how many looks are paid for
+	nextSearched int // chunk to search next for closed connections
+	searchCredit int // how many entries may be searched
 }
 
 func (s *connSet) tableOf(rt *Runtime) *ownerTable {

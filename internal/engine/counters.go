@@ -13,54 +13,54 @@ type Counter int
 
 // The first counters are gauges; the others only grow.
 const (
-	Open                 Counter = iota // connections open
-	Handshaking                         // of those, before Opened has been called
-	Paused                              // of those, owing so much that nothing is read
+	Open                 Counter = iota // open connections
+	Handshaking                         // of those, before Opened
+	Paused                              // of those, not read because too much is unsent
 	Closing                             // of those, closing
 	Buffered                            // bytes of memory in buffers
 	LoopsOnWorkers                      // loops whose handlers are called by workers
-	ActiveBroadcasts                    // broadcasts under way,
-	ActiveBroadcastBytes                // their bytes,
-	OldestBroadcastAge                  // and since when the oldest is, in nanoseconds
-	AcceptPausedCount                   // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
-	Goroutines                          // of a worker process, which alone fills it in, see package supervisor
+	ActiveBroadcasts                    // broadcasts under way
+	ActiveBroadcastBytes                // their bytes
+	OldestBroadcastAge                  // age of the oldest in nanoseconds
+	AcceptPausedCount                   // loops, or the one acceptor, paused by Engine.PauseAccept
+	Goroutines                          // of a worker process; see package supervisor
 
-	Accepted     // connections accepted, refused ones not counted
+	Accepted     // without refused ones
 	Dialled      // connections made by Dial
-	AcceptErrors // accept failed, such as for want of descriptors
-	AcceptPauses // accepting paused because of Limits.AcceptRate
-	Reads        // receive calls that brought bytes
+	AcceptErrors // failed accepts, for example without free descriptors
+	AcceptPauses // pauses because of Limits.AcceptRate
+	Reads        // receive calls that returned bytes
 	Writes       // send calls
 	BytesIn
 	BytesOut
-	Messages       // that framers have cut out
-	Dropped        // messages that were dropped because their peer is slow
-	Replaced       // values that newer ones have replaced before they were sent
-	Broadcasts     // messages to all
+	Messages // cut by framers
+	Dropped  // because the peer is slow
+	Replaced // latest values that were replaced before they were sent
+	Broadcasts
 	Heartbeats     // sent
-	ConnsExported  // connections, to another process
-	ConnsImported  // connections, from another process
+	ConnsExported  // to another process
+	ConnsImported  // from another process
 	Panics         // in handlers
-	SlowCalls      // calls of handlers that took longer than Limits.SlowHandlerTime
-	MovedToWorkers // how often auto has moved handlers onto workers
-	Shed           // how often a connection's input was shed
-	BusyTime       // nanoseconds that loops have worked
-	GCs            // collections of garbage of a worker process, as Goroutines
-	GCPause        // nanoseconds that they have stopped the world
+	SlowCalls      // longer than Limits.SlowHandlerTime
+	MovedToWorkers // how often AutoWorkers moved handlers to workers
+	Shed           // how often input was shed
+	BusyTime       // nanoseconds that loops were busy
+	GCs            // garbage collections of a worker process
+	GCPause        // nanoseconds that they stopped the world
 
-	refusals         // by Cause, from here
+	refusals         // by Cause, from here on
 	closings         = refusals + Counter(NumRefusedCauses)
-	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // how long handlers take
-	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // how long turns take
+	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
+	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns
 	counters         = loopTurnTimes + countersPerHistogram
 
-	gauges = Accepted // so many of them tell what is now
+	gauges = Accepted // number of gauges
 )
 
 // Counters are the counters of one owner. Each loop has its own, to avoid sharing cache lines.
 type Counters struct {
 	n [counters]atomic.Int64
-	_ [64]byte // keeps the next loop's counters off the last line
+	_ [64]byte // pads the next loop's counters onto another cache line
 }
 
 // Add adds n and returns the new value.

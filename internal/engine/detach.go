@@ -44,7 +44,7 @@ func (c *Conn) OnDetached(nc net.Conn, err error) {
 	taken := false
 	defer func() {
 		if !taken {
-			_ = nc.Close() // the handler has panicked
+			_ = nc.Close() // onDetached has panicked
 		}
 	}()
 	c.callHandler(func(*Conn) {

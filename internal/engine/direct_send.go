@@ -18,7 +18,7 @@ var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte)
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	n := 0
 	for _, p := range pieces {
-		if n += len(p); n > c.runtime.Limits.MaxUnsent { // and does not overflow
+		if n += len(p); n > c.runtime.Limits.MaxUnsent { // before n can overflow
 			break
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 // bytes of pieces were sent.
 func (c *Conn) sendDirect(pieces [][]byte) int {
 	n := 0
-	if c.out == nil && len(pieces) == 1 { // as mostly
+	if c.out == nil && len(pieces) == 1 { // the usual case
 		n = c.runtime.SendDirect(c, pieces[0], nil)
 	} else {
 		n = c.sendDirectAll(pieces)
@@ -96,7 +96,7 @@ func (c *Conn) sendDirect(pieces [][]byte) int {
 			c.out.recordProgress(before, c.runtime.Clock())
 		}
 	}
-	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that the event's end looks
+	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that endEvent checks the limits
 	return n - before
 }
 
@@ -174,10 +174,10 @@ func (c *Conn) endEvent() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()
 	}
-	if c.directSent() == 0 { // as always, where workers might look
+	if c.directSent() == 0 { // always so if a worker might access it
 		return
 	}
 	c.setDirectSent(0)
-	c.checkHighWater() // notes it before a driver waits for room
+	c.checkHighWater() // records the pause before a driver waits to write
 	c.checkLowWater()
 }

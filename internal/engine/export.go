@@ -33,9 +33,9 @@ var (
 )
 
 const (
-	exportRequested uint8 = iota + 1 // until nothing is under way
-	exportQuiesced                   // the owner has been told
-	exportRefused                    // it stays
+	exportRequested uint8 = iota + 1 // waiting for the kernel
+	exportQuiesced                   // OnQuiesced was called
+	exportRefused                    // the connection must not be exported
 )
 
 // postsBlocked is a number of posted bytes that leaves no space for more.
@@ -149,12 +149,12 @@ func (c *Conn) FinishExport() {
 // Record is the state of a connection without its descriptor.
 type Record struct {
 	Peer           netip.AddrPort
-	Listener       int // by number, -1 if it was dialled
+	Listener       int // number, -1 if it was dialled
 	Dialled        bool
 	Silent         bool // the peer has sent nothing yet
-	Paused         bool // the handler does not listen
-	InputHeld      bool // Input is to be offered again, without more behind it
-	HasConnHandler bool // the connection has a handler of its own, which State tells
+	Paused         bool // reading is off
+	InputHeld      bool // Input is to be passed again without more data
+	HasConnHandler bool // State was saved by SaveConnHandler
 	// SilentFor is how long the peer has sent nothing, Unanswered the number of unanswered
 	// heartbeats, and InputAge the age of the first byte of Input or of the handler's partial
 	// message.
@@ -162,11 +162,11 @@ type Record struct {
 	Unanswered          int
 	// Timer and Deadline are relative to the export; 0 means none.
 	Timer, Deadline time.Duration
-	Missed          int64 // messages that its peer had no room for
-	RefusedBytes    int   // how many bytes of Input the handler was offered and refused
+	Missed          int64 // messages lost because the peer is slow
+	RefusedBytes    int   // bytes of Input that the handler has refused
 	Input           []byte
 	Output          []byte
-	State           []byte // the handler's
+	State           []byte // saved by the handler
 }
 
 // MaxState is the maximum size of a handler's state in bytes.
@@ -241,7 +241,7 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	case save == nil:
 		return nil, nil
 	}
-	err = ErrNotExportable // if it panics
+	err = ErrNotExportable // in case it panics
 	c.callHandler(func(c *Conn) { state, err = save(c, nil) })
 	if err == nil && len(state) > MaxState {
 		err = fmt.Errorf("%w: its state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
@@ -342,7 +342,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 			flags |= f.bit
 		}
 	}
-	peer, _ := r.Peer.MarshalBinary() // which does not fail
+	peer, _ := r.Peer.MarshalBinary() // never fails
 	for _, n := range []uint64{flags, uint64(r.Listener + 1), uint64(r.SilentFor), uint64(r.InputAge), uint64(r.Unanswered),
 		uint64(r.Timer), uint64(r.Deadline), uint64(r.Missed), uint64(r.RefusedBytes)} {
 		dst = binary.AppendUvarint(dst, n)
@@ -425,6 +425,6 @@ func CountPerListener(numbers []int, n int) []int {
 
 // ExportResult is the result of ExportConns.
 type ExportResult struct {
-	Exported    int // handed over
-	Unconfirmed int // of those, those of which the other side has not said that it has them
+	Exported    int // number of connections exported
+	Unconfirmed int // of those, not confirmed by the other side
 }

@@ -68,7 +68,7 @@ func runCoroutine(f func()) (returned bool) {
 // handler's callers will not.
 func (c *Conn) endEventAfterGoexit() {
 	c.endEvent()
-	if o := c.runtime.Loop; o != nil && o.OnLoop() { // not on a worker
+	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
 		o.SettleLater(c)
 	}
 }

@@ -14,16 +14,16 @@ import (
 // connections removed meanwhile are recorded in the set, and mailboxes check that.
 type Group struct {
 	sending sync.Mutex
-	mu      sync.Mutex // taken after sending, if both are
-	one     Ref        // the only one, if more is nil
+	mu      sync.Mutex // locked after sending
+	one     Ref        // the only connection, if members is nil
 	members *members
 }
 
 // members are more than one connection, or any number with a latest value.
 type members struct {
-	list   connList // if set is nil
+	list   connList // used while set is nil
 	set    *connSet
-	latest *LatestValue // nil until something is published
+	latest *LatestValue // nil before SendLatest
 }
 
 // A list of more than maxListLen becomes a set, and a set of up to minSetLen a list. Larger lists

@@ -32,7 +32,7 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
 	}
 	if c.UnsentBytes()-c.postedOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
 		for _, m := range messages {
-			_, _ = c.Write(m.Bytes) // an error has been counted, or the connection closes
+			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
 		}
 	} else {
 		if c.runtime.SendDirect != nil && !c.hasOutput() && c.layer() == nil && len(joined) > 0 {

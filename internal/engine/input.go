@@ -138,7 +138,7 @@ func (c *Conn) feedBuffered(shedReason error) {
 	}
 	if used := c.in.Len() - len(rest); used > 0 {
 		c.in.discardFront(used)
-		c.in.waitingSince = c.runtime.Clock() // another message begins
+		c.in.waitingSince = c.runtime.Clock() // a new message begins
 	}
 	if c.in.Len() == 0 {
 		c.dropInput()

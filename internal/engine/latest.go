@@ -40,11 +40,11 @@ type LatestSubscription struct {
 	request Shared
 
 	mu           sync.Mutex
-	requested    bool  // the connection is to take a value, or has mail about that
-	unsubscribed bool  // it is to get no more
-	announced    int64 // the last value that was announced to it
-	taken        int64 // the last one that it took
-	replaced     int64 // values that were announced and not taken, since it last took one
+	requested    bool // a request is posted or the value is queued
+	unsubscribed bool
+	announced    int64 // number of the last announced value
+	taken        int64 // number of the last value taken
+	replaced     int64 // values replaced since the last one was taken
 }
 
 func NewLatestSubscription(v *LatestValue) *LatestSubscription {
@@ -96,7 +96,7 @@ func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := l.value.newest.Load()
-	unannounced = newest.number - l.announced // the newest was not announced yet
+	unannounced = newest.number - l.announced // it may be newer than announced
 	replaced = l.replaced + unannounced
 	l.requested, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
 	return newest.bytes, replaced, unannounced

@@ -48,7 +48,7 @@ func (c *Conn) startLayer(l Layer) {
 	c.state |= handshaking
 	c.runtime.Counters.Add(Handshaking, 1)
 	x := c.ensureExtra()
-	x.layer, x.expiry = l, math.MaxInt64 // a due, so that it is looked at often
+	x.layer, x.expiry = l, math.MaxInt64 // with an expiry it is checked often
 	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
 		x.expiry = c.runtime.Now() + t
 	}
@@ -82,7 +82,7 @@ func (c *Conn) OnHandshakeDone() {
 		return
 	}
 	c.state |= neverHeard
-	if c.extra.expiry = 0; c.is(peerEOF) { // already: see OnPeerEOF
+	if c.extra.expiry = 0; c.is(peerEOF) { // see OnPeerEOF
 		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
 	}
 	c.callOrDeferOpened()

@@ -23,7 +23,7 @@ func (c *Conn) CloseTooLong(size uint64) {
 // logLimitClose logs a close if why is a limit. size is that of a message, 0 if unknown.
 func (c *Conn) logLimitClose(why error, size uint64) {
 	name, value, help := c.runtime.describeLimit(why)
-	if name == "" || c.is(handshaking) { // see Host.turnedAway
+	if name == "" || c.is(handshaking) { // logged by recordRejected
 		return
 	}
 	level := slog.LevelInfo
@@ -77,7 +77,7 @@ func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
 	now := c.runtime.Clock()
 	switch why {
 	case ErrMessageTooLong:
-		if size > 0 { // otherwise the handler has said so
+		if size > 0 { // unknown if the handler closes it
 			return slog.Uint64(key, size)
 		}
 	case ErrOverBudget:

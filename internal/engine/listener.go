@@ -89,7 +89,7 @@ func CloseListeners(all []net.Listener) {
 type ListenerCounters struct {
 	name                         string
 	addr                         net.Addr
-	maxConns                     int64 // 0 for no bound
+	maxConns                     int64 // 0 means no limit
 	openConns, accepted, refused atomic.Int64
 }
 

@@ -33,7 +33,7 @@ const (
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
-	batch  *batchRequest // what it is part of, if it is for many; without a Conn it is all of that
+	batch  *batchRequest // the batch it belongs to; without a Conn the request stands for all of the batch
 	gen    uint32
 	Size   uint32
 	Kind   RequestKind
@@ -78,7 +78,7 @@ type Shared struct {
 	// OnLost, if set, is called instead of Do when the connection has begun to close. It is called
 	// on any goroutine and must not block.
 	OnLost func()
-	latest *LatestSubscription // of RequestLatest
+	latest *LatestSubscription // for RequestLatest
 	// counters, if set, counts the memory of Bytes as Buffered while there are holders: requests,
 	// or a broadcast under way.
 	counters *Counters
@@ -127,8 +127,8 @@ func (r *Request) SetSpaceWait(freed <-chan struct{}) {
 
 // SpaceWait is what a sender waits for when the mailbox is full.
 type SpaceWait struct {
-	freed  <-chan struct{} // closed when there may be room
-	onDone func()          // for done
+	freed  <-chan struct{} // closed when there may be space
+	onDone func()          // called by release
 }
 
 // release reports that the sender has tried again, or will not.
@@ -201,8 +201,8 @@ type Mailbox struct {
 	mu          sync.Mutex
 	queue       []QueuedRequest
 	data        []byte
-	numRequests int // how much mail, for each connection
-	bytes       int // of all mail, shared ones too
+	numRequests int // number of queued requests, counting a batch message once
+	bytes       int // of queued requests, including shared bytes
 	closed      bool
 	// lastShared is what the last request shares. queuedMemory and takenMemory are what is counted
 	// for queued and for taken requests.
@@ -215,7 +215,7 @@ type Mailbox struct {
 	// Memory of the last TakeAll, for reuse.
 	spareQueue       []QueuedRequest
 	spareData        []byte
-	nonEmpty         atomic.Bool // mail waits; read without the lock
+	nonEmpty         atomic.Bool // requests are queued; read without the lock
 	missedBroadcasts atomic.Int64
 	// Senders wait, in order, until the mailbox is emptied. wokenBytes is the size of what woken
 	// senders are about to post.

@@ -18,9 +18,9 @@ var ErrClearInput = errors.New("myriad: input in clear behind the one that start
 
 // pendingLayer is the state of InsertLayer until the handshake is done.
 type pendingLayer struct {
-	newLayer       func(*Conn) Layer // nil when it has begun
+	newLayer       func(*Conn) Layer // nil once the layer has started
 	deferred       []deferredRequest
-	deferredMemory int // bytes of memory of mail that is kept, as they are counted
+	deferredMemory int // memory of deferred requests, as counted in Buffered
 }
 
 type deferredRequest struct {
@@ -92,7 +92,7 @@ func (c *Conn) finishPendingLayer() {
 			c.OnRequest(k.request, k.data)
 		}
 	}
-	defer handleDeferred() // what a Goexit leaves, which no handler gets
+	defer handleDeferred() // after a Goexit, no handler gets the rest
 	if s, ok := c.handler().(Securer); ok {
 		c.callHandler(s.Secured)
 	}
@@ -109,7 +109,7 @@ func (c *Conn) dropPendingLayer() {
 		c.runtime.Counters.Add(Handshaking, -1)
 	}
 	for _, k := range kept {
-		c.OnRequest(k.request, k.data) // which is late
+		c.OnRequest(k.request, k.data) // the request is stale
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *Conn) deferRequest(req QueuedRequest, data []byte) bool {
 		return false
 	}
 	if req.shared != nil {
-		data = nil // it has them
+		data = nil // the shared bytes stay
 	}
 	u.deferred = append(u.deferred, deferredRequest{req, slices.Clone(data)})
 	n := QueuedRequestSize + len(data)

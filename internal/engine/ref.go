@@ -223,7 +223,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 func (r Ref) Value() (v any, ok bool) {
 	ok = r.withLocked(func(c *Conn) {
 		if v = c.userData; v != nil {
-			if o, is := v.(ConnHandler); is { // its state is for the owner
+			if o, is := v.(ConnHandler); is { // its state belongs to the owner
 				v = o.Value()
 			}
 		}

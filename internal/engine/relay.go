@@ -140,7 +140,7 @@ func (c *Conn) enterRelay(remote *remotePartner) {
 		c.ensureExtra().remotePartner = remote
 		c.openFastPath()
 	} else if c.extra != nil {
-		c.extra.remotePartner = nil // it has asked
+		c.extra.remotePartner = nil // it had asked for the relay
 		c.freeExtraIfZero()
 	}
 }
@@ -161,7 +161,7 @@ func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why
 // remotePartner is a connection's state for a partner with another owner.
 type remotePartner struct {
 	ref            Ref
-	unacknowledged int  // bytes that were mailed since the last grant
+	unacknowledged int  // bytes posted since the last grant
 	partnerPaused  bool // the partner waits for a grant
 	// incoming is used by the partner, outgoing by this connection; nil where only owners may use
 	// descriptors.
@@ -172,8 +172,8 @@ type remotePartner struct {
 // held during the send, which does not block.
 type fastPath struct {
 	mu       sync.Mutex
-	open     bool          // the connection owes nothing, and has no layer
-	lastUsed atomic.Uint32 // when it was last used, as a moment
+	open     bool          // there is no unsent output and no layer
+	lastUsed atomic.Uint32 // a coarseTime
 }
 
 // remotePartner returns nil without a partner of another owner.
@@ -225,7 +225,7 @@ func (c *Conn) SendFastPath(send func(o *Conn)) bool {
 	r := c.remotePartner()
 	r.outgoing.mu.Lock()
 	defer r.outgoing.mu.Unlock()
-	if !r.outgoing.open || r.ref.c.refState.postedBytes() != 0 { // that goes first
+	if !r.outgoing.open || r.ref.c.refState.postedBytes() != 0 { // that must be sent first
 		return false
 	}
 	r.outgoing.lastUsed.Store(uint32(c.runtime.coarseNow()))
@@ -298,7 +298,7 @@ func (c *Conn) forwardToRemote(p []byte) {
 			c.keepInput(p)
 			r.unacknowledged = max(r.unacknowledged, c.runtime.Limits.HighWater+1)
 			p = nil
-		default: // it is closing, and mail about that is on its way
+		default: // it is closing and will tell us
 			return
 		}
 	}
@@ -380,7 +380,7 @@ func (c *Conn) resumeLocalPartner() {
 func (c *Conn) resumeRemotePartner() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
-		maxUnsent = 0 // more goes by the bypass
+		maxUnsent = 0 // later data takes the fast path
 	}
 	if c.is(closing|failed) || c.UnsentBytes() > maxUnsent {
 		return

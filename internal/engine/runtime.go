@@ -48,7 +48,7 @@ type Loop interface {
 type Runtime struct {
 	Config
 	Admission        *admission.Controller
-	ListenerCounters []*ListenerCounters // of the listeners
+	ListenerCounters []*ListenerCounters
 	Buffers          BufferPool
 	Poster           Poster
 	Counters         *Counters
@@ -184,7 +184,7 @@ func appendOutput[T []byte | string](h *Runtime, b *Buffer, p T) {
 		if last == b {
 			h.growBuffer(last, n, maxSize)
 		} else {
-			h.growBuffer(last, max(n, min(b.Len(), maxSize-len(last.bytes))), maxSize) // twice as much in all
+			h.growBuffer(last, max(n, min(b.Len(), maxSize-len(last.bytes))), maxSize) // doubles the total size
 			b.restBytes += n
 		}
 		last.bytes = append(last.bytes, p[:n]...)
@@ -221,7 +221,7 @@ const timingSampleRate = 64
 
 // recordHandlerTime accounts for the time that the handler took for one read.
 func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
-	took = max(took, 0) // a clock that stands still may go back
+	took = max(took, 0) // a virtual clock may go back
 	if record {
 		rt.Counters.CountHandlerCall(took)
 	}
@@ -267,7 +267,7 @@ type Pool interface {
 type HandlerTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
-	currentSlot     atomic.Int32 // the place of those that begin now
+	currentSlot     atomic.Int32 // slot of calls that start now
 }
 
 // TakeTotals returns the totals and resets them. stuck reports that a call has been active since at

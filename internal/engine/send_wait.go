@@ -27,8 +27,8 @@ type sendWaiters struct {
 }
 
 type waiters struct {
-	count      int           // how many wait, or are about to
-	spaceFreed chan struct{} // closed when there is room
+	count      int           // senders that wait or are about to
+	spaceFreed chan struct{} // closed when there is space
 }
 
 // add counts a sender. It reports false if there are too many.
@@ -113,7 +113,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		return ErrFull
 	}
 	defer all.remove(c)
-	var lastWait SpaceWait // that it has waited for
+	var lastWait SpaceWait // released after each attempt
 	for deadline := time.Duration(0); ; {
 		spaceFreed, mailboxWait := all.spaceChan(c), SpaceWait{}
 		q.spaceWait = &mailboxWait

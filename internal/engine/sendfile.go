@@ -32,13 +32,13 @@ type queuedFile struct {
 	file      *os.File
 	offset    int64
 	remaining int64
-	following *Buffer // what was written after it; nil for nothing
+	following *Buffer // data written after it; nil if none
 }
 
 // fileQueue has the queued files of a connection. A nil fileQueue is empty.
 type fileQueue struct {
 	entries      []queuedFile
-	waitingSince time.Duration // when the bytes at hand began to wait, of which goal are left
+	waitingSince time.Duration // start of the current progress interval, of which progressGoal bytes are left
 	progressGoal int
 }
 

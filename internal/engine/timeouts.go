@@ -101,7 +101,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 		return true
 	case c.is(closing | handshaking):
 		if c.is(handshaking) {
-			c.resumeLayer() // in case its mail found no room
+			c.resumeLayer() // its request may not have fit into the mailbox
 			c.endEvent()
 		}
 		return true
@@ -117,7 +117,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	case c.is(peerEOF):
 		c.CloseWith(why)
 	default:
-		c.state |= readBeforeClose // it may have said something that nobody has read
+		c.state |= readBeforeClose // unread input may have arrived
 	}
 	return true
 }
@@ -141,7 +141,7 @@ func (c *Conn) abortOverdue() {
 	switch {
 	case c.is(handshaking) && !c.is(closing):
 		c.abortWith(ErrHandshakeTimeout)
-	case c.is(handshaking): // it is turned away, and has been told why
+	case c.is(handshaking): // a refused connection that has got its reply
 		c.state |= failed
 	case c.UnsentBytes() > 0:
 		c.abortWith(ErrCloseTimeout)
@@ -176,7 +176,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 		limits[1] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
 	if c.is(peerEOF | inputHeld | openPending | overHighWater | readPaused) {
-		return // it is not the peer's turn, or nobody listens
+		return // the peer need not send, or input is not read
 	}
 	if every := c.runtime.Heartbeat.Every; !c.is(relayed) {
 		limits[1] = newTimeLimit(heard+time.Duration(c.unansweredHeartbeats())*every, every, nil)

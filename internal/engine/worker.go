@@ -44,7 +44,7 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		slot = times.startCall()
 	}
-	defer c.finishRun(start, times, slot) // whatever the handler does
+	defer c.finishRun(start, times, slot) // even after a panic
 	if c.IsClosedDeferred() {
 		c.callClosed()
 	} else {

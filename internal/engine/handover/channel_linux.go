@@ -31,25 +31,24 @@ import (
 )
 
 const (
-	recordsInline byte = iota + 1 // records follow in the message
-	recordsInFile                 // they are in a file, whose descriptor is the first
+	recordsInline byte = iota + 1 // the message contains the records
+	recordsInFile                 // the records are in a file, whose descriptor is the first
 
-	// MaxBatch is the most connections of a batch.
+	// MaxBatch is the maximum number of connections in a batch.
 	MaxBatch = 128
-	// MaxBatchBytes is the most bytes of a batch's records, not counting the last one.
+	// MaxBatchBytes is the maximum size of a batch's records, without the last one.
 	MaxBatchBytes = 4 << 20
-	// maxCredit is the most connections under way by a channel: those that are lost if the receiver
-	// dies.
+	// maxCredit is the maximum number of unconfirmed connections of a channel, which are lost if
+	// the receiver dies.
 	maxCredit = 2 * MaxBatch
-	// maxRecordSize is the most bytes of a record: Limits bound input and output to 1 GiB each.
+	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB of input and of output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
-	// noMoreCredit in place of credit says that none will come.
+	// noMoreCredit instead of a credit means that none will follow.
 	noMoreCredit = math.MaxUint32
 )
 
 var errBadBatch = errors.New("a batch of connections is cut off or wrong")
 
-// wrapTransferError describes what has ended a hand-over.
 func wrapTransferError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
@@ -58,9 +57,9 @@ func wrapTransferError(err error) error {
 	return fmt.Errorf("connections can't be handed over: %w", err)
 }
 
-// importBatch calls join for each of at most limit connections of a batch, which owns the descriptor
-// then. The bytes of records belong to p. If it fails, it closes the descriptors that join has not
-// got.
+// importBatch calls importConn for each connection of a batch, which then owns the descriptor.
+// There may be at most limit connections. Records refer to message. After an error it closes the
+// remaining descriptors.
 func importBatch(message []byte, fds []int32, limit int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
@@ -81,12 +80,12 @@ func importBatch(message []byte, fds []int32, limit int, importConn func(fd int3
 	return importAll(fds, records, importConn)
 }
 
-// importAll calls join for each record, even if a handler called there ends the goroutine.
+// importAll calls importConn for each record, even if a handler ends the goroutine with Goexit.
 func importAll(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = importAll(fds, records, importConn) // nobody is left to hear of an error
+			_ = importAll(fds, records, importConn) // the error can't be returned
 		}
 	}()
 	for len(fds) > 0 {

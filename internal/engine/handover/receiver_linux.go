@@ -11,50 +11,51 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Receiver is what the channels of an engine share that takes connections over. Its lock guards
-// who has credit.
+// Receiver distributes credit over the channels of an importing engine. It is safe for concurrent
+// use.
 type Receiver struct {
 	mu            sync.Mutex
-	totalCredit   int          // credit of all inlets
-	withoutCredit []*InChannel // without credit while others have some
+	totalCredit   int          // of all channels
+	withoutCredit []*InChannel // channels that wait because others have credit
 }
 
-// InChannel is a channel at its receiver. It is not safe for concurrent use.
+// InChannel is the receiving end of a channel. It is not safe for concurrent use.
 type InChannel struct {
 	FD                int32
 	receiver          *Receiver
 	owner             Owner
-	credit            int // that has been given and not used
-	countedCredit     int // what of it the receiver counts
-	unconfirmed       int // connections that are not confirmed
+	credit            int // granted and not used
+	countedCredit     int // what the receiver has counted of it
+	unconfirmed       int // connections that arrived since the last confirmation
 	closedOrExhausted bool
 }
 
-// Owner is the loop or engine that an inlet belongs to.
+// Owner is the loop or engine that an InChannel belongs to.
 type Owner interface {
-	// ReserveConns keeps up to n places for connections free, and returns how many it has kept.
+	// ReserveConns reserves places for up to n connections and returns the number.
 	ReserveConns(n int) int
-	// ReleaseConns gives n places back.
+	// ReleaseConns releases n reserved places.
 	ReleaseConns(n int)
-	// ScheduleConfirm has the owner call in.Confirm, unless it has closed in, because others have given
-	// places back. It is called from the goroutine of any inlet.
+	// ScheduleConfirm makes the owner call in.Confirm, unless it has closed in, because others have
+	// released places. It may be called on the goroutine of any channel.
 	ScheduleConfirm(in *InChannel)
 }
 
-// NewInChannel returns a channel's end. Confirm sends the first message.
+// NewInChannel returns the receiving end of a channel. Confirm must be called to send the first
+// message.
 func (r *Receiver) NewInChannel(fd int32, owner Owner) *InChannel {
 	return &InChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns for how many connections the inlet keeps places.
+// Credit returns the number of reserved places.
 func (in *InChannel) Credit() int { return in.credit }
 
-// Confirm tells the sender how many connections have arrived, and gives it credit.
+// Confirm tells the sender how many connections have arrived, and grants it credit.
 func (in *InChannel) Confirm() {
 	r := in.receiver
 	r.mu.Lock()
 	credit := uint32(0)
-	if !in.closedOrExhausted { // or closed
+	if !in.closedOrExhausted { // otherwise it has no space, or is closed
 		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
 	in.credit += int(credit)
@@ -77,7 +78,7 @@ func (in *InChannel) Confirm() {
 	scheduleConfirms(others)
 }
 
-// updateCredit counts the credit of an inlet, which does not wait any more.
+// updateCredit updates the total for a channel that does not wait for credit any more.
 func (r *Receiver) updateCredit(in *InChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -90,19 +91,20 @@ func scheduleConfirms(inlets []*InChannel) {
 	}
 }
 
-// sendConfirmation sends a message. There is room for as many as connections can be under way. So an error
-// is the end of the channel, which Receive returns.
+// sendConfirmation sends one message. The socket has space for one per unconfirmed connection, so
+// an error means that the channel has ended, which ReceiveBatch returns.
 func (in *InChannel) sendConfirmation(credit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), credit)
 	_ = sock.SendRights(in.FD, p, nil)
 	in.unconfirmed = 0
 }
 
-// ReceiveBatch takes what waits at the channel, about a batch, and calls join for each connection, which
-// owns the descriptor and the record then, and for which a place is promised. It reports whether
-// Confirm is to be called. The end of the sender is io.EOF. buffer has sock.MaxRightsMessage bytes.
+// ReceiveBatch reads about one batch from the channel and calls importConn for each connection,
+// which then owns the descriptor and the record and has a reserved place. It reports whether
+// Confirm must be called. It returns io.EOF if the sender has ended. buffer needs
+// sock.MaxRightsMessage bytes.
 func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
-	needsConfirm = in.unconfirmed > 0 // a handler has ended the goroutine before they were confirmed
+	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
 		n, fds, errno := sock.ReceiveRights(in.FD, buffer)
 		switch {
@@ -126,7 +128,7 @@ func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *en
 	return needsConfirm, nil
 }
 
-// Close gives the credit back. The descriptor stays the caller's.
+// Close releases the credit. The descriptor stays the caller's.
 func (in *InChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()

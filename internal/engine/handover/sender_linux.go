@@ -11,36 +11,36 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Sender hands the connections of one owner over. While it is [Sender.Asking] the owner asks
-// connections to leave, and sends those that are at rest. It calls [Sender.Receive] when a channel
-// is readable, and [Sender.Step] afterwards. A Sender is not safe for concurrent use.
+// Sender exports the connections of one owner. While [Sender.IsExporting], the owner starts exports
+// and sends the connections that are quiesced. It calls [Sender.ReceiveConfirmations] when a
+// channel is readable, and then [Sender.AdvanceStage]. A Sender is not safe for concurrent use.
 type Sender struct {
 	Channels    []*OutChannel
-	nextChannel int // the channel by which the next batch goes
+	nextChannel int // index of the channel for the next batch
 	stage       senderStage
 	exported    int
 	err         error
 }
 
-// OutChannel is a channel at its sender.
+// OutChannel is the sending end of a channel.
 type OutChannel struct {
 	FD          int32
 	Ended       bool // by the receiver, after the sender has shut it
 	credit      int
-	unconfirmed int  // connections that have gone and are not confirmed
-	exhausted   bool // no more credit will come
+	unconfirmed int  // connections sent and not confirmed
+	exhausted   bool // no more credit will follow
 }
 
 type senderStage uint8
 
 const (
-	exporting     senderStage = iota // connections may go
-	exportStopped                    // no more go
-	channelsShut                     // and the channels are shut
-	aborted                          // nothing more will be known
+	exporting     senderStage = iota
+	exportStopped             // no more connections are sent
+	channelsShut
+	aborted // unconfirmed connections stay unknown
 )
 
-// NewSender returns a sender by channels, whose descriptors stay the caller's.
+// NewSender returns a sender for channels, whose descriptors stay the caller's.
 func NewSender(fds []int32) Sender {
 	s := Sender{}
 	for _, fd := range fds {
@@ -49,25 +49,25 @@ func NewSender(fds []int32) Sender {
 	return s
 }
 
-// IsExporting reports whether connections may go.
+// IsExporting reports whether more connections may be exported.
 func (s *Sender) IsExporting() bool { return s.stage == exporting }
 
-// Stop has no more connections go.
+// Stop ends the export of further connections.
 func (s *Sender) Stop() { s.stage = max(s.stage, exportStopped) }
 
-// Fail stops for an error, the first of which counts.
+// Fail calls Stop and keeps the first error.
 func (s *Sender) Fail(err error) {
 	s.err = cmp.Or(s.err, err)
 	s.Stop()
 }
 
-// Abort ends the hand-over at once: of connections that are not confirmed nothing will be known.
+// Abort ends the export at once; unconfirmed connections stay unknown.
 func (s *Sender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
 }
 
-// TotalCredit returns how many connections may go.
+// TotalCredit returns how many connections may be sent.
 func (s *Sender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
@@ -75,7 +75,7 @@ func (s *Sender) TotalCredit() (sum int) {
 	return sum
 }
 
-// Result returns what has become of the connections, and the first error.
+// Result returns the counts and the first error.
 func (s *Sender) Result() (engine.ExportResult, error) {
 	result := engine.ExportResult{Exported: s.exported}
 	for _, o := range s.Channels {
@@ -84,8 +84,8 @@ func (s *Sender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// AdvanceStage does what the answers of the receivers allow. It reports whether the hand-over is over:
-// all channels have ended in order, or one has not.
+// AdvanceStage shuts the channels when exporting has stopped and everything is confirmed. It
+// reports whether the export is over: all channels have ended, or it was aborted.
 func (s *Sender) AdvanceStage() (over bool) {
 	unconfirmed := func(o *OutChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *OutChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -99,13 +99,14 @@ func (s *Sender) AdvanceStage() (over bool) {
 	if s.stage == exportStopped {
 		s.stage = channelsShut
 		for _, o := range s.Channels {
-			_ = sock.ShutWrite(o.FD) // an error is the other side's end, which is what is waited for
+			_ = sock.ShutWrite(o.FD) // fails only if the other side has ended
 		}
 	}
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmations reads what the receiver has sent by a channel. An error has aborted the hand-over.
+// ReceiveConfirmations reads confirmations and credit from a channel. After an error the export is
+// aborted.
 func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 	for !o.Ended {
 		var p [8]byte
@@ -113,7 +114,7 @@ func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 		switch {
 		case errno == syscall.EAGAIN:
 			return nil
-		case errno == syscall.ECONNRESET: // what was sent before, and the end, come after it
+		case errno == syscall.ECONNRESET: // data sent before and EOF follow
 		case errno == 0 && n == len(p):
 			o.unconfirmed -= int(binary.BigEndian.Uint32(p[:]))
 			if more := binary.BigEndian.Uint32(p[4:]); more == noMoreCredit {
@@ -134,8 +135,8 @@ func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns a channel with credit, and its credit; nil if there is none. Channels take turns,
-// so that each receiver gets its share.
+// NextChannelWithCredit returns a channel with credit, and its credit; nil if there is none.
+// Channels take turns.
 func (s *Sender) NextChannelWithCredit() (o *OutChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -146,8 +147,8 @@ func (s *Sender) NextChannelWithCredit() (o *OutChannel, credit int) {
 	return nil, 0
 }
 
-// SendBatch sends a batch, at most as many connections as the channel has credit for. It reports false
-// if the batch may fit later, or if it has stopped the hand-over for an error.
+// SendBatch sends a batch of at most as many connections as the channel has credit for. It returns
+// false if it may succeed later, or if an error has stopped the export.
 func (s *Sender) SendBatch(o *OutChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

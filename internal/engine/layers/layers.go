@@ -1,5 +1,5 @@
-// Package layers has what stands between a connection's transport and its
-// handler: the PROXY protocol's header, and TLS above it.
+// Package layers has the layers between a connection's transport and its handler: the PROXY
+// protocol's header, and TLS.
 package layers
 
 import (
@@ -10,20 +10,19 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Config says which layers connections have.
+// Config configures the layers of connections.
 type Config struct {
-	// IsProxy, if set, says which peers begin with a PROXY header.
+	// IsProxy, if set, reports whether a peer's connections begin with a PROXY header.
 	IsProxy func(netip.Addr) bool
-	// TLS, if set, is what connections are encrypted with, and Gate bounds
-	// their handshakes. A dialled connection is a client.
+	// TLS, if set, encrypts connections; dialled ones are clients. Gate limits concurrent
+	// handshakes.
 	TLS  *tls.Config
 	Gate *secure.Gate
-	// Tickets, if set, are those of TLS.
+	// Tickets, if set, has the session tickets of TLS.
 	Tickets *secure.Tickets
 }
 
-// NewFirstLayer makes a connection's first layer; nil if it has none. It is an
-// engine.Config.NewLayer.
+// NewFirstLayer returns a connection's first layer, nil if it has none; see engine.Config.NewLayer.
 func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
 	if cfg.IsProxy != nil && !c.IsDialled() && cfg.IsProxy(c.Peer().Addr()) {
 		return &proxyHeaderLayer{cfg: cfg}
@@ -31,7 +30,6 @@ func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
 	return cfg.newTLSLayerIfConfigured(c)
 }
 
-// newTLSLayerIfConfigured makes the TLS layer; nil if there is none.
 func (cfg *Config) newTLSLayerIfConfigured(c *engine.Conn) engine.Layer {
 	if cfg.TLS == nil {
 		return nil

@@ -8,11 +8,10 @@ import (
 	"github.com/myriad-go/myriad/internal/proxyproto"
 )
 
-// proxyHeaderLayer takes the PROXY header from the beginning of the input, and then makes
-// way for the next layer.
+// proxyHeaderLayer reads the PROXY header and then starts the next layer.
 type proxyHeaderLayer struct {
 	cfg    *Config
-	header []byte // what has come of it, at most proxyproto.MaxSize
+	header []byte // the header so far, at most proxyproto.MaxSize
 }
 
 func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
@@ -37,9 +36,9 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddr is whose connection it is. Where the header tells no address, as in a
-// proxy's own check of our health or for a unix socket, it is the transport's. An
-// unspecified one is nobody's, and not told from none (see Conn.Peer).
+// clientAddr returns the client's address. It is the transport's peer if the header has none, as in
+// a proxy's health check or for a unix socket. An unspecified address is an error, because
+// Conn.Peer could not distinguish it from none.
 func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
@@ -50,7 +49,7 @@ func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.A
 	return header.Source, nil
 }
 
-// startNextLayer goes on with what stands behind the header.
+// startNextLayer passes the bytes behind the header to the next layer or the handler.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
 	c.SetLayer(next)

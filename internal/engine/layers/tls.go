@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// tlsLayer is TLS. Its session is driven by the connection's owner alone, but
-// for Wake; package secure says how.
+// tlsLayer is the TLS layer. Only the connection's owner uses its session, except for Wake; see
+// package secure.
 type tlsLayer struct {
 	session       *secure.Session
 	conn          *engine.Conn
@@ -36,7 +36,7 @@ func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
 
 func (l *tlsLayer) Emit(p []byte) { l.conn.AppendToTransport(p) }
 
-// Wake implements secure.Owner. Where there is no room for it, the sweep looks.
+// Wake implements secure.Owner. If the mailbox is full, the sweep calls Resume.
 func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
@@ -49,7 +49,7 @@ func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.Resume(c)
 }
 
-// Resume goes on with the handshake.
+// Resume continues the handshake.
 func (l *tlsLayer) Resume(c *engine.Conn) error {
 	if l.handshakeDone {
 		return nil
@@ -63,13 +63,13 @@ func (l *tlsLayer) Resume(c *engine.Conn) error {
 	return l.feedPlaintext(c, nil)
 }
 
-// plaintextBuffers are buffers for one record each.
+// plaintextBuffers are buffers for one TLS record.
 var plaintextBuffers = sync.Pool{New: func() any {
 	b := make([]byte, 16<<10)
 	return &b
 }}
 
-// feedPlaintext gives the handler the plaintext of what has arrived.
+// feedPlaintext decrypts p and passes the plaintext to the handler.
 func (l *tlsLayer) feedPlaintext(c *engine.Conn, p []byte) error {
 	buffer := plaintextBuffers.Get().(*[]byte)
 	defer plaintextBuffers.Put(buffer)
@@ -93,8 +93,8 @@ func (l *tlsLayer) feedPlaintext(c *engine.Conn, p []byte) error {
 
 func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error { return wrapTLSError(l.session.Write(p)) }
 
-// wrapTLSError is a session's error as the reason of a close. That the transport has ended
-// is none of TLS.
+// wrapTLSError returns the close reason for a session's error. An unexpected EOF is the
+// transport's.
 func wrapTLSError(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -104,7 +104,7 @@ func wrapTLSError(err error) error {
 
 func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.Held() }
 
-// InputFull looks whether the handshake has more input than it needs for now.
+// InputFull reports whether the handshake has as much input as it can use now.
 func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.Full() }
 
 func (l *tlsLayer) OnEOF(c *engine.Conn) error {
@@ -116,12 +116,12 @@ func (l *tlsLayer) OnEOF(c *engine.Conn) error {
 }
 
 func (l *tlsLayer) SendClose(*engine.Conn) {
-	_ = l.session.CloseWrite() // one that is broken has no goodbye
+	_ = l.session.CloseWrite() // fails if the session is broken
 }
 
 func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
 
-// TLSState is what the handshake of a connection has agreed on; nil without TLS.
+// TLSState returns the connection's TLS state after the handshake, nil without TLS.
 func TLSState(c *engine.Conn) *tls.ConnectionState {
 	l, ok := c.Layer().(*tlsLayer)
 	if !ok || !l.handshakeDone {

@@ -1,16 +1,14 @@
-// Package virtual is an engine without a kernel: its peers are in this process, its clock
-// is moved by hand, and nothing in it happens by itself. Package tcptest has its users'
-// view.
+// Package virtual is an engine without a kernel for deterministic tests: its peers are in the same
+// process, its clock is moved by calls, and nothing happens by itself. Package tcptest is its
+// public interface.
 //
-// # Who owns what
+// # Ownership
 //
-// The connections are owned by whoever holds Engine.own, one goroutine at a time: a call
-// of the tester, or of Stop. Each such call does what can be done at this moment, in the
-// order of the connections, before it lets go; so handlers run on the goroutine that
-// calls. From outside a connection is reached by its mailbox, and the engine by wishes,
-// both with a lock of their own, which is held for moments and never taken before own.
-// Who leaves something there wakes a tester that waits; it is dealt with in the next
-// call. No goroutine is started.
+// Whoever holds Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such
+// call does everything that can be done at this moment, connection by connection, so that handlers
+// run on the calling goroutine. Other goroutines post requests to a connection's mailbox or to the
+// engine. Both have their own lock, which is held briefly and never while ownerLock is acquired. A
+// request wakes a waiting tester and is handled in the next call. The engine starts no goroutine.
 package virtual
 
 import (
@@ -27,17 +25,16 @@ import (
 )
 
 const (
-	// maxSettleRounds is how often handlers may cause one another more to do, in one call.
+	// maxSettleRounds limits how often handlers may cause one another more work in one call.
 	maxSettleRounds = 1 << 17
-	// clockCoarseness is the coarseness of the core's clock of silence, by which it would find
-	// a time over too late: the engine asks it that much ahead.
-	clockCoarseness = 34 * time.Millisecond
-	// maxQueuedRequests and maxPeers bound what is kept.
+	// clockCoarseness is the coarseness of the core's clock. Because timeouts never fire early, the
+	// engine checks them ahead by this much.
+	clockCoarseness   = 34 * time.Millisecond
 	maxQueuedRequests = 16
 	maxPeers          = 1 << 16
-	// MaxTime is the most virtual time: the core's clock wraps far beyond.
+	// MaxTime is the maximum virtual time. The core's clock wraps later.
 	MaxTime = 365 * 24 * time.Hour
-	// startTime is the time at the start; 0 has a meaning of its own.
+	// startTime is not 0, because 0 means never.
 	startTime = time.Hour
 )
 
@@ -47,34 +44,34 @@ type Engine struct {
 	host       engine.Runtime
 	counters   engine.Counters
 	broadcasts engine.BroadcastTracker
-	wake       chan struct{} // somebody has left something
+	wake       chan struct{} // receives after a request
 	done       chan struct{} // closed when everything has ended
 
-	ownerLock     sync.Mutex // by which the rest is owned
+	ownerLock     sync.Mutex // its holder owns what follows
 	now           time.Duration
-	lookAhead     time.Duration // how far the core is to look
-	openPeerList  []*Peer       // let in, and not found to be closed since
-	acceptQueue   []*Peer       // those that wait to be accepted
-	nextAdmission time.Duration // when the next of them may be; 0 if that is not for time to say
-	draining      bool          // all have been told
-	stopDeadline  time.Duration // when those that are left are closed; 0 for never
+	lookAhead     time.Duration // how much later than now the core's clock is
+	openPeerList  []*Peer       // accepted peers; closed ones are removed by openPeers
+	acceptQueue   []*Peer       // peers waiting to be accepted
+	nextAdmission time.Duration // when the rate limit admits the next one; 0 if it does not apply
+	draining      bool          // Stop has begun
+	stopDeadline  time.Duration // when open connections are closed; 0 means never
 
 	mu       sync.Mutex // guards what follows
-	peers    []*Peer    // all that ever were, by slot
+	peers    []*Peer    // all peers so far, by slot
 	requests pendingRequests
 }
 
-// pendingRequests are what others want of the engine.
+// pendingRequests are requests of other goroutines to the engine.
 type pendingRequests struct {
 	broadcasts     []*engine.Broadcast
 	peersToClose   []netip.AddrPort
 	acceptPaused   bool
 	stop, closeNow bool
-	stopWithin     time.Duration // of a stop that does not wait; 0 for no bound
+	stopWithin     time.Duration // from StopWithin; 0 means no limit
 	ended          bool
 }
 
-// joinBroadcasts are the broadcasts in one piece, and each.
+// joinBroadcasts returns the pending messages, both joined and separate.
 func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Shared) {
 	for _, b := range w.broadcasts {
 		joined, messages = append(joined, b.Bytes...), append(messages, &b.Shared)
@@ -82,8 +79,7 @@ func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Sh
 	return joined, messages
 }
 
-// Listener stands for the listener of an engine, which it starts. It accepts nothing by
-// itself.
+// Listener is the virtual engine's listener, and starts the engine. It does not accept by itself.
 type Listener struct {
 	// Engine is set by Start.
 	Engine *Engine
@@ -92,12 +88,11 @@ type Listener struct {
 func (*Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
 func (*Listener) Close() error              { return nil }
 
-// Addr is an address that is nobody's (RFC 5737).
+// Addr returns a documentation address (RFC 5737).
 func (*Listener) Addr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9000}
 }
 
-// Start starts the engine.
 func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: startTime}
 	e.host.Configure(&cfg, engine.NewAdmission(&cfg))
@@ -123,12 +118,12 @@ func (e *Engine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial implements engine.Engine: there is nobody to connect to.
+// Dial fails: there is no network to connect to.
 func (e *Engine) Dial(engine.DialRequest) error {
 	return fmt.Errorf("dialling without a network: %w", errors.ErrUnsupported)
 }
 
-// Adopt implements engine.Engine: there is nobody who could have accepted one.
+// Adopt fails: connections of a network are not supported.
 func (e *Engine) Adopt(net.Conn, int, []byte) error {
 	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
 }
@@ -151,7 +146,7 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// postRequest leaves a wish, unless everything has ended or it can't be had.
+// postRequest calls update under the lock and wakes the tester, unless the engine has ended.
 func (e *Engine) postRequest(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,20 +211,20 @@ func (e *Engine) VisitConns(s *engine.Shared, beforePost func(), done func(full 
 	return nil
 }
 
-// stopWithinKey marks a context by Within.
+// stopWithinKey marks a context of StopWithin.
 type stopWithinKey struct{}
 
-// StopWithin is a context for a Stop that does not wait: it only begins, and so much
-// virtual time later what is left is closed.
+// StopWithin returns a context that makes Stop return immediately. Connections still open after d
+// of virtual time are closed.
 func StopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. It does itself what it can, so that it may be called on
-// the tester's goroutine; what is left after that is for the tester's calls on another.
+// Stop implements engine.Engine. It does what it can itself, so that the tester's goroutine may
+// call it. The rest needs calls of the tester on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
-	_ = e.postRequest(func(w *pendingRequests) error { // an error says that it has ended
+	_ = e.postRequest(func(w *pendingRequests) error { // fails only if the engine has ended
 		if begin && !w.stop {
 			w.stopWithin = within
 		}
@@ -251,7 +246,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 
 func (e *Engine) Wait() { <-e.done }
 
-// settleIfFree does what can be done, unless somebody is at it.
+// settleIfFree settles unless another goroutine owns the connections.
 func (e *Engine) settleIfFree() {
 	if e.ownerLock.TryLock() {
 		defer e.ownerLock.Unlock()
@@ -259,7 +254,7 @@ func (e *Engine) settleIfFree() {
 	}
 }
 
-// settleAll does all that can be done at this moment.
+// settleAll does everything that can be done at this moment. It panics if that does not end.
 func (e *Engine) settleAll() {
 	for range maxSettleRounds {
 		if !e.runRound() {
@@ -269,7 +264,8 @@ func (e *Engine) settleAll() {
 	panic(fmt.Sprintf("myriad: handlers have not come to rest after %d turns", maxSettleRounds))
 }
 
-// runRound does what there is for each connection, and says whether that was anything.
+// runRound handles requests and drives each connection once. It reports whether there was anything
+// to do.
 func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
@@ -293,13 +289,13 @@ func (e *Engine) runRound() (acted bool) {
 	return acted
 }
 
-// openPeers are the connections that are open, until it is called again.
+// openPeers returns the open connections. The result is valid until the next call.
 func (e *Engine) openPeers() []*Peer {
 	e.openPeerList = slices.DeleteFunc(e.openPeerList, func(p *Peer) bool { return !p.conn.IsOpen() })
 	return e.openPeerList
 }
 
-// acceptQueued lets those in that wait, as far as they may.
+// acceptQueued accepts queued peers as far as limits allow.
 func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	e.counters.SetBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
@@ -316,7 +312,7 @@ func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	return acted
 }
 
-// closeLargestConns closes connections with the largest buffers while all together hold too much.
+// closeLargestConns closes the connections with the largest buffers while MaxBuffered is exceeded.
 func (e *Engine) closeLargestConns() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
@@ -336,7 +332,8 @@ func (e *Engine) closeLargestConns() (acted bool) {
 	return acted
 }
 
-// continueStop begins the end, and ends when nobody is left.
+// continueStop drains connections, closes them after the deadline, and ends the engine when none is
+// left.
 func (e *Engine) continueStop(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
@@ -366,7 +363,7 @@ func (e *Engine) continueStop(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoSettled runs what a tester does, with everything settled before and after.
+// DoSettled settles, calls f and settles again, as owner of the connections.
 func (e *Engine) DoSettled(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
@@ -375,11 +372,11 @@ func (e *Engine) DoSettled(f func()) {
 	e.settleAll()
 }
 
-// Wakeups has word when somebody may have left something for the next call.
+// Wakeups returns a channel that receives when there may be something to do for the next call.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// Advance moves the clock, and does what is due meanwhile, in the order of time. It is for
-// Do. It says how much there is at most if that is less.
+// Advance moves the clock by d and runs what is due, in order of time. It must be called within
+// DoSettled. If d is negative or exceeds maxAdvance, it returns false.
 func (e *Engine) Advance(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {
@@ -394,7 +391,7 @@ func (e *Engine) Advance(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	}
 }
 
-// nextTimeout is when something is due next, after now.
+// nextTimeout returns the time of the next event after now.
 func (e *Engine) nextTimeout() (at time.Duration) {
 	at = startTime + 2*MaxTime
 	if e.stopDeadline > e.now {
@@ -411,7 +408,7 @@ func (e *Engine) nextTimeout() (at time.Duration) {
 	return at
 }
 
-// runTimeouts does what is due.
+// runTimeouts handles the timeouts that are due.
 func (e *Engine) runTimeouts() {
 	e.host.SetClock(e.now)
 	e.lookAhead = clockCoarseness

@@ -8,30 +8,30 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// MaxInFlight is the most bytes that wait in each direction between a connection and the
-// tester: as a kernel does, a Peer takes no more output than that, until the tester has.
+// MaxInFlight limits the bytes in each direction between a connection and the tester. Like a
+// kernel, a Peer takes no more output until the tester has read some.
 const MaxInFlight = 16 << 20
 
-// Peer is the other end of a connection, and the kernels between. Its methods are for
-// Engine.Do.
+// Peer is the other end of a connection, including the kernels in between. Its methods must be
+// called within Engine.DoSettled.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
 	mailbox engine.Mailbox
 	Addr    netip.AddrPort
 
-	incoming      []byte // sent by the peer, and not received
+	incoming      []byte // sent by the peer, not read yet
 	inputEnded    bool   // the peer sends no more
-	eofReported   bool   // PeerClosed was called
-	received      []byte // taken by the peer, and not by the tester
-	window        int    // how much more the peer takes, below 0 if it reads all
+	eofReported   bool   // OnEOF was called
+	received      []byte // taken by the peer, not read by the tester
+	window        int    // how many more bytes the peer takes; negative means all
 	shut          bool   // our direction is shut
-	done          bool   // closed, or turned away
+	done          bool   // closed or refused
 	closeReason   error
-	mailboxClosed bool // guarded by the engine's mu: it gets no mail for all any more
+	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect has a peer connect from an address; the zero value stands for a unix socket.
+// Connect makes a peer connect from an address; the zero value means a unix socket.
 func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -49,7 +49,7 @@ func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 	return p, nil
 }
 
-// Send sends to the connection. What it does not take waits, as much as MaxInFlight.
+// Send sends to the connection. It fails if more than MaxInFlight bytes would wait.
 func (p *Peer) Send(b []byte) error {
 	switch {
 	case p.done || p.inputEnded:
@@ -61,61 +61,60 @@ func (p *Peer) Send(b []byte) error {
 	return nil
 }
 
-// CloseWrite says that the peer sends no more.
+// CloseWrite makes the peer send EOF.
 func (p *Peer) CloseWrite() { p.inputEnded = true }
 
-// Reset breaks the connection, with what is under way.
+// Reset breaks the connection and discards the bytes in flight.
 func (p *Peer) Reset() {
 	if p.conn.IsOpen() {
 		p.incoming = nil
 		p.conn.OnTransportError(syscall.ECONNRESET)
-	} else if !p.done { // nobody has accepted it
+	} else if !p.done { // it was not accepted yet
 		p.reject(syscall.ECONNRESET)
 	}
 }
 
-// SetWindow has the peer take so many bytes and no more, or all if that is below 0. One that
-// has read to the end ends, too, as most programs do.
+// SetWindow makes the peer take n more bytes, or all if n is negative. A peer that has read EOF
+// closes its end, too, as most programs do.
 func (p *Peer) SetWindow(n int) {
 	p.window = n
 	p.inputEnded = p.inputEnded || p.shut && n < 0
 }
 
-// Window says how much more the peer takes, below 0 if it reads all.
+// Window returns how many more bytes the peer takes, negative for all.
 func (p *Peer) Window() int { return p.window }
 
-// Received is what the peer has taken, and nobody has asked for.
+// Received returns the bytes that the peer has taken and the tester has not discarded.
 func (p *Peer) Received() []byte { return p.received }
 
-// DiscardReceived lets go of the first n bytes of that.
+// DiscardReceived discards the first n received bytes.
 func (p *Peer) DiscardReceived(n int) {
 	if p.received = p.received[n:]; len(p.received) == 0 {
 		p.received = nil
 	}
 }
 
-// Closed says whether the connection has been closed or turned away, and why.
+// Closed reports whether the connection was closed or refused, and why.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// Paused reports whether the connection reads nothing before the peer takes output, which is
-// more than Limits.HighWater, or has been and has not come down to LowWater.
+// Paused reports whether the connection does not read until the peer takes output, because
+// HighWater was exceeded and LowWater is not reached.
 func (p *Peer) Paused() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
 }
 
-// PausedByHandler reports whether the handler has paused reading.
+// PausedByHandler reports whether the handler has turned reading off.
 func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
-// UnsentBytes is the number of bytes that the peer has not taken, and Unread that of those which it
-// has sent and the handler has not used.
+// UnsentBytes returns the number of bytes that the peer has not taken, and UnreadBytes the number
+// that it has sent and the handler has not used.
 func (p *Peer) UnsentBytes() int { return p.conn.UnsentBytes() }
 
 func (p *Peer) UnreadBytes() int {
 	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentBytes(), 0)
 }
 
-// admitOrReject lets a peer in, or turns it away.
 func (p *Peer) admitOrReject() {
 	if p.done {
 		return
@@ -131,13 +130,13 @@ func (p *Peer) admitOrReject() {
 	p.driveConn()
 }
 
-// reject ends a peer that is turned away.
+// reject ends a peer that is not accepted.
 func (p *Peer) reject(why error) {
 	p.done, p.closeReason = true, why
 	p.closeMailbox()
 }
 
-// closeMailbox has nobody leave mail for all any more, and lets go of what was left.
+// closeMailbox stops visits to the peer and drops queued requests.
 func (p *Peer) closeMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
@@ -145,7 +144,7 @@ func (p *Peer) closeMailbox() {
 	p.handleRequests()
 }
 
-// applyRequests gives the connection what was left for all.
+// applyRequests applies the engine's requests to the connection.
 func (p *Peer) applyRequests(req *pendingRequests) {
 	if len(req.broadcasts) > 0 {
 		p.conn.WriteBroadcasts(req.joinBroadcasts())
@@ -157,8 +156,8 @@ func (p *Peer) applyRequests(req *pendingRequests) {
 	}
 }
 
-// driveConn does what there is to do until there is nothing, and says whether that was
-// anything.
+// driveConn performs actions and reports events until there are none. It reports whether there were
+// any.
 func (p *Peer) driveConn() (acted bool) {
 	for p.conn.IsOpen() && (p.performNextAction() || p.reportEvent()) {
 		acted = true
@@ -166,7 +165,7 @@ func (p *Peer) driveConn() (acted bool) {
 	return acted
 }
 
-// performNextAction does what the connection asks for.
+// performNextAction performs an action and reports whether there was one.
 func (p *Peer) performNextAction() bool {
 	c := &p.conn
 	switch c.NextAction() {
@@ -187,7 +186,7 @@ func (p *Peer) performNextAction() bool {
 		}
 	case engine.ShutWrite:
 		p.shut = true
-		p.inputEnded = p.inputEnded || p.window < 0 // it has read the end
+		p.inputEnded = p.inputEnded || p.window < 0 // it has read EOF
 		c.OnWriteShut()
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
@@ -201,7 +200,7 @@ func (p *Peer) performNextAction() bool {
 	return true
 }
 
-// reportEvent tells the connection what has happened.
+// reportEvent reports writability or input to the connection, and whether there was any.
 func (p *Peer) reportEvent() bool {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
@@ -214,8 +213,8 @@ func (p *Peer) reportEvent() bool {
 	return true
 }
 
-// handleRequests gives the connection its mail, once a turn: handlers that post more and more are
-// found out.
+// handleRequests handles the mailbox once a round, so that handlers that post endlessly are
+// detected.
 func (p *Peer) handleRequests() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
@@ -230,7 +229,7 @@ func (p *Peer) handleRequests() (acted bool) {
 	return true
 }
 
-// readOnce receives once, if there is anything.
+// readOnce passes input or EOF to the connection, and reports whether there was any.
 func (p *Peer) readOnce() bool {
 	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
@@ -246,7 +245,7 @@ func (p *Peer) readOnce() bool {
 	return true
 }
 
-// receiveCapacity is how much the peer takes now.
+// receiveCapacity returns how many bytes the peer takes now.
 func (p *Peer) receiveCapacity() int {
 	room := MaxInFlight - len(p.received)
 	if p.window >= 0 {

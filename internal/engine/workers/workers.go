@@ -1,4 +1,4 @@
-// Package workers joins a pool.Pool to the engines, which know nothing of it.
+// Package workers adapts a pool.Pool to the engines.
 package workers
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// NewEnginePool is a pool as the engines know it. A connection is its own job, so that nothing is
-// allocated.
+// NewEnginePool returns p as an engine.Pool. Connections are their own jobs, which avoids
+// allocations.
 func NewEnginePool(p *pool.Pool) engine.Pool { return enginePool{p} }
 
 type enginePool struct{ pool *pool.Pool }
