@@ -309,7 +309,7 @@ type removedConns struct {
 }
 
 // errRemoved means that a connection was removed and gets no message.
-var errRemoved = errors.New("myriad: connection has left the group")
+var errRemoved = errors.New("myriad: connection was removed from the group")
 
 func (l *removedConns) add(r Ref) {
 	l.mu.Lock()

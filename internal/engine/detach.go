@@ -7,7 +7,7 @@ import (
 )
 
 // ErrShard means that a connection can't leave its loop's descriptor table.
-var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
+var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
 // Detach gives the connection up to the handler: no more input is passed to it, and when all output
 // has been sent, onDetached is called with the connection as a net.Conn and its unused input; then

@@ -301,11 +301,11 @@ func (d DialRequest) Validate() error {
 	case d.Count < 1:
 		return fmt.Errorf("dial of %d connections; expected at least 1", d.Count)
 	case d.Handler != nil && d.Count != 1:
-		return fmt.Errorf("dial of %d connections with one handler of their own; expected 1", d.Count)
+		return fmt.Errorf("dial of %d connections with a handler for one; expected 1", d.Count)
 	case d.Path == "" && !d.Target.IsValid():
-		return fmt.Errorf("dial of %d connections to %q; expected a valid address, or the path of a unix socket", d.Count, d.Target)
+		return fmt.Errorf("dial of %d connections to %q; expected a valid address or the path of a unix socket", d.Count, d.Target)
 	case d.Path != "" && (d.Target.IsValid() || d.Source.IsValid()):
-		return fmt.Errorf("dial of the unix socket %q and to %q from %q; expected the path alone", d.Path, d.Target, d.Source)
+		return fmt.Errorf("dial of unix socket %q with target %q and source %q; expected only the path", d.Path, d.Target, d.Source)
 	}
 	return nil
 }

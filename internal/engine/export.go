@@ -319,7 +319,7 @@ func (c *Conn) restoreHandlerState(r *Record) {
 	}
 }
 
-var errNoConnHandler = errors.New("myriad: the connection has come from another process with a handler of its own, of which this server's handler knows nothing")
+var errNoConnHandler = errors.New("myriad: imported connection has its own handler, which this server's handler can't restore; implement HandlerMigrator")
 
 // A record is encoded as varints, followed by byte strings with their lengths.
 
@@ -353,7 +353,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-var errBadRecord = errors.New("engine: a connection's record is cut off or wrong")
+var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
 // ParseRecord decodes a record and returns the bytes behind it. The record refers to p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {

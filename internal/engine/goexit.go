@@ -36,7 +36,7 @@ func SurviveGoexit(f func()) {
 }
 
 // errExited marks a coroutine that has ended by runtime.Goexit.
-var errExited = errors.New("the coroutine has ended by runtime.Goexit")
+var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
 // runCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls
 // runtime.Goexit, only the coroutine ends. It panics then, because package iter would propagate a

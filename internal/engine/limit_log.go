@@ -50,9 +50,9 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	l := &rt.Limits
 	switch reason {
 	case ErrMessageTooLong:
-		return "Limits.MaxMessage", l.MaxMessage, "if messages of this size are meant, raise Server.Limits.MaxMessage; otherwise the peer may speak another protocol"
+		return "Limits.MaxMessage", l.MaxMessage, "raise Server.Limits.MaxMessage if messages of this size are expected; otherwise the peer may speak another protocol"
 	case ErrSlowConsumer:
-		return "Limits.MaxUnsent", l.MaxUnsent, "if so much is to wait for a peer, raise Server.Limits.MaxUnsent; otherwise look at Conn.Paused before writing more"
+		return "Limits.MaxUnsent", l.MaxUnsent, "check Conn.Paused before writing more, or raise Server.Limits.MaxUnsent"
 	case ErrOverBudget:
 		return "Limits.MaxBuffered", l.MaxBuffered, "lower MaxMessage, MaxUnsent or HighWater of Server.Limits, or give the process more memory and raise MaxBuffered"
 	case ErrFirstByteTimeout:
@@ -115,7 +115,7 @@ func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, w
 	if counters != nil {
 		listener = counters.name
 	}
-	rt.Log.LogAttrs(context.Background(), level, "connection turned away",
+	rt.Log.LogAttrs(context.Background(), level, "connection refused by a limit",
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", formatPeer(peer)), slog.String("listener", listener), slog.Int("loop", rt.Index))
 }
 
@@ -141,8 +141,8 @@ func (c *Conn) abortBadCount(used, offered int, shedReason error) {
 	if h, ok := c.handler().(interface{ HandlerType() string }); ok {
 		handler = h.HandlerType()
 	}
-	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an impossible count; its connection is closed",
+	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an invalid count; connection closed",
 		slog.String("handler", handler), slog.String("method", method), slog.Int("returned", used), slog.Int("offered", offered),
-		slog.String("help", "return how many bytes of in the handler has used, 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
+		slog.String("help", "return the number of used bytes, 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	c.abortWith(ErrBadUse)
 }

@@ -14,7 +14,7 @@ import (
 // that their data passes the layer.
 
 // ErrClearInput means that plaintext input was left when the layer was to start.
-var ErrClearInput = errors.New("myriad: input in clear behind the one that starts TLS")
+var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
 // pendingLayer is the state of InsertLayer until the handshake is done.
 type pendingLayer struct {

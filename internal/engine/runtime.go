@@ -207,7 +207,7 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 			v = ErrGoexit
 		}
 		rt.Counters.Add(Panics, 1)
-		rt.Log.LogAttrs(context.Background(), slog.LevelError, "the answer to a refused connection panicked",
+		rt.Log.LogAttrs(context.Background(), slog.LevelError, "Server.Refuse panicked",
 			slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 		answer = nil
 	}()
@@ -238,8 +238,8 @@ func (rt *Runtime) recordRejected(c *Conn) {
 		rt.Counters.Add(Panics, 1)
 	}
 	if why != io.EOF && why != ErrServerClosed {
-		rt.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection turned away before its first message",
-			slog.String("because", why.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
+		rt.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection refused before its first message",
+			slog.String("reason", why.Error()), slog.String("peer", c.peerName()), c.Ref().logAttr())
 	}
 }
 
@@ -248,7 +248,7 @@ func (rt *Runtime) reportSlowHandler(c *Conn, took time.Duration) {
 		return
 	}
 	rt.Counters.Add(SlowCalls, 1)
-	rt.Log.LogAttrs(context.Background(), slog.LevelWarn, "handler has taken long",
+	rt.Log.LogAttrs(context.Background(), slog.LevelWarn, "slow handler",
 		slog.Duration("took", took), slog.Duration("limit", rt.Limits.SlowHandlerTime), slog.String("peer", c.peerName()), c.Ref().logAttr())
 }
 
@@ -303,7 +303,7 @@ func MonotonicNow() time.Duration { return time.Since(epoch) }
 func (rt *Runtime) reportPanic(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	rt.Counters.Add(Panics, 1)
-	rt.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",
+	rt.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; connection closed",
 		slog.Any("panic", value),
 		slog.String("peer", peer), r.logAttr(),
 		slog.String("stack", string(err.Stack)))

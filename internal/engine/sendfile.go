@@ -80,18 +80,18 @@ func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles(
 // resolveFileRange checks the range and returns its length in bytes.
 func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
 	if c.runtime.NoFiles {
-		return 0, fmt.Errorf("myriad: SendFile with more connections than descriptors: %w", errors.ErrUnsupported)
+		return 0, fmt.Errorf("myriad: SendFile is not available with more connections than descriptors: %w", errors.ErrUnsupported)
 	}
 	info, err := f.Stat()
 	switch {
 	case err != nil:
 		return 0, err
 	case !info.Mode().IsRegular():
-		return 0, fmt.Errorf("myriad: SendFile of %s, which is %v; expected a regular file", f.Name(), info.Mode())
+		return 0, fmt.Errorf("myriad: SendFile of %s, a file of mode %v; expected a regular file", f.Name(), info.Mode())
 	case offset < 0 || offset > info.Size():
-		return 0, fmt.Errorf("myriad: SendFile from byte %d of %s; expected 0 to %d, its size", offset, f.Name(), info.Size())
+		return 0, fmt.Errorf("myriad: SendFile from offset %d of %s; expected 0 to its size, %d", offset, f.Name(), info.Size())
 	case n > info.Size()-offset:
-		return 0, fmt.Errorf("%w: %d bytes of %s from byte %d on; its size is %d", ErrShortFile, n, f.Name(), offset, info.Size())
+		return 0, fmt.Errorf("%w: %d bytes of %s from offset %d; its size is %d", ErrShortFile, n, f.Name(), offset, info.Size())
 	case n < 0:
 		n = info.Size() - offset
 	}

@@ -47,14 +47,14 @@ const (
 	noMoreCredit = math.MaxUint32
 )
 
-var errBadBatch = errors.New("a batch of connections is cut off or wrong")
+var errBadBatch = errors.New("batch of connections is truncated or invalid")
 
 func wrapTransferError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
-		return fmt.Errorf("the process that takes connections over has gone: %w", err)
+		return fmt.Errorf("the importing process has ended: %w", err)
 	}
-	return fmt.Errorf("connections can't be handed over: %w", err)
+	return fmt.Errorf("can't export connections: %w", err)
 }
 
 // importBatch calls importConn for each connection of a batch, which then owns the descriptor.
@@ -71,7 +71,7 @@ func importBatch(message []byte, fds []int32, limit int, importConn func(fd int3
 		fds = fds[1:]
 	}
 	if err == nil && (n != uint64(len(fds)) || len(fds) > limit) {
-		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), limit)
+		err = fmt.Errorf("batch of %d connections with %d descriptors; expected equal numbers of at most %d", n, len(fds), limit)
 	}
 	if err != nil {
 		sock.Close(fds...)

@@ -44,7 +44,7 @@ func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.A
 		return transportPeer, nil
 	}
 	if header.Source.Addr().Unmap().IsUnspecified() {
-		return netip.AddrPort{}, fmt.Errorf("%w: its source is %v; expected the address of a client", engine.ErrProxyHeader, header.Source)
+		return netip.AddrPort{}, fmt.Errorf("%w: its source is %v; expected a client's address", engine.ErrProxyHeader, header.Source)
 	}
 	return header.Source, nil
 }
@@ -78,7 +78,7 @@ func (l *proxyHeaderLayer) Memory() (memory int, partial bool) {
 func (l *proxyHeaderLayer) InputFull() bool { return false }
 
 func (l *proxyHeaderLayer) OnEOF(*engine.Conn) error {
-	return fmt.Errorf("%w: the connection has ended after %d bytes", engine.ErrProxyHeader, len(l.header))
+	return fmt.Errorf("%w: the connection ended after %d bytes", engine.ErrProxyHeader, len(l.header))
 }
 
 func (l *proxyHeaderLayer) SendClose(*engine.Conn) {}

@@ -120,12 +120,12 @@ func (e *Engine) Counters() (sum engine.Counts) {
 
 // Dial fails: there is no network to connect to.
 func (e *Engine) Dial(engine.DialRequest) error {
-	return fmt.Errorf("dialling without a network: %w", errors.ErrUnsupported)
+	return fmt.Errorf("dialling is not available without a network: %w", errors.ErrUnsupported)
 }
 
 // Adopt fails: connections of a network are not supported.
 func (e *Engine) Adopt(net.Conn, int, []byte) error {
-	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
+	return fmt.Errorf("adopting a connection is not available without a network: %w", errors.ErrUnsupported)
 }
 
 func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
@@ -261,7 +261,7 @@ func (e *Engine) settleAll() {
 			return
 		}
 	}
-	panic(fmt.Sprintf("myriad: handlers have not come to rest after %d turns", maxSettleRounds))
+	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
 }
 
 // runRound handles requests and drives each connection once. It reports whether there was anything

@@ -64,7 +64,7 @@ func TestRestless(t *testing.T) {
 	p := connect(t, e)
 	defer func() {
 		text, _ := recover().(string)
-		if !strings.Contains(text, "have not come to rest after 131072 turns") || h.nudged != maxSettleRounds {
+		if !strings.Contains(text, "still cause work after 131072 rounds") || h.nudged != maxSettleRounds {
 			t.Errorf("nudged %d times, and then: %q", h.nudged, text)
 		}
 	}()
