@@ -38,7 +38,7 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 		Allow: s.Allow, Deny: s.Deny,
 	}
 	if s.Refuse != nil {
-		cfg.Refuse = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toNetAddr(peer), why) }
+		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte { return s.Refuse(toNetAddr(peer), why) }
 	}
 }
 

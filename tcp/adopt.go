@@ -58,7 +58,7 @@ func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	if runtime.GOOS == "windows" {
 		return fmt.Errorf("myriad: Detach on Windows: %w", errors.ErrUnsupported)
 	}
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	return c.core().Detach(take)

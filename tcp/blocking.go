@@ -171,7 +171,7 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 // runCallbacks runs the callback of n and then those of queued connections until none is queued.
 // Server.blockingCalls counts connections whose callbacks run or are queued.
 func (b *Blocking) runCallbacks(n *NetConn) {
-	engine.Outlive(func() {
+	engine.SurviveGoexit(func() {
 		for {
 			if next := n; next != nil {
 				n = nil // must come first: the function may call runtime.Goexit
@@ -216,7 +216,7 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 			if v == nil {
 				v = engine.ErrGoexit
 			}
-			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
+			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
 		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.markNotBusy(n) })
@@ -263,7 +263,7 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 		c.CloseWith(ErrMessageTooLong)
 	default:
 		c.Release()
-		c.core().Duplex(false)
+		c.core().SetIndependentDirections(false)
 		if !keep {
 			c.SetValue(nil)
 		}

@@ -25,7 +25,7 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // inCallOrLog reports whether a call for the connection is in progress. If not, it logs the
 // misuse, for methods that can't return ErrOutsideCall.
 func (c *Conn) inCallOrLog(method string) bool {
-	if c.core().Called() {
+	if c.core().InHandlerCall() {
 		return true
 	}
 	s := c.Server()
@@ -48,7 +48,7 @@ func (c *Conn) inCallOrLog(method string) bool {
 // be waiting, Server.SlowConsumer decides: Write fails with ErrSlowConsumer and the connection is
 // closed, or it fails with ErrFull. Check Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().Write(p)
@@ -58,7 +58,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // total size. A total of 16 KiB or more in fewer than 64 pieces is sent at once, in one system
 // call. It accepts net.Buffers: c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().Writev(pieces...)
@@ -66,7 +66,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 
 // WriteString is Write for a string. Unlike the argument of Write, s does not escape to the heap.
 func (c *Conn) WriteString(s string) (int, error) {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
 	}
 	return c.core().WriteString(s)
@@ -77,7 +77,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 // Limits.Linger the wait for the peer's end. Further calls do nothing. It fails only with
 // ErrOutsideCall.
 func (c *Conn) Close() error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	c.core().CloseWith(nil)
@@ -93,29 +93,29 @@ func (c *Conn) CloseWith(why error) {
 
 // Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In
 // the goroutine model, which has no loops, it is 0.
-func (c *Conn) Loop() int { return c.core().Owner() }
+func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
 // Pending returns the number of output bytes not yet accepted by the kernel, including those of
 // files (SendFile). In Closed it returns the number of bytes that were dropped.
-func (c *Conn) Pending() int { return c.core().Pending() }
+func (c *Conn) Pending() int { return c.core().UnsentBytes() }
 
 // Dropped returns the number of messages that the connection missed because its peer reads too
 // slowly: writes and broadcasts under SlowConsumer DropMessage for which the output had no space,
 // and values of Group.SendLatest that newer ones replaced.
-func (c *Conn) Dropped() int64 { return c.core().Missed() }
+func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
 // Paused reports whether the connection accepts no more input for now: its unsent output has
 // exceeded Limits.HighWater and not yet dropped to Limits.LowWater, or it is closing. A handler
 // that still has unused input should then return; that input is passed again after output has
 // been sent.
-func (c *Conn) Paused() bool { return c.core().Paused() }
+func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
 // CloseWrite ends our direction after everything has been sent, including what Refs sent before.
 // The peer reads the end and may go on sending. Later writes fail with ErrClosed; what Refs send
 // later is dropped and counted in Stats.Dropped. The connection closes when the peer ends its
 // direction, too. CloseWrite fails only with ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	c.core().CloseWrite()
@@ -129,14 +129,14 @@ func (c *Conn) CloseWrite() error {
 // Resume have no effect in a relay or before one.
 func (c *Conn) Pause() {
 	if c.inCallOrLog("Pause") {
-		c.core().Listen(false)
+		c.core().SetReading(false)
 	}
 }
 
 // Resume undoes Pause.
 func (c *Conn) Resume() {
 	if c.inCallOrLog("Resume") {
-		c.core().Listen(true)
+		c.core().SetReading(true)
 	}
 }
 
@@ -191,7 +191,7 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // connection: with ErrBadUse if to is relayed with another one, is detached or has ended its
 // direction, with ErrClosed if to has closed.
 func (c *Conn) Relay(to Ref) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	return c.core().Relay(to.r)

@@ -12,8 +12,8 @@ import (
 // operatorCommands are what an operator can do to a running server. Engines implement them; with
 // worker processes, a forwarder passes them on to all workers.
 type operatorCommands interface {
-	Hold(on bool) error
-	Expel(peer netip.AddrPort) error
+	PauseAccept(on bool) error
+	ClosePeerConns(peer netip.AddrPort) error
 }
 
 // PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in
@@ -38,7 +38,7 @@ func (s *Server) setAcceptPaused(paused bool) error {
 		return err
 	}
 	s.paused.Store(paused)
-	return publicError(to.Hold(paused))
+	return publicError(to.PauseAccept(paused))
 }
 
 // CloseConns closes the connections from a remote address and port: usually one or none; it does
@@ -61,7 +61,7 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	return publicError(to.Expel(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
+	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
 // operatorTarget returns the engine or forwarder that executes operator commands, or an error if

@@ -60,10 +60,10 @@ func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 // Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the
 // two connections, such as Relay, is cheapest.
 func (c *Conn) Dial(d Dial) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
-	return c.Server().dial(d, c.core().Owner()+1)
+	return c.Server().dial(d, c.core().LoopIndex()+1)
 }
 
 // Server returns the server that the connection belongs to.
@@ -80,11 +80,11 @@ func (s *Server) dial(d Dial, loop int) error {
 	if d.Timeout < 0 || d.Timeout > maxDialTimeout {
 		return badConfig("Dial.Timeout is %v; expected 0 (the default, %v) to %v", d.Timeout, defaultDialTimeout, maxDialTimeout)
 	}
-	req := engine.Dial{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loop, Source: d.Source}
+	req := engine.DialRequest{Count: 1, Timeout: cmp.Or(d.Timeout, defaultDialTimeout), Loop: loop, Source: d.Source}
 	switch d.Network {
 	case "", "tcp":
 	case "unix":
-		req.Path, req.Owned = d.Addr, s.newDialHandler(d, "")
+		req.Path, req.Handler = d.Addr, s.newDialHandler(d, "")
 		return s.startDial(e, req)
 	default:
 		return badConfig("Dial.Network is %q; expected tcp or unix", d.Network)
@@ -97,7 +97,7 @@ func (s *Server) dial(d Dial, loop int) error {
 	if err != nil || port == 0 {
 		return badConfig("Dial.Addr is %q; expected a port of 1 to 65535", d.Addr)
 	}
-	req.Owned = s.newDialHandler(d, host)
+	req.Handler = s.newDialHandler(d, host)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 		return s.startDial(e, req)
@@ -111,12 +111,12 @@ func (s *Server) dial(d Dial, loop int) error {
 			err = s.startDial(e, req)
 		}
 		if err != nil {
-			req.Owned.DialFailed(err)
+			req.Handler.DialFailed(err)
 		}
 	})
 }
 
-func (s *Server) startDial(e engine.Engine, req engine.Dial) error {
+func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
 		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", req.Source, req.Target.Addr())
 	}
@@ -125,7 +125,7 @@ func (s *Server) startDial(e engine.Engine, req engine.Dial) error {
 
 // newDialHandler returns the engine's handler for a dialed connection. host is its default TLS
 // name.
-func (s *Server) newDialHandler(d Dial, host string) engine.Owned {
+func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
 		return o
@@ -184,13 +184,13 @@ func (o *pendingDial) NewLayer(c *engine.Conn) engine.Layer {
 	if o.layers == nil {
 		return nil
 	}
-	return o.layers.First(c)
+	return o.layers.NewFirstLayer(c)
 }
 
 // Opened replaces o by a smaller handler without the parameters of the dial.
 func (o *pendingDial) Opened(c *engine.Conn) {
 	open := o.connHandler
-	c.SetOwned(&open)
+	c.SetConnHandler(&open)
 	open.Opened(c)
 }
 
@@ -205,13 +205,13 @@ func (o *pendingDial) DialFailed(err error) {
 // to h. It fails with ErrBadUse if h is nil or wraps nil, such as Lines(nil), and with
 // ErrOutsideCall.
 func (c *Conn) SetHandler(h Handler) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	if err := checkHandler("the Handler of SetHandler", h); err != nil {
 		return &kindError{err, ErrBadUse}
 	}
-	c.core().SetOwned(&connHandler{handlerAdapter{h}, c.Value()})
+	c.core().SetConnHandler(&connHandler{handlerAdapter{h}, c.Value()})
 	return nil
 }
 

@@ -23,7 +23,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 	if err != nil {
 		return err
 	}
-	v, ok := e.(engine.Visitor)
+	v, ok := e.(engine.ConnVisitor)
 	if !ok {
 		return ErrServerClosed
 	}
@@ -35,9 +35,9 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 			close(allCalled)
 		}
 	}
-	err = v.Visit(&engine.Shared{
-		Do:   func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
-		Lost: release,
+	err = v.VisitConns(&engine.Shared{
+		Do:     func(c *engine.Conn) { defer release(); f((*Conn)(c)) },
+		OnLost: release,
 	}, func() { pending.Add(1) }, func(full int) { missed = full; release() })
 	if err != nil {
 		return publicError(err)

@@ -146,7 +146,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 // deliverLines passes complete lines to the handler. It skips bytes that an earlier call has
 // already searched.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
-	seen, messages := c.core().Refused(), 0
+	seen, messages := c.core().RefusedBytes(), 0
 	for !c.Paused() {
 		rest := in[used:]
 		i := bytes.IndexByte(rest[seen:], '\n')
@@ -156,7 +156,7 @@ func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 		i += seen
 		seen = 0
 		if i+1 > c.core().MaxMessage() {
-			c.core().TooLong(uint64(i + 1))
+			c.core().CloseTooLong(uint64(i + 1))
 			break
 		}
 		f.deliver(c, trimCR(rest[:i:i]), shedReason)
@@ -182,7 +182,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 		advance, token, err := f.split(data[used:], atEOF)
 		if n, ok := err.(incompleteError); ok {
 			if n > incompleteError(c.core().MaxMessage()) {
-				c.core().TooLong(uint64(n))
+				c.core().CloseTooLong(uint64(n))
 			}
 			return used
 		}
@@ -224,7 +224,7 @@ func checkSplit(c *Conn, advance, available int, err error) error {
 	case advance > available:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
-		c.core().TooLong(uint64(advance))
+		c.core().CloseTooLong(uint64(advance))
 		return ErrMessageTooLong
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 // fakeConn is a connection without a socket: the test is its driver.
 type fakeConn struct {
 	*engine.Conn
-	host *engine.Host
+	host *engine.Runtime
 	sent []byte
 	why  error
 	done bool
@@ -32,14 +32,14 @@ func newFakeConn(t testing.TB, h Handler, limits Limits) *fakeConn {
 	limits, err := limits.withDefaults()
 	requireNoError(t, err)
 	w := &fakeConn{Conn: new(engine.Conn)}
-	w.host = &engine.Host{
+	w.host = &engine.Runtime{
 		Admission: engine.NewAdmission(&engine.Config{}),
 		Config:    engine.Config{Handler: handlerAdapter{closeWatcher{h, w}}, Limits: limits.toEngine(), Log: slog.New(slog.DiscardHandler)},
 		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
 	w.Bind(w.host, 0, 0)
-	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
+	w.OnOpen(netip.MustParseAddrPort("127.0.0.1:1"), false)
 	w.runUntilWait()
 	return w
 }
@@ -57,16 +57,16 @@ func (h closeWatcher) Closed(c *Conn, why error) {
 
 func (w *fakeConn) runUntilWait() {
 	for !w.done {
-		switch w.Next() {
+		switch w.NextAction() {
 		case engine.Send:
 			w.sent = append(w.sent, w.Output()...)
-			w.Sent(len(w.Output()))
-		case engine.Deliver:
-			w.Deliver()
-		case engine.Shut:
-			w.ShutDone()
+			w.OnSent(len(w.Output()))
+		case engine.FeedHandler:
+			w.FeedHandler()
+		case engine.ShutWrite:
+			w.OnWriteShut()
 		case engine.Close:
-			w.Finish()
+			w.OnClosed()
 		case engine.Wait:
 			return
 		}
@@ -78,11 +78,11 @@ func (w *fakeConn) runUntilWait() {
 func (w *fakeConn) feedInput(data []byte, sizes ...int) {
 	for i := 0; len(data) > 0 && !w.done && w.WantsInput(); i++ {
 		n := min(max(sizes[i%len(sizes)], 1), len(data))
-		w.Arrived(slices.Clone(data[:n]))
+		w.OnRead(slices.Clone(data[:n]))
 		w.runUntilWait()
 		data = data[n:]
 	}
-	w.PeerClosed()
+	w.OnEOF()
 	w.runUntilWait()
 }
 
@@ -182,9 +182,9 @@ func TestAbsurdLength(t *testing.T) {
 		var log strings.Builder
 		w := newFakeConn(t, Split(test.split, MessageFunc(func(*Conn, []byte) { t.Errorf("%s: a message", test.name) })), Limits{MaxMessage: 1000})
 		w.host.Log = slog.New(slog.NewTextHandler(&log, nil))
-		w.Arrived([]byte(test.in))
+		w.OnRead([]byte(test.in))
 		w.runUntilWait()
-		w.PeerClosed()
+		w.OnEOF()
 		w.runUntilWait()
 		if w.why != ErrMessageTooLong {
 			t.Errorf("%s: closed with %v, want ErrMessageTooLong", test.name, w.why)
@@ -235,9 +235,9 @@ func TestFramerPauses(t *testing.T) {
 	asked := strings.Repeat("q\n", 100)
 	answer := strings.Repeat("a", 99) + "\n"
 	w := newFakeConn(t, Lines(MessageFunc(func(c *Conn, _ []byte) { c.WriteString(answer) })), Limits{MaxUnsent: unsent})
-	w.Arrived([]byte(asked))
-	if w.Pending() > unsent {
-		t.Fatalf("%d bytes wait for the peer, the limit is %d", w.Pending(), unsent)
+	w.OnRead([]byte(asked))
+	if w.UnsentBytes() > unsent {
+		t.Fatalf("%d bytes wait for the peer, the limit is %d", w.UnsentBytes(), unsent)
 	}
 	if w.WantsInput() {
 		t.Error("the connection still wants input while it owes more than half of the limit")

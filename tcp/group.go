@@ -52,4 +52,4 @@ func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 // SendLatest returns how many connections accepted p, and how many did not because the mailbox
 // was full (ErrFull) or p exceeds Limits.MaxUnsent; those may have an older value and will get
 // newer ones. It waits like Broadcast.
-func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.Publish(p) }
+func (g *Group) SendLatest(p []byte) (sent, full int) { return g.g.SendLatest(p) }

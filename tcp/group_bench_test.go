@@ -11,12 +11,12 @@ import (
 // fakeOwner is an owner of connections that have no sockets.
 type fakeOwner struct {
 	box  engine.Mailbox
-	host engine.Host
+	host engine.Runtime
 }
 
 func newFakeOwner() *fakeOwner {
-	o := &fakeOwner{box: engine.Mailbox{Max: 1 << 30, MaxBytes: 1 << 40}}
-	o.host = engine.Host{Config: engine.Config{Limits: engine.Limits{MaxUnsent: 1 << 20}}, Poster: o, Counters: &engine.Counters{}}
+	o := &fakeOwner{box: engine.Mailbox{MaxRequests: 1 << 30, MaxBytes: 1 << 40}}
+	o.host = engine.Runtime{Config: engine.Config{Limits: engine.Limits{MaxUnsent: 1 << 20}}, Poster: o, Counters: &engine.Counters{}}
 	return o
 }
 
@@ -24,21 +24,21 @@ func (o *fakeOwner) Post(c *engine.Conn, generation uint32, r engine.Request) er
 	return o.box.Put(c, generation, r)
 }
 
-func (o *fakeOwner) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
-	return o.box.PutMany(to, s)
+func (o *fakeOwner) PostToChunk(to *engine.ConnChunk, s *engine.Shared) engine.PostTally {
+	return o.box.PutToChunk(to, s)
 }
 
 // deliverMail gives the mail to its connections.
 func (o *fakeOwner) deliverMail() (n int) {
-	mail, data := o.box.Take()
+	mail, data := o.box.TakeAll()
 	for _, m := range mail {
 		for next := 0; ; {
-			if next = m.Some(next, 1024, func(m engine.Mail) { n++; m.Conn.Mailed(m, data[:m.Size]); data = data[m.Size:] }); next == 0 {
+			if next = m.ForEachConn(next, 1024, func(m engine.QueuedRequest) { n++; m.Conn.OnRequest(m, data[:m.Size]); data = data[m.Size:] }); next == 0 {
 				break
 			}
 		}
 	}
-	o.box.Done(mail, data)
+	o.box.Recycle(mail, data)
 	return n
 }
 

@@ -296,7 +296,7 @@ var (
 	// ErrOverloaded is passed to Shed when no worker is available for a connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
 	// ErrClosedByOperator is the reason of connections closed by Server.CloseConns.
-	ErrClosedByOperator = engine.ErrExpelled
+	ErrClosedByOperator = engine.ErrClosedByOperator
 	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed
 	// before the server had ended.
 	ErrWorkersClosed = engine.ErrPoolClosed

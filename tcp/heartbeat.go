@@ -72,13 +72,13 @@ func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	}
 	send := func(c *engine.Conn) {
 		handler := defaultHandler
-		if o, ok := c.Owned().(interface{ handler() Handler }); ok {
+		if o, ok := c.ConnHandler().(interface{ handler() Handler }); ok {
 			handler = o.handler()
 		}
 		switch own, ok := handlerAs[HeartbeatHandler](handler); {
 		case ok:
 			if !own.Heartbeat((*Conn)(c)) {
-				c.ExpectNoAnswer()
+				c.ResetHeartbeat()
 			}
 		case h.Send != nil:
 			h.Send((*Conn)(c))

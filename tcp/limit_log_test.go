@@ -84,7 +84,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		s := startServer(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.newLogger()})
 		dial(t, s.addr).Exchange("hello", "hello")
 		refused := dial(t, s.addr)
-		line := log.waitForLine(t, "turned away")
+		line := log.waitForLine(t, "refused by a limit")
 		for _, want := range []string{"limit=Limits.MaxConns", "value=1", "peer=" + refused.LocalAddr().String()} {
 			if !strings.Contains(line, want) {
 				t.Errorf("%s: the log has no %q:\n%s", model, want, line)
@@ -120,7 +120,7 @@ func TestBadCountIsLogged(t *testing.T) {
 		if n, err := c.Read(make([]byte, 1)); err == nil {
 			t.Errorf("the client read %d bytes; want the end of the connection", n)
 		}
-		line := log.waitForLine(t, "impossible count")
+		line := log.waitForLine(t, "invalid count")
 		for _, want := range append(words, "level=ERROR", "handler=tcp.wrongCountHandler", "offered=5", "0 to len(in)", "peer="+c.LocalAddr().String()) {
 			if !strings.Contains(line, want) {
 				t.Errorf("the log has no %q:\n%s", want, line)

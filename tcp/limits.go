@@ -286,7 +286,7 @@ func (l Limits) toEngine() engine.Limits {
 		CloseTimeout: min(l.CloseTimeout, forever), Linger: min(l.Linger, forever), ShutdownRate: l.ShutdownRate,
 		HandshakeTimeout: bound(l.HandshakeTimeout), FirstByteTimeout: bound(l.FirstByteTimeout),
 		MessageTimeout: bound(l.MessageTimeout), IdleTimeout: bound(l.IdleTimeout),
-		WriteTimeout: bound(l.WriteTimeout), HandlerTime: bound(l.HandlerTime),
+		WriteTimeout: bound(l.WriteTimeout), SlowHandlerTime: bound(l.HandlerTime),
 	}
 }
 

@@ -93,7 +93,7 @@ func TestNever(t *testing.T) {
 	l, err := set.withDefaults()
 	requireNoError(t, err)
 	e := l.toEngine()
-	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.HandlerTime != 0 {
+	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.SlowHandlerTime != 0 {
 		t.Errorf("Never is a limit: %+v", e)
 	}
 	if e.CloseTimeout != forever || e.Linger != forever {
@@ -143,14 +143,14 @@ func TestTrustedProxies(t *testing.T) {
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {
-		if got := cfg.Proxied(1, netip.MustParseAddr(text)); got != want {
+		if got := cfg.IsProxy(1, netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}
-	if !cfg.Proxied(1, netip.Addr{}) {
+	if !cfg.IsProxy(1, netip.Addr{}) {
 		t.Error("a unix socket is not trusted")
 	}
-	if cfg.Proxied(0, netip.MustParseAddr("10.1.2.3")) {
+	if cfg.IsProxy(0, netip.MustParseAddr("10.1.2.3")) {
 		t.Error("a proxy is trusted at another listener")
 	}
 }

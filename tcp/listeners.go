@@ -65,7 +65,7 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	if s.engine == nil {
 		return nil
 	}
-	for i, l := range s.engine.Listening() {
+	for i, l := range s.engine.ListenerStats() {
 		base := s.baseListenerCounts(&s.activeListeners[i], l.Addr)
 		all = append(all, ListenerStats{
 			Name: s.activeListeners[i].displayName(), Addr: l.Addr, Open: l.Open, Accepted: base.Accepted + l.Accepted, Refused: base.Refused + l.Refused,

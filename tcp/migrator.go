@@ -53,16 +53,16 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	if !ok {
 		return
 	}
-	cfg.SaveOwned = func(c *engine.Conn, to []byte) ([]byte, error) {
-		o, ok := c.Owned().(interface{ handler() Handler })
+	cfg.SaveConnHandler = func(c *engine.Conn, to []byte) ([]byte, error) {
+		o, ok := c.ConnHandler().(interface{ handler() Handler })
 		if !ok {
-			return nil, engine.ErrStays
+			return nil, engine.ErrNotExportable
 		}
 		return h.SaveHandler((*Conn)(c), o.handler(), to)
 	}
-	cfg.RestoreOwned = func(c *engine.Conn, state []byte) error {
+	cfg.RestoreConnHandler = func(c *engine.Conn, state []byte) error {
 		err := h.RestoreHandler((*Conn)(c), state)
-		if err == nil && c.Owned() == nil && !c.Closing() {
+		if err == nil && c.ConnHandler() == nil && !c.IsClosing() {
 			err = errNoHandlerSet
 		}
 		return err

@@ -77,7 +77,7 @@ func newNetConn(c *Conn) *NetConn {
 // keepOpen retains the connection and enables reading while output waits.
 func (n *NetConn) keepOpen(c *Conn) {
 	c.Retain()
-	c.core().Duplex(true)
+	c.core().SetIndependentDirections(true)
 }
 
 // Methods called by the connection's owner.
@@ -325,7 +325,7 @@ func (n *NetConn) CloseWrite() error {
 // holds n.mu, which is released while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), lost func()) (posted bool) {
 	for {
-		err := n.ref.r.DoElse(func(c *engine.Conn) { run((*Conn)(c)) }, lost)
+		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, lost)
 		if !errors.Is(err, ErrFull) {
 			return err == nil
 		}

@@ -28,7 +28,7 @@ func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
 			}
 			test(t, &Server{Model: m.Name})
 		})
-		if !m.Loops || m.Available() != nil {
+		if !m.HasLoops || m.Available() != nil {
 			continue
 		}
 		t.Run(m.Name+" with workers", func(t *testing.T) {

@@ -154,13 +154,13 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 	for i, sockets := range all {
 		cfg.Listeners[i].Sockets = sockets
 	}
-	cfg.Held = w.Held
+	cfg.StartPaused = w.Held
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
 	e, err := s.startEngine(cfg, listeners)
 	if err != nil {
-		engine.CloseAll(slices.Concat(all...))
+		engine.CloseListeners(slices.Concat(all...))
 		return err
 	}
 	defer s.stopOwnWorkers()

@@ -87,7 +87,7 @@ func TestShares(t *testing.T) {
 	if got := srv.totalMaxConns(100); got != 400 {
 		t.Errorf("4 processes with 100 connections each have %d", got)
 	}
-	if got, shard, err := srv.resolveLoops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
+	if got, shard, err := srv.resolveLoops(engine.Model{HasLoops: true}, 100); got != 1 || shard != 0 || err != nil {
 		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
 	}
 }

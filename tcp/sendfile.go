@@ -32,7 +32,7 @@ import (
 // SendFile does not wait for the peer. But a slow disk, here or while the file is sent, blocks
 // the event loop.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
-	if !c.core().Called() {
+	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
 	return c.core().SendFile(f, offset, n)

@@ -321,7 +321,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		if len(listeners) == 0 {
 			s.Listening(nil)
 		}
-		for _, l := range e.Listening() {
+		for _, l := range e.ListenerStats() {
 			s.Listening(l.Addr)
 		}
 	}
@@ -371,14 +371,14 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.logger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Owner, cfg.Held = s, cfg.Held || s.predecessor != nil
+	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
 	if h, ok := handlerAs[StartHandler](s.Handler); ok {
 		h.Starting(s)
 	}
 	s.configureHandler(&cfg)
 	s.configureAdmission(&cfg, limits)
 	s.configureLayers(&cfg, limits, listeners)
-	if cfg.Loops, cfg.Shard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
+	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
 	e, model, err := s.launchEngine(model, cfg)
@@ -387,7 +387,7 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has logged the choice
-	if _, passed := models.Best(); s.choosesModel() && passed != nil && !worker {
+	if _, passed := models.BestAvailable(); s.choosesModel() && passed != nil && !worker {
 		s.logModelChoice(model, passed)
 	}
 	s.engine, s.activeListeners, s.model, s.limits = e, listeners, model.Name, limits
@@ -412,7 +412,7 @@ func (s *Server) launchEngine(m engine.Model, cfg engine.Config) (engine.Engine,
 	if err := s.configureWorkers(&cfg); err != nil {
 		return nil, m, err
 	}
-	e, m, why, err := models.Start(m, !s.choosesModel(), cfg)
+	e, m, why, err := models.StartWithFallback(m, !s.choosesModel(), cfg)
 	if why != nil {
 		s.logModelChoice(m, why)
 	}
@@ -454,14 +454,14 @@ func (s *Server) configureHandler(cfg *engine.Config) {
 // configureWorkers sets the pool that runs the handler, and creates Auto's.
 func (s *Server) configureWorkers(cfg *engine.Config) (err error) {
 	use := s.Workers
-	if cfg.Auto = s.choosesModel() && use == nil; cfg.Auto {
+	if cfg.AutoWorkers = s.choosesModel() && use == nil; cfg.AutoWorkers {
 		if s.ownPool, err = pool.New(autoPoolConfig); err != nil {
 			return fmt.Errorf("myriad: %w", err)
 		}
 		use = s.ownPool
 	}
 	if use != nil {
-		cfg.Pool = workers.Of(use)
+		cfg.Pool = workers.NewEnginePool(use)
 	}
 	return nil
 }
@@ -525,7 +525,7 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 		loops = defaultLoops()
 	}
 	limit := maxLoops
-	if !m.Loops {
+	if !m.HasLoops {
 		limit = 0
 	}
 	need, connsPerShard, err := sock.PlanLoops(conns, loops, limit)

@@ -99,16 +99,16 @@ func (s *Server) Stats() Stats {
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.totalMaxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
-		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
-		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
-		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.HandedOver], TakenOver: n[engine.TakenOver], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
+		AcceptingPaused: n[engine.AcceptPausedCount] > 0 && int(n[engine.AcceptPausedCount]) >= max(s.engine.Loops(), processes),
+		Open:            n[engine.Open], Greeting: n[engine.Handshaking], Paused: n[engine.Paused], Closing: n[engine.Closing],
+		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.ConnsExported], TakenOver: n[engine.ConnsImported], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
 		Refused: toRefusals(n), Closed: toCloses(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
-		Casting: n[engine.Casting], CastBytes: n[engine.CastBytes], CastAge: time.Duration(n[engine.CastAge]), Broadcasts: n[engine.Broadcasts],
+		Casting: n[engine.ActiveBroadcasts], CastBytes: n[engine.ActiveBroadcastBytes], CastAge: time.Duration(n[engine.OldestBroadcastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
-		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.Moved], Shed: n[engine.Shed],
-		HandlerTime: toHistogram(n.CallTimes()), Lag: toHistogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
+		Panics: n[engine.Panics], SlowHandlers: n[engine.SlowCalls], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.MovedToWorkers], Shed: n[engine.Shed],
+		HandlerTime: toHistogram(n.HandlerCallTimes()), Lag: toHistogram(n.LoopTurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }
 
@@ -168,20 +168,20 @@ func (Histogram) Bound(i int) time.Duration {
 
 func toRefusals(n engine.Counts) Refusals {
 	return Refusals{
-		Full: n.Refused(engine.RefusedFull), Source: n.Refused(engine.RefusedSource), Denied: n.Refused(engine.RefusedDenied),
-		Proxy: n.Refused(engine.RefusedProxy), Handshake: n.Refused(engine.RefusedHandshake), Timeout: n.Refused(engine.RefusedTimeout),
-		Other: n.Refused(engine.RefusedOther),
+		Full: n.RefusedBy(engine.RefusedFull), Source: n.RefusedBy(engine.RefusedSource), Denied: n.RefusedBy(engine.RefusedDenied),
+		Proxy: n.RefusedBy(engine.RefusedProxy), Handshake: n.RefusedBy(engine.RefusedHandshake), Timeout: n.RefusedBy(engine.RefusedTimeout),
+		Other: n.RefusedBy(engine.RefusedOther),
 	}
 }
 
 func toCloses(n engine.Counts) Closes {
 	return Closes{
-		Peer: n.Closed(engine.ClosedByPeer), Reset: n.Closed(engine.ClosedByReset), Handler: n.Closed(engine.ClosedByHandler),
-		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
-		Write: n.Closed(engine.ClosedWrite), Close: n.Closed(engine.ClosedClose), Heartbeat: n.Closed(engine.ClosedHeartbeat),
-		SlowConsumer: n.Closed(engine.ClosedSlow), Budget: n.Closed(engine.ClosedBudget), TooLong: n.Closed(engine.ClosedTooLong), TLS: n.Closed(engine.ClosedTLS),
-		Panic: n.Closed(engine.ClosedPanic), Shutdown: n.Closed(engine.ClosedShutdown),
-		Operator: n.Closed(engine.ClosedExpelled), Other: n.Closed(engine.ClosedOther),
+		Peer: n.ClosedBy(engine.ClosedByPeer), Reset: n.ClosedBy(engine.ClosedByReset), Handler: n.ClosedBy(engine.ClosedByHandler),
+		FirstByte: n.ClosedBy(engine.ClosedFirstByte), Message: n.ClosedBy(engine.ClosedMessage), Idle: n.ClosedBy(engine.ClosedIdle),
+		Write: n.ClosedBy(engine.ClosedWrite), Close: n.ClosedBy(engine.ClosedClose), Heartbeat: n.ClosedBy(engine.ClosedHeartbeat),
+		SlowConsumer: n.ClosedBy(engine.ClosedSlow), Budget: n.ClosedBy(engine.ClosedBudget), TooLong: n.ClosedBy(engine.ClosedTooLong), TLS: n.ClosedBy(engine.ClosedTLS),
+		Panic: n.ClosedBy(engine.ClosedPanic), Shutdown: n.ClosedBy(engine.ClosedShutdown),
+		Operator: n.ClosedBy(engine.ClosedByOperator), Other: n.ClosedBy(engine.ClosedOther),
 	}
 }
 

@@ -14,17 +14,17 @@ import (
 // countersOnlyEngine is an engine that has nothing but counters.
 type countersOnlyEngine struct{ counts engine.Counts }
 
-func (e countersOnlyEngine) Addr() net.Addr                    { return nil }
-func (e countersOnlyEngine) Listening() []engine.Listening     { return nil }
-func (e countersOnlyEngine) Loops() int                        { return 3 }
-func (e countersOnlyEngine) Dial(engine.Dial) error            { return nil }
-func (e countersOnlyEngine) Broadcast([]byte) error            { return nil }
-func (e countersOnlyEngine) Stop(context.Context) error        { return nil }
-func (e countersOnlyEngine) Hold(bool) error                   { return nil }
-func (e countersOnlyEngine) Expel(netip.AddrPort) error        { return nil }
-func (e countersOnlyEngine) Wait()                             {}
-func (e countersOnlyEngine) Counters() engine.Counts           { return e.counts }
-func (e countersOnlyEngine) Adopt(net.Conn, int, []byte) error { return nil }
+func (e countersOnlyEngine) Addr() net.Addr                        { return nil }
+func (e countersOnlyEngine) ListenerStats() []engine.ListenerStats { return nil }
+func (e countersOnlyEngine) Loops() int                            { return 3 }
+func (e countersOnlyEngine) Dial(engine.DialRequest) error         { return nil }
+func (e countersOnlyEngine) Broadcast([]byte) error                { return nil }
+func (e countersOnlyEngine) Stop(context.Context) error            { return nil }
+func (e countersOnlyEngine) PauseAccept(bool) error                { return nil }
+func (e countersOnlyEngine) ClosePeerConns(netip.AddrPort) error   { return nil }
+func (e countersOnlyEngine) Wait()                                 {}
+func (e countersOnlyEngine) Counters() engine.Counts               { return e.counts }
+func (e countersOnlyEngine) Adopt(net.Conn, int, []byte) error     { return nil }
 
 // Every counter of the engines is in one place of Stats, and in no other: each has a
 // value of its own here.
@@ -56,7 +56,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 	count(reflect.ValueOf(stats))
 	for i, v := range n {
 		want := 1
-		if engine.Counter(i) == engine.Holding {
+		if engine.Counter(i) == engine.AcceptPausedCount {
 			want = 0 // AcceptingPaused is no number
 		}
 		if times[v] != want {
@@ -91,7 +91,7 @@ func TestCausesByName(t *testing.T) {
 		{engine.RefusedTimeout, func(s Stats) int64 { return s.Refused.Timeout }},
 	} {
 		var c engine.Counters
-		c.Refuse(cause.cause)
+		c.CountRefused(cause.cause)
 		var n engine.Counts
 		c.AddTo(&n)
 		stats := (&Server{engine: countersOnlyEngine{n}}).Stats()
@@ -108,10 +108,10 @@ func TestHistogramBounds(t *testing.T) {
 	}
 	for i, d := range map[int]time.Duration{0: time.Microsecond, 1: 1500 * time.Nanosecond, 10: 1024 * time.Microsecond, Buckets - 1: time.Hour} {
 		var c engine.Counters
-		c.Called(d)
+		c.CountHandlerCall(d)
 		var n engine.Counts
 		c.AddTo(&n)
-		if got := toHistogram(n.CallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
+		if got := toHistogram(n.HandlerCallTimes()); got.Buckets[i] != 1 || got.Count != 1 || got.Sum != d {
 			t.Errorf("%v is not in bucket %d: %+v", d, i, got)
 		}
 	}

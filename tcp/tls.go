@@ -14,7 +14,7 @@ import (
 
 // TLS returns the result of the handshake: version, cipher suite, protocol, server name and
 // client certificates. It is nil for a connection without TLS.
-func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
+func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 
 // StartTLS encrypts an unencrypted connection, for protocols that negotiate this first: STARTTLS
 // of SMTP, IMAP and LDAP, or PostgreSQL's SSLRequest. The handshake begins after the current call
@@ -37,17 +37,17 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 // file waiting (SendFile); and with ErrClosed if it is closing.
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
-	case !c.core().Called():
+	case !c.core().InHandlerCall():
 		return ErrOutsideCall
 	case cfg == nil:
 		return badConfig("StartTLS with a nil tls.Config; expected one")
-	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
+	case c.core().IsDialled() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
 		return badConfig("StartTLS of a dialed connection: tls.Config.ServerName is empty; expected the name to verify")
-	case !c.core().Outbound() && !hasCertificate(cfg):
+	case !c.core().IsDialled() && !hasCertificate(cfg):
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
 	these := layers.Config{TLS: cfg, Gate: c.Server().sharedHandshakeLimiter()}
-	return c.core().Upgrade(these.First)
+	return c.core().InsertLayer(these.NewFirstLayer)
 }
 
 func hasCertificate(c *tls.Config) bool {
@@ -95,7 +95,7 @@ func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Liste
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
 	for i, at := range listeners {
 		if len(at.TrustedProxies) > 0 {
-			all[i].Proxied, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
+			all[i].IsProxy, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
 		}
 		if at.TLSConfig == nil {
 			continue
@@ -113,12 +113,12 @@ func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Liste
 			if c.Listener() < 0 {
 				return nil // a dialed connection
 			}
-			return all[c.Listener()].First(c)
+			return all[c.Listener()].NewFirstLayer(c)
 		}
 	}
 	if proxies {
-		cfg.Proxied = func(listener int, a netip.Addr) bool {
-			is := all[listener].Proxied
+		cfg.IsProxy = func(listener int, a netip.Addr) bool {
+			is := all[listener].IsProxy
 			return is != nil && is(a)
 		}
 	}

@@ -168,7 +168,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 			next.Abort()
 		}
 	}()
-	if err = next.SendHello(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListeners(control, upgrade.ListenersMessage) }); err != nil {
+	if err = next.SendHello(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
 		return u, err
 	}
 	ready, err := next.WaitReady(ctx)
@@ -181,20 +181,20 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	defer func() { d.finish(err == nil) }()
-	channels, err := next.OpenChannels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.peerSocket)
+	channels, err := next.OpenChannels(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
 	d.startReleaseTimer()
 	moved, took, err := handOverConns(ctx, e, m, next, channels)
-	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
+	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
 		err = next.SendDone(d.newDoneMessage())
 	}
 	if err != nil && next.KillIfHung() {
-		u.Lost = moved.Gone
-		m.ShareListeners(false)
-		return u, errors.Join(err, e.Hold(s.paused.Load()))
+		u.Lost = moved.Exported
+		m.SetListenersShared(false)
+		return u, errors.Join(err, e.PauseAccept(s.paused.Load()))
 	}
 	if err != nil { // out of time: the rest is drained here
 		_ = next.SendDone(d.newDoneMessage())
@@ -242,7 +242,7 @@ func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
 	defer cancel()
 	counted := 0
 	_ = s.Each(ctx, func(c *Conn) { // connections it does not reach are busy
-		reason := c.core().StayReason()
+		reason := c.core().ExportObstacle()
 		if _, ok := c.Value().(*NetConn); ok && reason == engine.ValueUnsaved {
 			reason = netConnReason
 		}
@@ -262,8 +262,8 @@ func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
 // newHello describes the listeners and activated files to the new process.
 func (s *Server) newHello(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
-	sockets := m.Sockets()
-	for i, at := range e.Listening() {
+	sockets := m.SocketsPerListener()
+	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
 			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&listeners[i], at.Addr), Sockets: sockets[i],
 		}
@@ -293,19 +293,19 @@ func (s *Server) awaitSuccessor(err error) error {
 }
 
 // handOverConns transfers the connections. The new process accepts from its beginning on.
-func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
 		defer cancel()
 	}
-	m.ShareListeners(true)
+	m.SetListenersShared(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
 	watching.Go(func() { next.MonitorAlive(during) })
 	start := time.Now()
-	if err = e.Hold(true); err == nil {
-		moved, err = m.HandOver(ctx, channels)
+	if err = e.PauseAccept(true); err == nil {
+		moved, err = m.ExportConns(ctx, channels)
 	}
 	took = time.Since(start)
 	over()
@@ -377,7 +377,7 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 		return func() {}
 	}
 	for _, in := range p.Listeners { // listeners that this server does not use
-		engine.CloseAll(in.Sockets)
+		engine.CloseListeners(in.Sockets)
 	}
 	var over sync.WaitGroup
 	started := make(chan struct{})
@@ -394,7 +394,7 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.AnnounceReady(m.Ends(), s.importState, m.TakeOver)
+			err = p.AnnounceReady(m.ChannelsNeeded(), s.importState, m.ImportConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended
@@ -404,9 +404,9 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 			go func() { _ = s.Close() }()
 			return
 		}
-		m.ShareListeners(false)
+		m.SetListenersShared(false)
 		if !s.paused.Load() {
-			_ = e.Hold(false) // no effect if it has ended
+			_ = e.PauseAccept(false) // no effect if it has ended
 		}
 		s.awaitFinalCounts(p)
 	})

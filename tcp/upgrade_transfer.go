@@ -142,12 +142,12 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, at := range s.engine.Listening() {
+	for i, at := range s.engine.ListenerStats() {
 		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.activeListeners[i], at.Addr)
 	}
 	s.sentCounts = s.engine.Counters()
 	s.sentCounts.Add(&s.baseCounts)
-	done.Counters = s.sentCounts.Named()
+	done.Counters = s.sentCounts.ByName()
 	return done
 }
 
@@ -155,7 +155,7 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 func (s *Server) addBaseCounts(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.baseCounts.AddNamed(counters)
+	s.baseCounts.AddByName(counters)
 }
 
 // baseListenerCounts returns the counts of a listener in earlier processes.
@@ -288,7 +288,7 @@ func (s *Server) closePeers() {
 		for i := range since {
 			since[i] -= s.sentCounts[i]
 		}
-		p, _ := json.Marshal(since.Named()) // a map of numbers can be encoded
+		p, _ := json.Marshal(since.ByName()) // a map of numbers can be encoded
 		s.successorPeer.SendCounters(p)
 	}
 	var all []*broadcastlog.Peer

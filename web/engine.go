@@ -14,17 +14,17 @@ const maxSavedState = engine.MaxState
 func core(c *tcp.Conn) *engine.Conn { return (*engine.Conn)(c) }
 
 // yield makes the loop serve other connections before it offers the remaining input of c.
-func yield(c *tcp.Conn) { core(c).Yield() }
+func yield(c *tcp.Conn) { core(c).YieldInput() }
 
 // reserve replaces the number of bytes that the handler has reserved for c, which count against
 // tcp.Limits.MaxBuffered. If partial is set, the peer has Limits.MessageTimeout to complete the message.
-func reserve(c *tcp.Conn, bytes int, partial bool) { core(c).Hold(bytes, partial) }
+func reserve(c *tcp.Conn, bytes int, partial bool) { core(c).SetHandlerMemory(bytes, partial) }
 
 // unusedInput returns the number of bytes that the handler was offered in the previous call and did not use.
-func unusedInput(c *tcp.Conn) int { return core(c).Refused() }
+func unusedInput(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
 // fileCapacity returns how many more files c can queue.
-func fileCapacity(c *tcp.Conn) int { return core(c).FileRoom() }
+func fileCapacity(c *tcp.Conn) int { return core(c).FileQueueSpace() }
 
 // maxMessage returns tcp.Limits.MaxMessage of c's server, in bytes.
 func maxMessage(c *tcp.Conn) int { return core(c).MaxMessage() }

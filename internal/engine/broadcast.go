@@ -7,94 +7,91 @@ import (
 	"time"
 )
 
-// MaxBroadcasts is how many broadcasts may be under way in an engine.
+// MaxBroadcasts is the maximum number of broadcasts under way in an engine.
 const MaxBroadcasts = 1024
 
-// BroadcastTracker has the messages to all that are under way in an engine, with their bounds.
-// Its methods are safe for concurrent use.
+// BroadcastTracker limits the broadcasts under way in an engine. It is safe for concurrent use.
 type BroadcastTracker struct {
 	// Counters, if set, counts their memory as Buffered.
 	Counters *Counters
 
-	mu    sync.Mutex
-	all   []*Broadcast // the oldest first
-	bytes int
-	ended bool
+	mu     sync.Mutex
+	active []*Broadcast // the oldest first
+	bytes  int
+	closed bool
 }
 
-// Broadcast is a message to all. It is under way until each owner of connections has
-// called Done.
+// Broadcast is a message to all connections. It is under way until each owner has called OwnerDone.
 type Broadcast struct {
 	Shared
-	in    *BroadcastTracker
-	size  int
-	began time.Duration
-	left  atomic.Int32
+	tracker    *BroadcastTracker
+	size       int
+	started    time.Duration
+	ownersLeft atomic.Int32
 }
 
-// Begin takes a copy of p that so many owners give to their connections. It fails with
-// ErrFull when MaxBroadcasts are under way, or would be more bytes than MaxMailBytes; one
-// may be larger if it is alone.
-func (b *BroadcastTracker) Begin(p []byte, owners int, l *Limits) (*Broadcast, error) {
-	c := &Broadcast{in: b, size: len(p), began: Since()}
-	c.left.Store(int32(owners))
-	if err := b.admit(c, l); err != nil {
+// StartBroadcast copies p for numOwners owners. It fails with ErrFull when MaxBroadcasts are under
+// way or their bytes would exceed MaxMailBytes. A single one may exceed that.
+func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limits) (*Broadcast, error) {
+	c := &Broadcast{tracker: b, size: len(p), started: MonotonicNow()}
+	c.ownersLeft.Store(int32(numOwners))
+	if err := b.addWithinLimits(c, limits); err != nil {
 		return nil, err
 	}
 	c.Bytes, c.counters = append([]byte(nil), p...), b.Counters
-	c.hold()
+	c.addHolder()
 	return c, nil
 }
 
-func (b *BroadcastTracker) admit(c *Broadcast, l *Limits) error {
+func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.ended:
+	case b.closed:
 		return ErrClosed
-	case c.size > l.MaxUnsent:
+	case c.size > limits.MaxUnsent:
 		return ErrTooLarge
-	case len(b.all) == MaxBroadcasts, b.bytes > 0 && b.bytes+c.size > l.MaxMailBytes:
+	case len(b.active) == MaxBroadcasts, b.bytes > 0 && b.bytes+c.size > limits.MaxMailBytes:
 		return ErrFull
 	}
-	b.all = append(b.all, c)
+	b.active = append(b.active, c)
 	b.bytes += c.size
 	return nil
 }
 
-// Done says that an owner has given it to its connections.
-func (c *Broadcast) Done() {
-	if c.left.Add(-1) > 0 {
+// OwnerDone reports that an owner has given the message to its connections.
+func (c *Broadcast) OwnerDone() {
+	if c.ownersLeft.Add(-1) > 0 {
 		return
 	}
-	c.release()
-	b := c.in
+	c.removeHolder()
+	b := c.tracker
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.all = slices.DeleteFunc(b.all, func(o *Broadcast) bool { return o == c })
+	b.active = slices.DeleteFunc(b.active, func(o *Broadcast) bool { return o == c })
 	b.bytes -= c.size
 }
 
-// End has no more begin.
-func (b *BroadcastTracker) End() {
+// Close makes StartBroadcast fail with ErrClosed.
+func (b *BroadcastTracker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended = true
+	b.closed = true
 }
 
-// UnderWay is how many there are.
-func (b *BroadcastTracker) UnderWay() int {
+// ActiveCount returns the number of broadcasts under way.
+func (b *BroadcastTracker) ActiveCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.all)
+	return len(b.active)
 }
 
-// Count adds those under way to a sum.
-func (b *BroadcastTracker) Count(sum *Counts) {
+// FillCounts sets the broadcast gauges in sum.
+func (b *BroadcastTracker) FillCounts(sum *Counts) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sum[Casting], sum[CastBytes] = int64(len(b.all)), int64(b.bytes)
-	if len(b.all) > 0 {
-		sum[CastAge] = int64(Since() - b.all[0].began)
+	sum[ActiveBroadcasts], sum[ActiveBroadcastBytes] = int64(len(b.active)), int64(b.bytes)
+	if len(b.active) > 0 {
+		sum[OldestBroadcastAge] = int64(MonotonicNow() - b.active[0].started)
 	}
 }

@@ -18,7 +18,7 @@ func TestBroadcastTracker(t *testing.T) {
 			var b BroadcastTracker
 			limits := Limits{MaxUnsent: 1000, MaxMailBytes: c.max}
 			for {
-				one, err := b.Begin(make([]byte, c.size), 2, &limits)
+				one, err := b.StartBroadcast(make([]byte, c.size), 2, &limits)
 				if err == ErrFull {
 					break
 				} else if err != nil {
@@ -30,20 +30,20 @@ func TestBroadcastTracker(t *testing.T) {
 				t.Errorf("%d broadcasts of %d bytes were taken, want %d", len(all), c.size, c.want)
 			}
 			var n Counts
-			if b.Count(&n); n[Casting] != int64(c.want) || n[CastBytes] != int64(c.want*c.size) || n[CastAge] <= 0 {
-				t.Errorf("counted are %d, of %d bytes, for %d ns", n[Casting], n[CastBytes], n[CastAge])
+			if b.FillCounts(&n); n[ActiveBroadcasts] != int64(c.want) || n[ActiveBroadcastBytes] != int64(c.want*c.size) || n[OldestBroadcastAge] <= 0 {
+				t.Errorf("counted are %d, of %d bytes, for %d ns", n[ActiveBroadcasts], n[ActiveBroadcastBytes], n[OldestBroadcastAge])
 			}
 			for _, one := range all {
-				one.Done()
-				if one.Done(); b.UnderWay() > 0 && one == all[len(all)-1] {
-					t.Errorf("%d are under way in the end", b.UnderWay())
+				one.OwnerDone()
+				if one.OwnerDone(); b.ActiveCount() > 0 && one == all[len(all)-1] {
+					t.Errorf("%d are under way in the end", b.ActiveCount())
 				}
 			}
-			if _, err := b.Begin(make([]byte, 1001), 1, &limits); err != ErrTooLarge {
+			if _, err := b.StartBroadcast(make([]byte, 1001), 1, &limits); err != ErrTooLarge {
 				t.Errorf("more than MaxUnsent: %v", err)
 			}
-			b.End()
-			if _, err := b.Begin(nil, 1, &limits); err != ErrClosed {
+			b.Close()
+			if _, err := b.StartBroadcast(nil, 1, &limits); err != ErrClosed {
 				t.Errorf("after the end: %v", err)
 			}
 		})

@@ -7,51 +7,50 @@ import (
 	"time"
 )
 
-// The sizes of buffers. Input is read into a buffer of ReadSize that the owner
-// keeps; what a handler leaves unused, and output, go into buffers that start
-// at startSize and grow as needed: that of input to any size, because a handler is
-// offered all of it at once, those of output to pieceSize, and then another one
-// follows. So no output is copied from one large buffer to a larger one.
+// Input is read into a buffer of ReadSize that the owner keeps. Unused input and output go into
+// buffers that start at minBufferSize. Input buffers grow without limit, because a handler gets all
+// input at once. Output buffers grow to maxPieceSize and then get further pieces, so that large
+// outputs are not copied as they grow.
 const (
-	ReadSize  = 64 << 10
-	startSize = 1 << 10
-	pieceSize = 64 << 10
-	// keepSize is the largest buffer that a pool takes back, keepBytes how much
-	// a FreeList, and so a loop, holds: as many small ones as are in use at the
-	// same time, where sends complete later, or they would be made anew each time.
-	keepSize  = 64 << 10
-	keepBytes = 4 << 20
-	// restBytes is how much a FreeList holds on to of what nobody takes.
-	restBytes = 16 << 10
+	ReadSize      = 64 << 10
+	minBufferSize = 1 << 10
+	maxPieceSize  = 64 << 10
+	// maxPooledSize is the largest buffer that is reused, and maxFreeBytes the capacity of a
+	// FreeList. Where sends complete asynchronously, it must cover the small buffers in use at the
+	// same time, or each would be allocated anew.
+	maxPooledSize = 64 << 10
+	maxFreeBytes  = 4 << 20
+	// keptFreeBytes is the size to which TrimIdle reduces a FreeList.
+	keptFreeBytes = 16 << 10
 )
 
-// Buffer is a queue of bytes: appended at the end, taken from the front.
+// Buffer is a FIFO queue of bytes.
 type Buffer struct {
-	bytes []byte
-	off   int
-	lent  bool // the kernel reads it: what is there stays where it is
-	full  bool // the kernel has not taken all of it, or what is before it
+	bytes      []byte
+	start      int
+	inKernel   bool // the kernel reads it: the bytes must not move
+	kernelFull bool // the kernel has not taken all of it, or of the output before
 
-	// Of output, in its first piece: the pieces behind it, and their bytes.
-	rest   []*Buffer
-	behind int
+	// In the first piece of output: the further pieces and their bytes.
+	rest      []*Buffer
+	restBytes int
 
-	// since is when what it holds began to wait: of input the oldest byte, of
-	// output what was there then, of which goal bytes are left.
-	since  time.Duration
-	handed time.Duration // when its connection was handed to a worker; 0 if it is not
-	goal   int
-	owed   int // how many bytes of output came from outside; still in the mark
+	// waitingSince is when the contents began to wait: the oldest byte of input; for output the
+	// start of the current progress interval, of which progressGoal bytes are left.
+	waitingSince    time.Duration
+	withWorkerSince time.Duration // when a worker got the connection; 0 if none has it
+	progressGoal    int
+	postedBytes     int // how many bytes of output were posted and still count as such
 }
 
-// Len is the number of bytes in the buffer, and in those behind it.
-func (b *Buffer) Len() int { return len(b.bytes) - b.off + b.behind }
+// Len returns the number of bytes in all pieces.
+func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 
-// Bytes are the bytes in the buffer itself, valid until the next append.
-func (b *Buffer) Bytes() []byte { return b.bytes[b.off:] }
+// Bytes returns the bytes of this piece, valid until the next append.
+func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
-// room is how much memory it takes, with those behind it.
-func (b *Buffer) room() int {
+// capacity returns the memory of all pieces.
+func (b *Buffer) capacity() int {
 	n := cap(b.bytes)
 	for _, piece := range b.rest {
 		n += cap(piece.bytes)
@@ -59,176 +58,169 @@ func (b *Buffer) room() int {
 	return n
 }
 
-// skip takes n bytes from the front, which it has itself. The room they had is used
-// again once it is the larger part, so that a queue that never empties does not creep.
-func (b *Buffer) skip(n int) {
-	b.lent, b.full = false, false
-	b.off += n
-	if b.off == len(b.bytes) {
-		b.bytes, b.off = b.bytes[:0], 0
-	} else if b.off > cap(b.bytes)/2 {
-		b.bytes, b.off = b.bytes[:copy(b.bytes, b.bytes[b.off:])], 0
+// discardFront removes n bytes of this piece from the front. It moves the rest once the free space
+// in front is the larger part, so that a queue that is never empty does not grow.
+func (b *Buffer) discardFront(n int) {
+	b.inKernel, b.kernelFull = false, false
+	b.start += n
+	if b.start == len(b.bytes) {
+		b.bytes, b.start = b.bytes[:0], 0
+	} else if b.start > cap(b.bytes)/2 {
+		b.bytes, b.start = b.bytes[:copy(b.bytes, b.bytes[b.start:])], 0
 	}
 }
 
-// progress notes that n bytes have gone, with some left. When all have that were
-// there at one moment, the next moment is now.
-func (b *Buffer) progress(n int, now time.Duration) {
-	if b.goal -= n; b.goal <= 0 {
-		b.goal, b.since = b.Len(), now
+// recordProgress records that bytes were sent and some are left. Once all bytes of the interval
+// have been sent, a new interval starts.
+func (b *Buffer) recordProgress(sent int, now time.Duration) {
+	if b.progressGoal -= sent; b.progressGoal <= 0 {
+		b.progressGoal, b.waitingSince = b.Len(), now
 	}
 }
 
-// reset makes it as good as new, but for its room.
 func (b *Buffer) reset() { *b = Buffer{bytes: b.bytes[:0]} }
 
-// last is the piece to append to.
-func (b *Buffer) last() *Buffer {
+func (b *Buffer) lastPiece() *Buffer {
 	if n := len(b.rest); n > 0 {
 		return b.rest[n-1]
 	}
 	return b
 }
 
-// fits is how many bytes can be appended to a piece that may grow to a size.
-func (b *Buffer) fits(size int) int {
-	if b.lent {
-		size = 0
+// spaceLeft returns how many bytes can be appended to a piece that may grow to maxSize.
+func (b *Buffer) spaceLeft(maxSize int) int {
+	if b.inKernel {
+		maxSize = 0
 	}
-	return max(size, cap(b.bytes)) - len(b.bytes)
+	return max(maxSize, cap(b.bytes)) - len(b.bytes)
 }
 
-// grown is how much room it is to have for n more bytes: twice as much as now, but no
-// more than a size where that is enough.
-func (b *Buffer) grown(n, size int) int {
+// grownCap returns the capacity for n more bytes: doubled, but at most maxSize if that suffices.
+func (b *Buffer) grownCap(n, maxSize int) int {
 	if n += len(b.bytes); n > cap(b.bytes) {
-		return max(n, min(2*cap(b.bytes), size))
+		return max(n, min(2*cap(b.bytes), maxSize))
 	}
 	return cap(b.bytes)
 }
 
-// follow makes the next piece the first one.
-func (b *Buffer) follow() (next *Buffer) {
+// popFirstPiece removes the first piece and returns the next.
+func (b *Buffer) popFirstPiece() (next *Buffer) {
 	next = b.rest[0]
-	next.since, next.handed, next.goal, next.owed = b.since, b.handed, b.goal, b.owed
-	next.behind = b.behind - len(next.bytes)
+	next.waitingSince, next.withWorkerSince, next.progressGoal, next.postedBytes = b.waitingSince, b.withWorkerSince, b.progressGoal, b.postedBytes
+	next.restBytes = b.restBytes - len(next.bytes)
 	b.rest[0] = nil
 	next.rest = b.rest[1:]
-	b.rest, b.behind = nil, 0
+	b.rest, b.restBytes = nil, 0
 	return next
 }
 
-// Buffers lends buffers. A connection holds one only while it has bytes in it.
-type Buffers interface {
-	// Get gives an empty one for n bytes, if possible with room for them, and no more
-	// than smallSize of it if they need no more: so who has little to say never counts
-	// as one of the largest when memory is short.
+// BufferPool allocates buffers. A connection keeps one only while it contains bytes.
+type BufferPool interface {
+	// Get returns an empty buffer, if possible with capacity for n bytes. For n up to
+	// smallBufferSize the capacity is at most that, so that a connection with little data is not
+	// among the largest when memory is short.
 	Get(n int) *Buffer
 	Put(*Buffer)
 }
 
-// smallSize is the largest buffer that is given to who needs little.
-const smallSize = 4 << 10
+// smallBufferSize is the largest buffer for small requests.
+const smallBufferSize = 4 << 10
 
 func newBuffer(n int) *Buffer {
-	return &Buffer{bytes: make([]byte, 0, min(max(n, startSize), pieceSize))}
+	return &Buffer{bytes: make([]byte, 0, min(max(n, minBufferSize), maxPieceSize))}
 }
 
-// FreeList is a Buffers for one owner: last in, first out, so that the buffer
-// in use is the one in the cache, and those that are not needed are the first.
+// FreeList is a BufferPool for one owner. It is last in, first out: the buffer in use stays in the
+// CPU cache, and idle buffers collect at the bottom.
 type FreeList struct {
-	small, large stack
-	held         int // bytes of their room
-	less         int // by how many bytes it holds less than keepBytes
+	small, large bufferStack
+	freeBytes    int // total capacity of the buffers
+	reduction    int // how much smaller than maxFreeBytes the limit is
 }
 
-// SetMax has the list, one of some, hold no more than a part of what all buffers together
-// may hold.
-func (f *FreeList) SetMax(l *Limits, lists int) {
-	if l.MaxBuffered > 0 {
-		f.less = keepBytes - min(keepBytes, max(l.MaxBuffered/mailPart/lists, restBytes))
+// LimitTo reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
+func (f *FreeList) LimitTo(limits *Limits, numLists int) {
+	if limits.MaxBuffered > 0 {
+		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
 	}
 }
 
-// stack is buffers, the last one to be taken first.
-type stack struct {
+// bufferStack is a stack of free buffers.
+type bufferStack struct {
 	free []*Buffer
-	idle int // how many of them, from the first on, nobody has taken since the last Trim
+	idle int // number of buffers, from the bottom, not used since the last TrimIdle
 }
 
-func (f *FreeList) of(n int) *stack {
-	if n > smallSize {
+func (f *FreeList) stackFor(size int) *bufferStack {
+	if size > smallBufferSize {
 		return &f.large
 	}
 	return &f.small
 }
 
 func (f *FreeList) Get(size int) *Buffer {
-	s := f.of(size)
+	s := f.stackFor(size)
 	n := len(s.free) - 1
 	if n < 0 {
 		return newBuffer(size)
 	}
 	b := s.free[n]
-	s.free[n] = nil // it may grow, and then it does not come back
+	s.free[n] = nil // it may not come back
 	s.free = s.free[:n]
 	s.idle = min(s.idle, n)
-	f.held -= cap(b.bytes)
+	f.freeBytes -= cap(b.bytes)
 	return b
 }
 
 func (f *FreeList) Put(b *Buffer) {
 	size := cap(b.bytes)
-	if size > keepSize || f.held+size > keepBytes-f.less {
+	if size > maxPooledSize || f.freeBytes+size > maxFreeBytes-f.reduction {
 		return
 	}
 	b.reset()
-	f.held += size
-	s := f.of(size)
+	f.freeBytes += size
+	s := f.stackFor(size)
 	s.free = append(s.free, b)
 }
 
-// Spare says whether the list holds more than it does when nobody takes any: then it
-// is to be trimmed.
-func (f *FreeList) Spare() bool { return f.held > restBytes }
+// NeedsTrim reports whether the list has more than TrimIdle leaves.
+func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// Trim drops buffers that nobody has taken since the last Trim, the large ones and those
-// that have been there longest first, until restBytes are held. What has been in use in
-// between, however short, is kept: a load that comes again and again makes none anew.
-func (f *FreeList) Trim() {
-	for _, s := range []*stack{&f.large, &f.small} {
+// TrimIdle frees buffers that were not used since the last TrimIdle, large and old ones first, down
+// to keptFreeBytes. Buffers used in between stay, so that a periodic load does not reallocate.
+func (f *FreeList) TrimIdle() {
+	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0
-		for ; n < s.idle && f.Spare(); n++ {
-			f.held -= cap(s.free[n].bytes)
+		for ; n < s.idle && f.NeedsTrim(); n++ {
+			f.freeBytes -= cap(s.free[n].bytes)
 		}
 		if n > 0 {
-			s.free = slices.Clone(s.free[n:]) // the list itself may have been long, too
+			s.free = slices.Clone(s.free[n:]) // also frees a long backing array
 		}
 		s.idle = len(s.free)
 	}
 }
 
-// SharedBuffers is a Buffers for any number of goroutines.
+// SharedBuffers is a BufferPool that is safe for concurrent use.
 type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-// sizeClasses is how many sizes of buffers there are: startSize, twice as much, and so on
-// to keepSize.
+// sizeClasses is the number of buffer sizes, powers of two from minBufferSize to maxPooledSize.
 const sizeClasses = 7
 
-// sizeClass gives the first size class that has n bytes.
-func sizeClass(n int) int { return bits.Len(uint(max(n, startSize)-1) / startSize) }
+// sizeClass returns the smallest size class for size bytes.
+func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
 func (s *SharedBuffers) Get(n int) *Buffer {
-	class := sizeClass(min(n, pieceSize))
+	class := sizeClass(min(n, maxPieceSize))
 	if b, ok := s.classes[class].Get().(*Buffer); ok {
 		return b
 	}
-	return newBuffer(startSize << class)
+	return newBuffer(minBufferSize << class)
 }
 
 func (s *SharedBuffers) Put(b *Buffer) {
-	class := bits.Len(uint(cap(b.bytes)/startSize)) - 1 // the last one that it has the size of
-	if class < 0 || cap(b.bytes) > keepSize {
+	class := bits.Len(uint(cap(b.bytes)/minBufferSize)) - 1 // the largest class that its capacity covers
+	if class < 0 || cap(b.bytes) > maxPooledSize {
 		return
 	}
 	b.reset()

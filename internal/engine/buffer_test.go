@@ -14,9 +14,9 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 	copied := 0
 	for range 10_000 {
 		appendTo(&b, piece)
-		off := b.off
-		b.skip(len(piece))
-		if b.off < off {
+		off := b.start
+		b.discardFront(len(piece))
+		if b.start < off {
 			copied += b.Len()
 		}
 	}
@@ -33,24 +33,24 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 
 func TestFreeListIsBounded(t *testing.T) {
 	var f FreeList
-	big := &Buffer{bytes: make([]byte, 0, keepSize+1)}
+	big := &Buffer{bytes: make([]byte, 0, maxPooledSize+1)}
 	f.Put(big)
 	if got := f.Get(0); got == big {
-		t.Errorf("kept a buffer of %d bytes, the bound is %d", keepSize+1, keepSize)
+		t.Errorf("kept a buffer of %d bytes, the bound is %d", maxPooledSize+1, maxPooledSize)
 	}
-	for _, size := range []int{keepSize, startSize} {
-		most := keepBytes / size
+	for _, size := range []int{maxPooledSize, minBufferSize} {
+		most := maxFreeBytes / size
 		for range most + 10 {
 			f.Put(&Buffer{bytes: make([]byte, 0, size)})
 		}
-		if n := len(f.of(size).free); n != most || f.held != keepBytes {
-			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.held, keepBytes)
+		if n := len(f.stackFor(size).free); n != most || f.freeBytes != maxFreeBytes {
+			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.freeBytes, maxFreeBytes)
 		}
 		for range most {
 			f.Get(size)
 		}
-		if n := len(f.of(size).free); n != 0 || f.held != 0 {
-			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.held)
+		if n := len(f.stackFor(size).free); n != 0 || f.freeBytes != 0 {
+			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.freeBytes)
 		}
 	}
 }
@@ -70,28 +70,28 @@ func use(f *FreeList, n int, p []byte) {
 // What a burst has left goes at the second look, and not at the first: there it was in
 // use. Those that are kept are the ones that were used last.
 func TestFreeListForgetsABurst(t *testing.T) {
-	for name, size := range map[string]int{"small": 1, "large": keepSize} {
+	for name, size := range map[string]int{"small": 1, "large": maxPooledSize} {
 		var f FreeList
-		use(&f, keepBytes/max(size, startSize), make([]byte, size))
-		list := f.of(size)
+		use(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
+		list := f.stackFor(size)
 		burst, last := len(list.free), list.free[len(list.free)-1]
-		if !f.Spare() || f.held < keepBytes/2 {
-			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.held, f.Spare())
+		if !f.NeedsTrim() || f.freeBytes < maxFreeBytes/2 {
+			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.freeBytes, f.NeedsTrim())
 		}
-		if f.Trim(); len(list.free) != burst {
+		if f.TrimIdle(); len(list.free) != burst {
 			t.Errorf("%s: %d of %d buffers are left that were in use before the first look, want all", name, len(list.free), burst)
 		}
-		f.Trim()
+		f.TrimIdle()
 		sum := 0
 		for _, b := range list.free {
 			sum += cap(b.bytes)
 		}
-		if f.Spare() || f.held > restBytes || f.held != sum || cap(list.free) > 2*restBytes/startSize {
+		if f.NeedsTrim() || f.freeBytes > keptFreeBytes || f.freeBytes != sum || cap(list.free) > 2*keptFreeBytes/minBufferSize {
 			t.Errorf("%s: holds %d bytes in %d buffers of %d in all, room for %d; the bound is %d bytes",
-				name, f.held, len(list.free), sum, cap(list.free), restBytes)
+				name, f.freeBytes, len(list.free), sum, cap(list.free), keptFreeBytes)
 		}
-		if n := len(list.free); size == 1 && (n != restBytes/startSize || list.free[n-1] != last) {
-			t.Errorf("%d small buffers are left, want %d, and the one that was used last", n, restBytes/startSize)
+		if n := len(list.free); size == 1 && (n != keptFreeBytes/minBufferSize || list.free[n-1] != last) {
+			t.Errorf("%d small buffers are left, want %d, and the one that was used last", n, keptFreeBytes/minBufferSize)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestFreeListForgetsABurst(t *testing.T) {
 // A load that uses many buffers at the same time between any two looks makes none anew.
 func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	var f FreeList
-	const many = 8 * restBytes / startSize
+	const many = 8 * keptFreeBytes / minBufferSize
 	use(&f, many, []byte("x"))
 	taken := make([]*Buffer, many)
 	if n := testing.AllocsPerRun(100, func() {
@@ -109,14 +109,14 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 		for _, b := range taken {
 			f.Put(b)
 		}
-		f.Trim()
+		f.TrimIdle()
 	}); n != 0 {
 		t.Errorf("%v allocations between two looks, want none", n)
 	}
 	// Half of them are used from now on: the other half goes, and no more.
 	for range 3 {
 		use(&f, many/2, []byte("x"))
-		f.Trim()
+		f.TrimIdle()
 	}
 	if n := len(f.small.free); n != many/2 {
 		t.Errorf("%d buffers are left of a load that uses %d at the same time", n, many/2)
@@ -127,17 +127,17 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 // one that is there.
 func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	var f FreeList
-	h := &Host{Buffers: &f, Counters: new(Counters)}
-	large := h.get(keepSize)
+	h := &Runtime{Buffers: &f, Counters: new(Counters)}
+	large := h.getBuffer(maxPooledSize)
 	room := &large.bytes[:1][0]
-	h.put(large)
-	b := h.get(10)
-	if cap(b.bytes) > smallSize {
+	h.putBuffer(large)
+	b := h.getBuffer(10)
+	if cap(b.bytes) > smallBufferSize {
 		t.Fatalf("10 bytes have a buffer of %d", cap(b.bytes))
 	}
-	h.append(b, []byte("0123456789"))
-	h.append(b, make([]byte, keepSize-10))
-	if &b.bytes[0] != room || string(b.bytes[:10]) != "0123456789" || b.Len() != keepSize {
+	h.appendInput(b, []byte("0123456789"))
+	h.appendInput(b, make([]byte, maxPooledSize-10))
+	if &b.bytes[0] != room || string(b.bytes[:10]) != "0123456789" || b.Len() != maxPooledSize {
 		t.Errorf("a buffer that grew has not the room that was there, or not its bytes")
 	}
 	if n := h.Counters.Get(Buffered); n != int64(cap(b.bytes)) {
@@ -147,6 +147,6 @@ func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 
 // appendTo appends, as a host does.
 func appendTo(b *Buffer, p []byte) {
-	h := Host{Buffers: &FreeList{}, Counters: &Counters{}}
-	h.append(b, p)
+	h := Runtime{Buffers: &FreeList{}, Counters: &Counters{}}
+	h.appendInput(b, p)
 }

@@ -6,18 +6,18 @@ import (
 	"syscall"
 )
 
-// Cause sorts the ends of connections, for counting.
+// Cause classifies why connections ended, for counting.
 type Cause int
 
-// The causes. The first are of connections that never got to their handler.
+// The first causes are for connections that ended before Opened.
 const (
 	RefusedFull      Cause = iota // Limits.MaxConns
 	RefusedSource                 // Limits.MaxConnsPerSource
 	RefusedDenied                 // kept out by address
-	RefusedProxy                  // a wrong PROXY header
-	RefusedHandshake              // a TLS handshake that failed
+	RefusedProxy                  // invalid PROXY header
+	RefusedHandshake              // failed TLS handshake
 	RefusedTimeout                // Limits.HandshakeTimeout
-	RefusedOther                  // ended before, by the peer or by our own end
+	RefusedOther                  // closed before, by the peer or by us
 
 	ClosedByPeer
 	ClosedByReset
@@ -34,14 +34,13 @@ const (
 	ClosedTLS
 	ClosedPanic
 	ClosedShutdown
-	ClosedExpelled
+	ClosedByOperator
 	ClosedOther
-	Causes
+	NumCauses
 
-	RefusedCauses = ClosedByPeer
+	NumRefusedCauses = ClosedByPeer
 )
 
-// closeCauses are the causes of reasons of our own.
 var closeCauses = []struct {
 	why   error
 	cause Cause
@@ -59,7 +58,7 @@ var closeCauses = []struct {
 	{ErrOverBudget, ClosedBudget},
 	{ErrMessageTooLong, ClosedTooLong},
 	{ErrServerClosed, ClosedShutdown},
-	{ErrExpelled, ClosedExpelled},
+	{ErrClosedByOperator, ClosedByOperator},
 	{ErrClearInput, ClosedTLS},
 	{ErrHandshakeTimeout, ClosedTLS},
 	{ErrBadUse, ClosedOther},
@@ -68,9 +67,8 @@ var closeCauses = []struct {
 	{ErrShortFile, ClosedOther},
 }
 
-// closeCause is the cause of a connection that has ended for a reason. What is
-// none of ours nor the system's is the handler's own.
-func closeCause(why error) Cause {
+// closeCauseOf classifies a close reason. Unknown errors are the handler's own.
+func closeCauseOf(why error) Cause {
 	for _, c := range closeCauses {
 		if why == c.why {
 			return c.cause
@@ -91,8 +89,8 @@ func closeCause(why error) Cause {
 	return ClosedByHandler
 }
 
-// refuseCause is the cause of one that ended before its handler heard of it.
-func refuseCause(why error) Cause {
+// refusalCauseOf classifies why a connection ended before Opened.
+func refusalCauseOf(why error) Cause {
 	switch {
 	case why == ErrTooManyConns:
 		return RefusedFull
@@ -104,7 +102,7 @@ func refuseCause(why error) Cause {
 		return RefusedDenied
 	case errors.Is(why, ErrProxyHeader):
 		return RefusedProxy
-	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrExpelled:
+	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrClosedByOperator:
 		return RefusedOther
 	}
 	if _, ok := why.(syscall.Errno); ok {

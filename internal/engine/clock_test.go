@@ -9,7 +9,7 @@ import (
 // A clock that many share never goes back, is not behind, and is seldom written.
 func TestSharedClock(t *testing.T) {
 	const grain = time.Millisecond
-	h := &Host{Grain: grain}
+	h := &Runtime{ClockSlack: grain}
 	for _, c := range []struct{ now, want time.Duration }{
 		{5, 5 + grain}, {6, 5 + grain}, {3, 5 + grain}, {5 + grain, 5 + grain}, {6 + grain, 6 + 2*grain},
 	} {
@@ -17,16 +17,16 @@ func TestSharedClock(t *testing.T) {
 			t.Errorf("after %d the clock is at %d, want %d", c.now, h.Clock(), c.want)
 		}
 	}
-	h = &Host{Grain: grain}
+	h = &Runtime{ClockSlack: grain}
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			var last time.Duration
 			for range 20_000 {
-				now := Since()
+				now := MonotonicNow()
 				h.SetClock(now)
 				got := h.Clock()
-				if late := Since(); got < now || got < last || got > late+grain {
+				if late := MonotonicNow(); got < now || got < last || got > late+grain {
 					t.Errorf("the clock is at %v between %v and %v, and was at %v", got, now, late, last)
 					return
 				}

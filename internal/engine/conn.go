@@ -8,104 +8,99 @@ import (
 	"time"
 )
 
-// Action is what a driver is to do next for a connection.
+// Action is what a driver must do next for a connection.
 type Action uint8
 
 const (
-	Wait     Action = iota // for the next event
-	Send                   // send Output, then report Sent
-	Deliver                // call Conn.Deliver
-	Read                   // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
-	SendFile               // send File, then report Sent; or call Conn.Load
-	Detach                 // with nothing under way make it a net.Conn, then report Detached; or AtRest
-	Shut                   // shut the sending direction, then report ShutDone
-	Close                  // close the descriptor, then report Finish
+	Wait           Action = iota // wait for the next event
+	Send                         // send Output, then call OnSent
+	FeedHandler                  // call Conn.FeedHandler
+	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or OnReadEmpty
+	SendFile                     // send NextFilePart, then call OnSent; or call LoadFilePiece
+	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnQuiesced
+	ShutWrite                    // shut the sending direction, then call OnWriteShut
+	Close                        // close the descriptor, then call OnClosed
 )
 
-// Conn is one connection: a state machine that makes no system call. Events go
-// in through its methods, Next says what is to be done; see the package
-// comment. It belongs to its owner: only Ref is for others.
+// Conn is one connection: a state machine that makes no system calls. Events enter through its
+// methods, and NextAction returns what to do; see the package comment. Only its owner may use it;
+// other goroutines use a Ref.
 //
-// Its size is what an idle connection costs; TestConnSize holds it down.
+// Its size determines the memory of an idle connection; TestConnSize limits it.
 type Conn struct {
-	host  *Host
-	in    *Buffer // input that the handler has not used; nil if none
-	out   *Buffer // output that is not sent; nil if none
-	more  *extra  // nil if none of it is needed
-	user  any
-	mark  mark
-	seen  uint32     // bytes of unused input that the handler was offered and refused
-	heard coarseTime // when the peer last sent something
+	runtime      *Runtime
+	in           *Buffer    // unused input; nil if none
+	out          *Buffer    // unsent output; nil if none
+	extra        *connExtra // nil if all of it is zero
+	userData     any
+	refState     refState
+	refusedBytes uint32     // bytes of unused input that the handler has refused
+	lastHeard    coarseTime // when the peer last sent something
 
-	peerAddr [16]byte
-	peerPort uint16
-	armed    uint16 // the driver's: what it watches the descriptor for
-	state    uint32
-	fd       int32 // the driver's, and the listener's number; see entrance.go
-	slot     uint32
+	peerAddr    [16]byte
+	peerPort    uint16
+	driverFlags uint16 // for the driver
+	state       uint32
+	fd          int32 // the driver's descriptor and the listener's number; see listener.go
+	slot        uint32
 }
 
-// extra is what only a connection needs that has layers, gets values of topics, has
-// missed messages, or comes to its end.
-type extra struct {
-	why error         // set with closing
-	due time.Duration // when it expires; 0 for never
-	// dialled is when connecting began, until Opened has been called.
-	dialled        time.Duration
-	layer          Layer   // nil if none
-	layerBytes     int     // what the layer holds, as it is counted
-	byeSent        bool    // the layer has said goodbye
-	closedByWorker bool    // a worker calls Closed, or has called it
-	remote         *remote // of a relay between two owners
-	// reads is how many reads a drain still waits for.
-	reads int
-	// retained is how often the connection is retained: see Retain.
-	retained int
-	duplex   bool // see Duplex
-	// detach is set when the connection is to be given up; see Detach.
-	detach  *func(nc net.Conn, unread []byte)
-	upgrade *upgrade // nil if there is none under way
-	// timer is when Timer is to be called, deadline when the connection is to be
-	// closed; 0 for never.
+// connExtra has the state of connections with layers, timers, relays, or a close under way.
+type connExtra struct {
+	closeReason error         // set together with closing
+	expiry      time.Duration // 0 means never
+	// dialStarted is when connecting began, until Opened has been called.
+	dialStarted    time.Duration
+	layer          Layer          // nil if none
+	layerBytes     int            // memory of the layer, as counted in Buffered
+	layerCloseSent bool           // the layer has sent its closing message
+	closedByWorker bool           // a worker calls Closed, or has called it
+	remotePartner  *remotePartner // of a relay between two owners
+	// drainReadsLeft is the number of reads that a drain still waits for.
+	drainReadsLeft int
+	// retainCount counts calls of Retain without a Release.
+	retainCount           int
+	independentDirections bool // see SetIndependentDirections
+	// onDetached is set while Detach is under way.
+	onDetached   *func(nc net.Conn, unread []byte)
+	pendingLayer *pendingLayer // nil without an InsertLayer under way
+	// timer is when to call Timer, deadline when to close the connection; 0 means never.
 	timer, deadline time.Duration
-	queue           *files // nil if none waits
-	direct          int    // see Conn.direct
-	// partial is since when the layer waits for the rest of something; 0 if
-	// it does not.
-	partial time.Duration
-	// held is what the handler holds, and heldSince since when a part of a message is among
-	// it, or 0: see Hold.
-	held      int
-	heldSince time.Duration
-	values    []*Latest // values to take when nothing else is unsent
-	dropped   int64     // messages that its peer had no room for
-	unsent    int       // bytes of output that were dropped
-	leaving   uint8     // how far it is with being handed over; see migrate.go
+	fileQueue       *fileQueue // nil if empty
+	directSent      int        // see Conn.directSent
+	// layerPartialSince is since when the layer has had part of a message; 0 if it has none.
+	layerPartialSince time.Duration
+	// handlerMemory is the memory that the handler reports, handlerPartialSince since when it has
+	// had part of a message; see SetHandlerMemory.
+	handlerMemory       int
+	handlerPartialSince time.Duration
+	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
+	droppedMessages     int64                 // messages lost because the peer is slow
+	droppedOutput       int                   // bytes of output that were dropped
+	exportStage         uint8                 // see export.go
 }
 
-// empty says whether it means nothing.
-func (x *extra) empty() bool {
-	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
-		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
-		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
-		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0 && x.unsent == 0 && x.leaving == 0
+func (x *connExtra) isZero() bool {
+	return x.closeReason == nil && x.expiry == 0 && x.dialStarted == 0 && x.layer == nil && x.layerBytes == 0 && !x.layerCloseSent && !x.closedByWorker &&
+		x.remotePartner == nil && x.drainReadsLeft == 0 && x.retainCount == 0 && !x.independentDirections &&
+		x.onDetached == nil && x.pendingLayer == nil && x.timer == 0 && x.deadline == 0 &&
+		x.fileQueue == nil && x.directSent == 0 && x.layerPartialSince == 0 && x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0 && x.exportStage == 0
 }
 
-// Bind gives a connection its host, its number, and the generation that it begins with,
-// once, before anyone else can know it. Two connections with the same number have
-// different ones.
-func (c *Conn) Bind(h *Host, slot, generation uint32) {
-	c.host, c.slot = h, slot
-	c.mark.v.Store(uint64(generation) << 32)
+// Bind sets a connection's runtime, slot and first generation, once, before other goroutines know
+// it. Two connections with the same slot need different generations.
+func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
+	c.runtime, c.slot = rt, slot
+	c.refState.v.Store(uint64(generation) << 32)
 }
 
-// Slot numbers the connection among those of its owner.
+// Slot returns the connection's index among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation is that of the Refs to the connection, or to the next one in its slot.
-func (c *Conn) Generation() uint32 { return c.mark.generation() }
+// Generation returns the generation of Refs to the connection, or to the next one in its slot.
+func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
-// FD is the driver's descriptor of the connection, as SetFD has set it.
+// FD returns the driver's descriptor as set by SetFD.
 func (c *Conn) FD() int32 {
 	if c.fd < 0 {
 		return c.fd
@@ -113,317 +108,309 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD keeps the driver's descriptor, which is less than MaxFD, for a connection that
-// has come by no listener, yet.
+// SetFD sets the driver's descriptor, which must be less than MaxFD, and clears the listener.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
-// Armed is the driver's note of what it watches the descriptor for.
-func (c *Conn) Armed() uint16 { return c.armed }
+// DriverFlags returns the flags set by SetDriverFlags.
+func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 
-// SetArmed keeps that note.
-func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
+// SetDriverFlags stores flags for the driver, such as what it watches the descriptor for.
+func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// Dialling says that a connection to a peer, none for a unix socket, is being made
-// since a time of Host.Now.
-func (c *Conn) Dialling(peer netip.AddrPort, since time.Duration) {
-	c.Expect(peer)
-	c.extra().dialled = since
+// OnDialling reports that connecting to peer began at a time of Runtime.Now. A unix socket has no
+// peer address.
+func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
+	c.SetPeerAddr(peer)
+	c.ensureExtra().dialStarted = started
 }
 
-// DialledAt is when connecting began, by the clock of Since: just before the connect call,
-// or in a model that leaves that to package net before its dial. It is for Opened of a
-// connection that was dialled; otherwise it means nothing.
-func (c *Conn) DialledAt() time.Duration {
-	if c.more == nil {
+// DialStartedAt returns when connecting began, by MonotonicNow. It is valid in Opened of a dialled
+// connection.
+func (c *Conn) DialStartedAt() time.Duration {
+	if c.extra == nil {
 		return 0
 	}
-	return c.more.dialled
+	return c.extra.dialStarted
 }
 
-// Open says that the connection is established. It calls Opened, unless layers
-// have to do their part before.
-func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
-	c.state = c.state&ownHandler | open | silent
+// OnOpen reports that the connection is established. It calls Opened, or starts the first layer.
+func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
+	c.state = c.state&ownHandler | open | neverHeard
 	switch {
-	case dialled:
-		c.state |= outbound
-		c.host.Counters.Add(Dialled, 1)
-		*c.extra() = extra{dialled: c.more.dialled}
-	case !c.host.proxied(c.Listener(), peer):
-		c.state |= registered
+	case isDialled:
+		c.state |= dialled
+		c.runtime.Counters.Add(Dialled, 1)
+		*c.ensureExtra() = connExtra{dialStarted: c.extra.dialStarted}
+	case !c.runtime.isFromProxy(c.Listener(), peer):
+		c.state |= sourceCounted
 	}
-	c.host.Counters.Add(Open, 1)
-	c.Expect(peer)
-	c.seen, c.heard = 0, c.host.coarseNow()
-	if l := c.newLayer(); l != nil {
+	c.runtime.Counters.Add(Open, 1)
+	c.SetPeerAddr(peer)
+	c.refusedBytes, c.lastHeard = 0, c.runtime.coarseNow()
+	if l := c.newFirstLayer(); l != nil {
 		c.startLayer(l)
 		return
 	}
-	c.begin()
+	c.callOrDeferOpened()
 	c.endEvent()
 }
 
-// begin calls Opened, or has it called by a worker.
-func (c *Conn) begin() {
-	if !c.is(outbound) {
-		c.host.Counters.Add(Accepted, 1)
+// callOrDeferOpened calls Opened, or leaves that to a worker.
+func (c *Conn) callOrDeferOpened() {
+	if !c.is(dialled) {
+		c.runtime.Counters.Add(Accepted, 1)
 	}
-	if c.host.OnWorkers {
+	if c.runtime.OnWorkers {
 		c.state |= openPending
 	} else {
 		c.callOpened()
 	}
 }
 
-// Expect keeps the address of a peer that is being dialled, for Peer.
-func (c *Conn) Expect(peer netip.AddrPort) {
+// SetPeerAddr sets the result of Peer.
+func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
 
-// Closing says whether the connection has begun to close.
-func (c *Conn) Closing() bool { return c.is(closing | failed) }
+// IsClosing reports whether the connection has begun to close.
+func (c *Conn) IsClosing() bool { return c.is(closing | failed) }
 
-// IsOpen says whether the connection is between Open and Finish.
+// IsOpen reports whether the connection is between OnOpen and OnClosed.
 func (c *Conn) IsOpen() bool { return c.is(open) }
 
-// extra gives the connection what most have no need of.
-func (c *Conn) extra() *extra {
-	if c.more == nil {
-		c.more = extras.Get().(*extra)
+func (c *Conn) ensureExtra() *connExtra {
+	if c.extra == nil {
+		c.extra = extraPool.Get().(*connExtra)
 	}
-	return c.more
+	return c.extra
 }
 
-// extras are what finished connections have had, cleared. So when many end in a short time,
-// as when they are handed over, few are made.
-var extras = sync.Pool{New: func() any { return new(extra) }}
+// extraPool recycles connExtra, because many are needed at once when many connections close or are
+// exported.
+var extraPool = sync.Pool{New: func() any { return new(connExtra) }}
 
-// Output is what is to be sent next, valid until the next event. There may be more
-// behind it.
+// Output returns the bytes to send next, valid until the next event. More may follow.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
-// Offered says that the kernel has been given Output and reports later how much
-// of it was taken. The memory stays valid until then.
-func (c *Conn) Offered() {
-	c.out.lent = true
+// OnSendStarted reports that the kernel owns Output until OnSent.
+func (c *Conn) OnSendStarted() {
+	c.out.inKernel = true
 	c.state |= blocked
 }
 
-// SendBlocked says that the kernel takes nothing of Output now. A driver says so that
-// waits before it reports Sent: the time to take it begins at the first time.
-func (c *Conn) SendBlocked(now time.Duration) {
+// OnSendBlocked reports that the kernel takes no output now. A driver that waits before OnSent
+// calls it: the write timeout starts at the first call.
+func (c *Conn) OnSendBlocked(now time.Duration) {
 	if c.out == nil {
-		c.files().begin(now)
-	} else if c.out.goal == 0 {
-		c.out.goal, c.out.since = c.out.Len(), now
+		c.queuedFiles().startProgressTimer(now)
+	} else if c.out.progressGoal == 0 {
+		c.out.progressGoal, c.out.waitingSince = c.out.Len(), now
 	}
 }
 
-// Sent says that the first n bytes of Output were taken, or of File, if there is no
-// output.
-func (c *Conn) Sent(n int) {
-	c.host.Counters.Add(Writes, 1)
-	c.host.Counters.Add(BytesOut, int64(n))
+// OnSent reports that n bytes of Output were sent, or of the current file if there is no output.
+func (c *Conn) OnSent(n int) {
+	c.runtime.Counters.Add(Writes, 1)
+	c.runtime.Counters.Add(BytesOut, int64(n))
 	if c.out == nil {
-		c.sentFile(n)
+		c.onFileSent(n)
 		return
 	}
 	all := n == len(c.Output())
-	left, _ := c.took(n)
+	left, _ := c.consumeOutput(n)
 	switch {
 	case left == 0:
 		c.state &^= blocked
-		c.emptied()
+		c.finishOutput()
 	case all:
 		c.state &^= blocked
 		first := c.out
-		c.out = first.follow()
-		c.host.put(first)
-		c.out.progress(n, c.host.Clock())
+		c.out = first.popFirstPiece()
+		c.runtime.putBuffer(first)
+		c.out.recordProgress(n, c.runtime.Clock())
 	default:
 		c.state |= blocked
-		c.out.progress(n, c.host.Clock())
+		c.out.recordProgress(n, c.runtime.Clock())
 	}
 	c.checkLowWater()
 }
 
-// Room says that the kernel takes output again.
-func (c *Conn) Room() { c.state &^= blocked }
+// OnWritable reports that the kernel takes output again.
+func (c *Conn) OnWritable() { c.state &^= blocked }
 
-// ShutDone says that our direction is shut: if the connection is closing, the peer
-// has the linger time to end its own.
-func (c *Conn) ShutDone() {
+// OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger
+// time starts.
+func (c *Conn) OnWriteShut() {
 	c.state |= shut
 	if c.is(closing) {
-		c.more.due = c.host.Now() + c.host.Limits.Linger
+		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.Linger
 	}
 }
 
-// Mailed takes a piece of mail that the owner has taken from its mailbox. data
-// is valid during the call. The connection may have closed in the meantime.
-func (c *Conn) Mailed(m Mail, data []byte) {
-	if m.shared != nil {
-		data = m.shared.Bytes
+// OnRequest handles a request from the mailbox. data is valid during the call. The connection may
+// have closed meanwhile.
+func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
+	if req.shared != nil {
+		data = req.shared.Bytes
 	}
-	if !m.Late() && c.keepMail(m, data) {
+	if !req.IsStale() && c.deferRequest(req, data) {
 		return
 	}
-	c.mailed(m, data)
-	m.done()
+	c.handleRequest(req, data)
+	req.release()
 }
 
-func (c *Conn) mailed(m Mail, data []byte) {
-	late := m.Late() // and then nothing else of the connection may be looked at
+func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
+	stale := req.IsStale() // if so, nothing else of the connection may be accessed
 	if len(data) == 0 {
-		c.unpost(noBytes)
+		c.releasePosted(emptyRequestSize)
 	}
-	if late || !c.is(open) {
-		c.unpost(len(data))
-		if m.shared != nil && m.shared.Lost != nil {
-			m.shared.Lost()
+	if stale || !c.is(open) {
+		c.releasePosted(len(data))
+		if req.shared != nil && req.shared.OnLost != nil {
+			req.shared.OnLost()
 		}
 		return
 	}
-	switch m.Kind {
-	case MailSend:
+	switch req.Kind {
+	case RequestSend:
 		if c.is(relayed) {
-			c.heard = c.host.coarseNow()
+			c.lastHeard = c.runtime.coarseNow()
 		}
-		if c.sendClosed() {
-			c.unpost(len(data))
-			c.host.Counters.Add(Dropped, 1)
-		} else if c.passDown(data); c.lastOutput() != nil {
-			c.lastOutput().owed += len(data)
+		if c.isSendClosed() {
+			c.releasePosted(len(data))
+			c.runtime.Counters.Add(Dropped, 1)
+		} else if c.writeThroughLayer(data); c.lastOutput() != nil {
+			c.lastOutput().postedBytes += len(data)
 		} else {
-			c.unpost(len(data))
+			c.releasePosted(len(data))
 		}
-	case MailCast:
-		c.unpost(len(data))
-		if c.takesBroadcasts() {
-			_, _ = c.Write(data) // as in Cast
+	case RequestBroadcast:
+		c.releasePosted(len(data))
+		if c.acceptsBroadcasts() {
+			_, _ = c.Write(data) // as in WriteBroadcasts
 			c.endEvent()
 		}
-	case MailLatest:
-		c.queueValue(m.shared.latest)
-	case MailResumeLayer:
+	case RequestLatest:
+		c.queueLatest(req.shared.latest)
+	case RequestResumeLayer:
 		c.resumeLayer()
 		c.endEvent()
-	case MailClose:
+	case RequestClose:
 		c.CloseWith(nil)
-	case MailNudge:
+	case RequestNudge:
 		c.callNudged()
 		c.endEvent()
-	case MailDo:
-		if !c.is(greeting | openPending | closing | failed) {
-			c.call(m.shared.Do)
+	case RequestDo:
+		if !c.is(handshaking | openPending | closing | failed) {
+			c.callHandler(req.shared.Do)
 			c.endEvent()
-		} else if m.shared.Lost != nil {
-			m.shared.Lost()
+		} else if req.shared.OnLost != nil {
+			req.shared.OnLost()
 		}
 	}
 }
 
-// WantsInput says whether the driver is to read.
+// WantsInput reports whether the driver should read.
 func (c *Conn) WantsInput() bool {
 	switch {
-	case c.is(peerEnded|failed) || c.leaves():
+	case c.is(peerEOF|failed) || c.isExporting():
 		return false
 	case c.is(closing):
 		return c.is(shut)
-	case c.is(greeting) && c.more.layer.Full():
+	case c.is(handshaking) && c.extra.layer.InputFull():
 		return false
 	}
-	return !c.is(inputHeld|openPending) && !c.inputPaused()
+	return !c.is(inputHeld|openPending) && !c.isInputPaused()
 }
 
-// WantsRoom says whether the driver is to report Room.
-func (c *Conn) WantsRoom() bool { return c.is(blocked) && !c.is(failed) && !c.leaves() }
+// WantsWritable reports whether the driver should watch for writability.
+func (c *Conn) WantsWritable() bool { return c.is(blocked) && !c.is(failed) && !c.isExporting() }
 
-// Next says what is to be done.
-func (c *Conn) Next() Action {
+// NextAction returns what the driver must do next.
+func (c *Conn) NextAction() Action {
 	switch {
 	case c.is(failed):
 		return Close
-	case c.leaves():
-		return c.nextLeaving()
-	case c.mayTakeValues():
-		c.takeValues()
-		return c.Next()
+	case c.isExporting():
+		return c.nextExportAction()
+	case c.canWriteLatest():
+		c.writeLatestValues()
+		return c.NextAction()
 	case c.hasOutput() && !c.is(blocked):
 		if c.out == nil {
 			return SendFile
 		}
 		return Send
-	case c.hasOutput() && (c.is(closing) || c.pausesReading()):
+	case c.hasOutput() && (c.is(closing) || c.checkHighWater()):
 		return Wait
 	case c.is(closing):
-		return c.nextClosing()
-	case c.is(greeting):
-		return c.nextGreeting()
+		return c.nextClosingAction()
+	case c.is(handshaking):
+		return c.nextHandshakeAction()
 	case c.is(openPending | drainedPending | drainingPending):
-		return Deliver
-	case c.detaches() && !c.hasOutput() && c.mark.posted() == 0:
-		return Detach
-	case c.is(inputHeld), c.is(peerEnded) && !c.is(endDelivered), c.is(relayed) && c.in != nil:
+		return FeedHandler
+	case c.isDetaching() && !c.hasOutput() && c.refState.postedBytes() == 0:
+		return DetachOrExport
+	case c.is(inputHeld), c.is(peerEOF) && !c.is(eofDelivered), c.is(relayed) && c.in != nil:
 		if c.is(readPaused | yielded) {
 			return Wait
 		}
-		return Deliver
+		return FeedHandler
 	case c.is(readBeforeClose) && c.WantsInput():
 		return Read
 	case c.hasOutput():
 		return Wait
-	case c.is(closingWrite) && !c.is(shut) && c.mark.posted() == 0:
-		return c.nextShut()
-	case c.retained():
+	case c.is(closingWrite) && !c.is(shut) && c.refState.postedBytes() == 0:
+		return c.nextShutAction()
+	case c.isRetained():
 		return Wait
-	case c.is(peerEnded) && c.retire(io.EOF):
-		return c.nextClosing()
-	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
-		return c.nextClosing()
+	case c.is(peerEOF) && c.closeIfNothingPosted(io.EOF):
+		return c.nextClosingAction()
+	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partialSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
+		return c.nextClosingAction()
 	}
 	return Wait
 }
 
-// nextGreeting is Next for a connection that its handler has not heard of. What
-// the peer's end means to it is for its layer to say.
-func (c *Conn) nextGreeting() Action {
+// nextHandshakeAction is NextAction before Opened. The layer decides what the peer's EOF means.
+func (c *Conn) nextHandshakeAction() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
 	}
-	if c.out == nil && c.is(draining) && c.retire(ErrServerClosed) {
-		return c.nextClosing()
+	if c.out == nil && c.is(draining) && c.closeIfNothingPosted(ErrServerClosed) {
+		return c.nextClosingAction()
 	}
 	return Wait
 }
 
-// Greets says whether the handler has not heard of the connection.
-func (c *Conn) Greets() bool { return c.is(greeting) && !c.upgrades() }
+// InHandshake reports whether the connection is in its first handshake, before Opened.
+func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// Discard lets go of the buffers of a connection that is to be closed: of its input,
-// and of its output if the kernel has not been given that.
-func (c *Conn) Discard(output bool) {
-	if c.dropInput(); output {
+// DiscardBuffers frees the input of a closing connection, and alsoOutput if the kernel does not own
+// that.
+func (c *Conn) DiscardBuffers(alsoOutput bool) {
+	if c.dropInput(); alsoOutput {
 		c.dropOutput()
 	}
 }
 
 func (c *Conn) dropInput() {
 	if c.in != nil {
-		c.host.put(c.in)
+		c.runtime.putBuffer(c.in)
 		if c.in = nil; !c.is(relayed) {
-			c.seen = 0
+			c.refusedBytes = 0
 		}
 	}
 }
 
 func (c *Conn) dropOutput() {
-	if n := c.Pending(); n > 0 {
-		c.extra().unsent = n
+	if n := c.UnsentBytes(); n > 0 {
+		c.ensureExtra().droppedOutput = n
 	}
 	if c.out != nil {
-		c.release(c.out)
+		c.releaseOutput(c.out)
 		c.out = nil
 	}
-	c.dropFiles()
+	c.closeFiles()
 }

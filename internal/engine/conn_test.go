@@ -67,14 +67,14 @@ type desk struct {
 	*testing.T
 	*calls
 	*Conn
-	host Host
+	host Runtime
 	now  time.Duration
 }
 
 // newDesk opens a connection with a MaxMessage of 8 and a MaxUnsent of 16.
 func newDesk(t *testing.T, h *calls) *desk {
 	d := &desk{T: t, calls: h, Conn: &Conn{}}
-	d.host = Host{
+	d.host = Runtime{
 		Config: Config{
 			Handler: h,
 			Limits:  Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
@@ -86,14 +86,14 @@ func newDesk(t *testing.T, h *calls) *desk {
 		Now:       func() time.Duration { return d.now },
 	}
 	d.Bind(&d.host, 0, 0)
-	d.Open(loopback, false)
+	d.OnOpen(loopback, false)
 	return d
 }
 
 // want checks what is to be done next.
 func (d *desk) want(when string, a Action) {
 	d.Helper()
-	if got := d.Next(); got != a {
+	if got := d.NextAction(); got != a {
 		d.Fatalf("%s: Next is %d, want %d (state %b)", when, got, a, d.state)
 	}
 }
@@ -102,7 +102,7 @@ func (d *desk) want(when string, a Action) {
 func (d *desk) wantClosed(why error) {
 	d.Helper()
 	d.want("at the end", Close)
-	d.Finish()
+	d.OnClosed()
 	if !errors.Is(d.why, why) {
 		d.Errorf("closed for %v, want %v", d.why, why)
 	}
@@ -146,7 +146,7 @@ func TestReason(t *testing.T) {
 		{os.ErrClosed, ErrClosed},
 		{other, other},
 	} {
-		if got := Reason(test.in); got != test.want {
+		if got := NormalizeError(test.in); got != test.want {
 			t.Errorf("Reason(%v) is %#v, want %#v", test.in, got, test.want)
 		}
 	}
@@ -173,13 +173,13 @@ func TestPanicError(t *testing.T) {
 func TestPartHoldsNothing(t *testing.T) {
 	d := newDesk(t, &calls{})
 	d.Write([]byte("unsent"))
-	d.keep([]byte("unused"))
-	if d.Holds() == 0 {
+	d.keepInput([]byte("unused"))
+	if d.BufferMemory() == 0 {
 		t.Fatal("the connection holds nothing from the beginning")
 	}
 	d.Abort(ErrOverBudget)
 	d.DeferClosed()
-	if n, counted := d.Holds(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
+	if n, counted := d.BufferMemory(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
 		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}
 }

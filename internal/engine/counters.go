@@ -8,71 +8,69 @@ import (
 	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// Counter names what an owner counts.
+// Counter identifies a counter.
 type Counter int
 
-// The counters. The first ones tell what is now, and go down too; the others
-// only grow.
+// The first counters are gauges; the others only grow.
 const (
-	Open           Counter = iota // connections open
-	Greeting                      // of those, before Opened has been called
-	Paused                        // of those, owing so much that nothing is read
-	Closing                       // of those, closing
-	Buffered                      // bytes of memory in buffers
-	LoopsOnWorkers                // loops whose handlers are called by workers
-	Casting                       // broadcasts under way,
-	CastBytes                     // their bytes,
-	CastAge                       // and since when the oldest is, in nanoseconds
-	Holding                       // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
-	Goroutines                    // of a worker process, which alone fills it in, see package supervisor
+	Open                 Counter = iota // open connections
+	Handshaking                         // of those, before Opened
+	Paused                              // of those, not read because too much is unsent
+	Closing                             // of those, closing
+	Buffered                            // bytes of memory in buffers
+	LoopsOnWorkers                      // loops whose handlers are called by workers
+	ActiveBroadcasts                    // broadcasts under way
+	ActiveBroadcastBytes                // their bytes
+	OldestBroadcastAge                  // age of the oldest in nanoseconds
+	AcceptPausedCount                   // loops, or the one acceptor, paused by Engine.PauseAccept
+	Goroutines                          // of a worker process; see package supervisor
 
-	Accepted     // connections accepted, refused ones not counted
+	Accepted     // without refused ones
 	Dialled      // connections made by Dial
-	AcceptErrors // accept failed, such as for want of descriptors
-	AcceptPauses // accepting paused because of Limits.AcceptRate
-	Reads        // receive calls that brought bytes
+	AcceptErrors // failed accepts, for example without free descriptors
+	AcceptPauses // pauses because of Limits.AcceptRate
+	Reads        // receive calls that returned bytes
 	Writes       // send calls
 	BytesIn
 	BytesOut
-	Messages   // that framers have cut out
-	Dropped    // messages that were dropped because their peer is slow
-	Replaced   // values that newer ones have replaced before they were sent
-	Broadcasts // messages to all
-	Heartbeats // sent
-	HandedOver // connections, to another process
-	TakenOver  // connections, from another process
-	Panics     // in handlers
-	Slow       // calls of handlers that took longer than Limits.HandlerTime
-	Moved      // how often auto has moved handlers onto workers
-	Shed       // how often a connection's input was shed
-	BusyTime   // nanoseconds that loops have worked
-	GCs        // collections of garbage of a worker process, as Goroutines
-	GCPause    // nanoseconds that they have stopped the world
+	Messages // cut by framers
+	Dropped  // because the peer is slow
+	Replaced // latest values that were replaced before they were sent
+	Broadcasts
+	Heartbeats     // sent
+	ConnsExported  // to another process
+	ConnsImported  // from another process
+	Panics         // in handlers
+	SlowCalls      // longer than Limits.SlowHandlerTime
+	MovedToWorkers // how often AutoWorkers moved handlers to workers
+	Shed           // how often input was shed
+	BusyTime       // nanoseconds that loops were busy
+	GCs            // garbage collections of a worker process
+	GCPause        // nanoseconds that they stopped the world
 
-	refusals  // by Cause, from here
-	closings  = refusals + Counter(RefusedCauses)
-	callTimes = closings + Counter(Causes-RefusedCauses) // how long handlers take
-	turnTimes = callTimes + perHistogram                 // how long turns take
-	counters  = turnTimes + perHistogram
+	refusals         // by Cause, from here on
+	closings         = refusals + Counter(NumRefusedCauses)
+	handlerCallTimes = closings + Counter(NumCauses-NumRefusedCauses) // durations of handler calls
+	loopTurnTimes    = handlerCallTimes + countersPerHistogram        // durations of loop turns
+	counters         = loopTurnTimes + countersPerHistogram
 
-	gauges = Accepted // so many of them tell what is now
+	gauges = Accepted // number of gauges
 )
 
-// Counters are what an owner counts. Each loop has its own, so that counting
-// touches no shared cache line.
+// Counters are the counters of one owner. Each loop has its own, to avoid sharing cache lines.
 type Counters struct {
 	n [counters]atomic.Int64
-	_ [64]byte // keeps the next loop's counters off the last line
+	_ [64]byte // pads the next loop's counters onto another cache line
 }
 
-// Add counts n more, and says how many it makes.
+// Add adds n and returns the new value.
 func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
 
-// Set sets one that tells what is now.
+// Set sets a gauge.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetFlag sets one to 1 or 0.
-func (c *Counters) SetFlag(what Counter, on bool) {
+// SetBool sets a gauge to 1 or 0.
+func (c *Counters) SetBool(what Counter, on bool) {
 	n := int64(0)
 	if on {
 		n = 1
@@ -80,28 +78,28 @@ func (c *Counters) SetFlag(what Counter, on bool) {
 	c.Set(what, n)
 }
 
-// Get is one of them.
+// Get returns a counter.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 
-// Refuse counts a connection that is turned away, or never gets to its handler.
-func (c *Counters) Refuse(why Cause) { c.n[refusals+Counter(why)].Add(1) }
+// CountRefused counts a connection that was not admitted or ended before Opened.
+func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
-// close counts one that has closed.
-func (c *Counters) close(why Cause) { c.n[closings+Counter(why-RefusedCauses)].Add(1) }
+// countClosed counts a closed connection.
+func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
-// Turn counts a turn of a loop.
-func (c *Counters) Turn(took time.Duration) {
+// CountLoopTurn counts a turn of a loop and its duration.
+func (c *Counters) CountLoopTurn(took time.Duration) {
 	c.n[BusyTime].Add(int64(took))
-	c.observe(turnTimes, took)
+	c.recordDuration(loopTurnTimes, took)
 }
 
-// Called counts a call of the handler that was timed.
-func (c *Counters) Called(took time.Duration) { c.observe(callTimes, took) }
+// CountHandlerCall counts a timed call of the handler.
+func (c *Counters) CountHandlerCall(took time.Duration) { c.recordDuration(handlerCallTimes, took) }
 
-// AddTo adds the counters to sum. Of ages the largest counts.
+// AddTo adds the counters to sum; for ages it takes the maximum.
 func (c *Counters) AddTo(sum *Counts) {
 	for i := range c.n {
-		if n := c.n[i].Load(); Counter(i) == CastAge {
+		if n := c.n[i].Load(); Counter(i) == OldestBroadcastAge {
 			sum[i] = max(sum[i], n)
 		} else {
 			sum[i] += n
@@ -109,72 +107,71 @@ func (c *Counters) AddTo(sum *Counts) {
 	}
 }
 
-// Store sets all of them.
-func (c *Counters) Store(n *Counts) {
+// SetAll sets all counters.
+func (c *Counters) SetAll(n *Counts) {
 	for i := range c.n {
 		c.n[i].Store(n[i])
 	}
 }
 
-// Counts is a copy of Counters at one moment.
+// Counts is a snapshot of Counters.
 type Counts [counters]int64
 
-// Past is the counts without those that tell what is now.
-func (n Counts) Past() Counts {
+// WithoutGauges returns n with all gauges 0.
+func (n Counts) WithoutGauges() Counts {
 	clear(n[:gauges])
 	return n
 }
 
-// Refused is how many connections were turned away for a reason.
-func (n Counts) Refused(why Cause) int64 { return n[refusals+Counter(why)] }
+// RefusedBy returns the number of connections refused for a cause.
+func (n Counts) RefusedBy(cause Cause) int64 { return n[refusals+Counter(cause)] }
 
-// AllRefused is how many were turned away.
-func (n Counts) AllRefused() (sum int64) {
-	for why := range RefusedCauses {
-		sum += n.Refused(why)
+// TotalRefused returns the number of refused connections.
+func (n Counts) TotalRefused() (sum int64) {
+	for why := range NumRefusedCauses {
+		sum += n.RefusedBy(why)
 	}
 	return sum
 }
 
-// Closed is how many connections have closed for a reason.
-func (n Counts) Closed(why Cause) int64 { return n[closings+Counter(why-RefusedCauses)] }
+// ClosedBy returns the number of connections closed for a cause.
+func (n Counts) ClosedBy(cause Cause) int64 { return n[closings+Counter(cause-NumRefusedCauses)] }
 
-// CallTimes is how long calls of handlers have taken.
-func (n Counts) CallTimes() Histogram { return n.histogram(callTimes) }
+// HandlerCallTimes returns the durations of timed handler calls.
+func (n Counts) HandlerCallTimes() Histogram { return n.histogram(handlerCallTimes) }
 
-// TurnTimes is how long turns of loops have taken.
-func (n Counts) TurnTimes() Histogram { return n.histogram(turnTimes) }
+// LoopTurnTimes returns the durations of loop turns.
+func (n Counts) LoopTurnTimes() Histogram { return n.histogram(loopTurnTimes) }
 
-// Buckets is how many buckets a Histogram has: up to a microsecond, and each
-// twice as far; the last is for all beyond 8 s.
+// Buckets is the number of buckets of a Histogram. The first ends at 1 µs, each further one at
+// twice as much; the last has no limit and starts at about 8 s.
 const Buckets = 25
 
-// perHistogram is how many counters one takes: its buckets and the sum.
-const perHistogram = Buckets + 1
+const countersPerHistogram = Buckets + 1
 
-// Histogram counts durations by size.
+// Histogram counts durations in buckets.
 type Histogram struct {
 	Sum     time.Duration
 	Buckets [Buckets]int64
 }
 
-func (c *Counters) observe(at Counter, took time.Duration) {
-	c.n[at+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
-	c.n[at+Buckets].Add(int64(took))
+func (c *Counters) recordDuration(first Counter, took time.Duration) {
+	c.n[first+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
+	c.n[first+Buckets].Add(int64(took))
 }
 
-func (n Counts) histogram(at Counter) Histogram {
-	return Histogram{Sum: time.Duration(n[at+Buckets]), Buckets: [Buckets]int64(n[at : at+Buckets])}
+func (n Counts) histogram(first Counter) Histogram {
+	return Histogram{Sum: time.Duration(n[first+Buckets]), Buckets: [Buckets]int64(n[first : first+Buckets])}
 }
 
-// Counters go to another process, of another version, by name. A counter that
-// the other side does not know is left out; those that tell what is now stay.
+// Counters are sent to other processes, possibly of another version, by name. Unknown counters are
+// ignored. Gauges are not sent.
 
 var counterNames = [...]string{
 	Accepted: "accepted", Dialled: "dialled", AcceptErrors: "accept_errors", AcceptPauses: "accept_pauses",
 	Reads: "reads", Writes: "writes", BytesIn: "bytes_in", BytesOut: "bytes_out", Messages: "messages",
 	Dropped: "dropped", Replaced: "replaced", Broadcasts: "broadcasts", Heartbeats: "heartbeats",
-	HandedOver: "handed_over", TakenOver: "taken_over", Panics: "panics", Slow: "slow", Moved: "moved", Shed: "shed",
+	ConnsExported: "handed_over", ConnsImported: "taken_over", Panics: "panics", SlowCalls: "slow", MovedToWorkers: "moved", Shed: "shed",
 	BusyTime: "busy_time", GCs: "gcs", GCPause: "gc_pause",
 }
 
@@ -184,25 +181,25 @@ var causeNames = [...]string{
 	ClosedByPeer: "closed_peer", ClosedByReset: "closed_reset", ClosedByHandler: "closed_handler", ClosedFirstByte: "closed_first_byte",
 	ClosedMessage: "closed_message", ClosedIdle: "closed_idle", ClosedWrite: "closed_write", ClosedClose: "closed_close",
 	ClosedHeartbeat: "closed_heartbeat", ClosedSlow: "closed_slow", ClosedBudget: "closed_budget", ClosedTooLong: "closed_too_long",
-	ClosedTLS: "closed_tls", ClosedPanic: "closed_panic", ClosedShutdown: "closed_shutdown", ClosedExpelled: "closed_expelled",
+	ClosedTLS: "closed_tls", ClosedPanic: "closed_panic", ClosedShutdown: "closed_shutdown", ClosedByOperator: "closed_expelled",
 	ClosedOther: "closed_other",
 }
 
-// name is what a counter that only grows is called.
+// name returns the name of a counter that is not a gauge.
 func (what Counter) name() string {
 	switch {
-	case what >= turnTimes:
-		return "turn_times_" + strconv.Itoa(int(what-turnTimes))
-	case what >= callTimes:
-		return "call_times_" + strconv.Itoa(int(what-callTimes))
+	case what >= loopTurnTimes:
+		return "turn_times_" + strconv.Itoa(int(what-loopTurnTimes))
+	case what >= handlerCallTimes:
+		return "call_times_" + strconv.Itoa(int(what-handlerCallTimes))
 	case what >= refusals:
 		return causeNames[what-refusals]
 	}
 	return counterNames[what]
 }
 
-// Named gives the counts that only grow by their names, but for those that are 0.
-func (n Counts) Named() map[string]int64 {
+// ByName returns the counts that are not 0 by name, without gauges.
+func (n Counts) ByName() map[string]int64 {
 	named := make(map[string]int64)
 	for what := gauges; what < counters; what++ {
 		if n[what] != 0 {
@@ -212,14 +209,13 @@ func (n Counts) Named() map[string]int64 {
 	return named
 }
 
-// AddNamed adds counts that Named has given.
-func (n *Counts) AddNamed(named map[string]int64) {
+// AddByName adds counts that ByName has returned.
+func (n *Counts) AddByName(named map[string]int64) {
 	for what := gauges; what < counters; what++ {
 		n[what] += named[what.name()]
 	}
 }
 
-// Add adds other counts.
 func (n *Counts) Add(other *Counts) {
 	for i := range n {
 		n[i] += other[i]

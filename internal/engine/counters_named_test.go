@@ -18,17 +18,17 @@ func TestNamed(t *testing.T) {
 			names[name] = true
 		}
 	}
-	named := n.Named()
+	named := n.ByName()
 	named["unknown"] = 1
-	got.AddNamed(named)
-	if want := n.Past(); got != want {
+	got.AddByName(named)
+	if want := n.WithoutGauges(); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	got.AddNamed(named)
+	got.AddByName(named)
 	if want := 2 * n[Accepted]; got[Accepted] != want {
 		t.Errorf("added twice: %d, want %d", got[Accepted], want)
 	}
-	if named = new(Counts).Named(); len(named) > 0 {
+	if named = new(Counts).ByName(); len(named) > 0 {
 		t.Errorf("nothing counted: %v", named)
 	}
 }

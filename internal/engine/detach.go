@@ -6,52 +6,49 @@ import (
 	"slices"
 )
 
-// This file is how a connection is given up to package net.
+// ErrShard means that a connection can't leave its loop's descriptor table.
+var ErrShard = errors.New("myriad: Detach is not available on a loop with its own descriptor table; lower Limits.MaxConns or use Server.Processes")
 
-// ErrShard says that a connection can't leave the descriptor table of its loop.
-var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
-
-// Detach gives the connection up: its handler gets no more input, and when all output
-// has been sent, take is called with the connection as one of package net, and with the
-// input that the handler has not used; then Closed, with ErrDetached. If it ends before,
-// take is not called.
-func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
+// Detach gives the connection up to the handler: no more input is passed to it, and when all output
+// has been sent, onDetached is called with the connection as a net.Conn and its unused input; then
+// Closed with ErrDetached. If the connection ends before, onDetached is not called.
+func (c *Conn) Detach(onDetached func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(greeting) || c.layer() != nil || c.inputTaken():
+	case c.is(handshaking) || c.layer() != nil || c.isInputTaken():
 		return ErrBadUse
-	case c.host.NoDetach:
+	case c.runtime.NoDetach:
 		return ErrShard
 	}
-	c.listen(false)
-	c.extra().detach = &take
+	c.setReading(false)
+	c.ensureExtra().onDetached = &onDetached
 	return nil
 }
 
-func (c *Conn) detaches() bool { return c.more != nil && c.more.detach != nil }
+func (c *Conn) isDetaching() bool { return c.extra != nil && c.extra.onDetached != nil }
 
-// Detached says that the connection has become nc, or why it has not.
-func (c *Conn) Detached(nc net.Conn, err error) {
-	take := *c.more.detach
-	c.more.detach = nil
+// OnDetached reports that the connection has become nc, or could not.
+func (c *Conn) OnDetached(nc net.Conn, err error) {
+	onDetached := *c.extra.onDetached
+	c.extra.onDetached = nil
 	if err != nil {
-		c.Failed(err)
+		c.OnTransportError(err)
 		return
 	}
 	var unread []byte
 	if c.in != nil {
 		unread = slices.Clone(c.in.Bytes())
 	}
-	c.fail(ErrDetached)
+	c.abortWith(ErrDetached)
 	taken := false
 	defer func() {
 		if !taken {
-			_ = nc.Close() // the handler has panicked
+			_ = nc.Close() // onDetached has panicked
 		}
 	}()
-	c.call(func(*Conn) {
-		take(nc, unread)
+	c.callHandler(func(*Conn) {
+		onDetached(nc, unread)
 		taken = true
 	})
 }

@@ -1,82 +1,78 @@
-// Package engine is the seam between Myriad and the operating system: what an
-// I/O model must do, the state machine of a connection that all models share,
-// and the few parts that more than one of them needs.
+// Package engine defines what an I/O model must do, and contains the connection state machine and
+// the parts that the models share.
 //
 // # What a model must supply
 //
-// A model is a folder beside this file with a driver in it. A driver turns
-// what its kernel interface reports into events of a [Conn], asks the Conn
-// with [Conn.Next] what is to be done, and does it:
+// A model is a subpackage with a driver. The driver turns what its kernel interface reports into
+// events of a [Conn], calls [Conn.NextAction], and performs the action:
 //
 //	event                      means
-//	Conn.Dialling              the connection is being made; Open follows, or nothing
-//	Conn.Open                  the connection is established (accepted or dialled)
-//	Conn.Arrived(bytes)        bytes have been received
-//	Conn.PeerClosed            the peer will send no more (end of file)
-//	Conn.Sent(n)               n bytes of Output, or of File, were taken by the kernel
-//	Conn.Offered               Output was given to the kernel; Sent and Room will follow
-//	Conn.Room                  the kernel takes output again
-//	Conn.Empty                 a Read has found nothing, or all there was
-//	Conn.Failed(err)           the transport is broken
-//	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox
-//	Conn.Touched               a planned time has come; see Pace
-//	Conn.Drain                 close at the next idle moment (shutdown)
-//	Conn.Expire(now)           time has passed
-//	Conn.Detached(nc, err)     the connection was made one of package net, or was not
-//	Conn.Finish                the descriptor has been closed
+//	Conn.OnDialling            connecting has started; OnOpen follows, or nothing
+//	Conn.OnOpen                the connection is established (accepted or dialled)
+//	Conn.OnRead(bytes)         bytes have been received
+//	Conn.OnEOF                 the peer will send no more
+//	Conn.OnSent(n)             the kernel took n bytes of Output, or of NextFilePart
+//	Conn.OnSendStarted         the kernel owns Output; OnSent and OnWritable will follow
+//	Conn.OnWritable            the kernel takes output again
+//	Conn.OnReadEmpty           a Read has found nothing, or has emptied the socket
+//	Conn.OnTransportError(err) the transport is broken
+//	Conn.OnRequest(req, bytes) a request from another goroutine, taken from the mailbox
+//	Conn.OnNudge               a scheduled time has come; see Scheduler
+//	Conn.StartDrain            close at the next idle moment (shutdown)
+//	Conn.CheckTimeouts(now)    time has passed
+//	Conn.OnDetached(nc, err)   the connection has become a net.Conn, or could not
+//	Conn.OnClosed              the descriptor has been closed
 //
 //	action                     asks for
-//	Send                       send Output, report with Sent (and Failed)
-//	SendFile                   send File, report with Sent, or call Conn.Load
-//	Deliver                    call Conn.Deliver: held-back input may go on
-//	Read                       read once without waiting, report with Arrived,
-//	                           PeerClosed, Failed or Empty
-//	Shut                       shut the sending direction, report with ShutDone
-//	Detach                     with nothing under way in the kernel, make the connection one
-//	                           of package net, report with Detached; or, if it is Leaving,
-//	                           report with AtRest
-//	Close                      close the descriptor, report with Finish
+//	Send                       send Output, report OnSent (and OnTransportError)
+//	SendFile                   send NextFilePart, report OnSent; or call Conn.LoadFilePiece
+//	FeedHandler                call Conn.FeedHandler with buffered input
+//	Read                       read once without blocking, report OnRead, OnEOF,
+//	                           OnTransportError or OnReadEmpty
+//	ShutWrite                  shut the sending direction, report OnWriteShut
+//	DetachOrExport             once the kernel has no operation under way, convert to a
+//	                           net.Conn and report OnDetached; or report OnQuiesced if
+//	                           IsExporting
+//	Close                      close the descriptor, report OnClosed
 //	Wait                       nothing; wait for the next event
 //
-// Between two events, WantsInput says whether to read and WantsRoom whether to
-// watch for room. After each event a driver repeats Next until it answers Wait
-// or the connection is closed.
+// Between events, WantsInput reports whether to read and WantsWritable whether to watch for
+// writability. After each event a driver repeats NextAction until it returns Wait or the connection
+// is closed.
 //
-// # What a model must promise
+// # What a model must guarantee
 //
 //   - A Conn has one owner at a time, a loop or a goroutine. Only the owner
-//     calls its methods. Only Ref's methods are for everyone.
-//   - Input is offered in the order it arrived, and never after Finish.
-//   - Output is sent in the order it was written, once per turn: when the
-//     handler has returned for all the input at hand. Only a long piece may be
-//     sent as soon as it is written, with what is before it; see Host.Direct.
-//   - Mail that [Mailbox.Put] has taken is given to Mailed, in order, before a
-//     connection whose peer has closed is closed in turn.
-//   - Nothing on a loop blocks but the one wait for events, and that wait ends
-//     when mail comes, and when Config.Pace wants to be called.
-//   - Nobody is judged silent, or idle enough to be closed in a shutdown, before a
-//     Read has found nothing: what the kernel has taken from the peer counts.
-//   - Every wait has a bound: a closing connection is expired at its Due time.
-//   - Stop returns when all connections are finished and every goroutine and
-//     descriptor that the model started or opened is gone.
-//   - When descriptors run out at accept, the model goes on serving what it
-//     has and accepts again when some are free, without spinning.
+//     calls its methods. Other goroutines use a Ref.
+//   - Input reaches the handler in order, and never after OnClosed.
+//   - Output is sent in the order it was written, once per turn, after the handler
+//     has returned for all the input at hand. Only a long write may be sent
+//     immediately, along with the output before it; see Runtime.SendDirect.
+//   - Requests that [Mailbox.Put] has accepted are given to OnRequest in order, and
+//     before a connection is closed because its peer has.
+//   - A loop blocks only in its wait for events. That wait ends when requests
+//     arrive and when Config.Scheduler is due.
+//   - A peer is treated as silent, or as idle enough to close in a shutdown, only
+//     after a Read has found nothing: bytes in the kernel's buffer count as sent.
+//   - Every wait is bounded: a closing connection expires at ExpiresAt.
+//   - Stop returns once all connections are closed and every goroutine and
+//     descriptor of the model is gone.
+//   - If accept runs out of descriptors, the model keeps serving its connections
+//     and accepts again when some are free, without spinning.
 //
-// Package enginetest holds these promises as a test suite. A model that fails
-// one case does not ship.
+// Package enginetest tests these guarantees.
 //
-// # Where a connection's states are
+// # Connection states
 //
-//	         Open          PeerClosed, Close, Drain, error
+//	         OnOpen         OnEOF, CloseWith, StartDrain, error
 //	(free) ───────▶ open ───────────────────────────────▶ closing
 //	   ▲                                                     │ all output sent
-//	   │ Finish                                              ▼
-//	   └───────── closed ◀── peer's end, Due, Failed ──── shut (lingering)
+//	   │ OnClosed                                            ▼
+//	   └───────── closed ◀── EOF, expiry, error ──────── shut (lingering)
 //
-// While open, reading pauses when more output is unsent than Limits.HighWater. A
-// connection that is shut still reads, and throws away,
-// until the peer ends too: closing a socket with unread input makes the kernel
-// send a reset, which can destroy answers that the peer has not read yet.
+// While open, reading pauses when more than Limits.HighWater bytes are unsent. A shut connection
+// still reads and discards input until the peer closes: closing a socket with unread input makes
+// the kernel send a reset, which can destroy answers that the peer has not read yet.
 package engine
 
 import (
@@ -90,299 +86,279 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handler is what the core calls, on the connection's owner.
+// Handler receives the events of connections, on their owner.
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received offers input. What it does not use comes again with more
-	// behind it, and at once if it used some.
+	// Received passes input. Bytes that it does not use are passed again with more appended, and
+	// immediately if it used some.
 	Received(c *Conn, in []byte) (used int)
-	// Ended says that the peer will send no more; in is the unused input.
-	// What it does not use is offered again if the connection is Paused,
-	// and is lost otherwise.
+	// Ended reports that the peer will send no more; in is the unused input. What it does not use
+	// is passed again if the connection is paused, and is lost otherwise.
 	Ended(c *Conn, in []byte) (used int)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is a Handler that wants to know of failed attempts to connect.
+// DialFailer is a Handler that is told of failed connection attempts.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
 }
 
-// Nudger is a Handler that can be called on a connection's owner from outside,
-// by Ref.Nudge.
+// Nudger is a Handler that Ref.Nudge can call on a connection's owner.
 type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits are the bounds that the core and the models keep. All are set: the
-// callers of Start have filled in the defaults.
+// Limits are the limits that the core and the models enforce. Callers of Start fill in the
+// defaults.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
 	MaxUnsent           int
-	HighWater, LowWater int // 0 for a half and a quarter of MaxUnsent
-	MaxBuffered         int // 0 for no bound
+	HighWater, LowWater int // 0 means half and a quarter of MaxUnsent
+	MaxBuffered         int // 0 means no limit
 	MaxMail             int
 	MaxMailBytes        int
 	CloseTimeout        time.Duration
 	Linger              time.Duration
-	ShutdownRate        int // 0 for no bound
-	// Of these 0 stands for no bound.
+	ShutdownRate        int // 0 means no limit
+	// In these, 0 means no limit.
 	HandshakeTimeout time.Duration
 	FirstByteTimeout time.Duration
 	MessageTimeout   time.Duration
 	IdleTimeout      time.Duration
 	WriteTimeout     time.Duration
-	HandlerTime      time.Duration
+	SlowHandlerTime  time.Duration
 }
 
-// Config is what a model is started with.
+// Config configures a model.
 type Config struct {
-	// Network and Addr say where to listen, as for net.Listen. Without an
-	// Addr and Listeners the engine only dials.
+	// Network and Addr are the address to listen on, as for net.Listen. Without an Addr and
+	// Listeners the engine only dials.
 	Network, Addr string
-	// Listeners, if there are any, are where to listen instead: MaxListeners
-	// at most.
+	// Listeners, if not empty, replace Network and Addr. There are at most MaxListeners.
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
-	// Admission is who is let in, beyond Limits.MaxConns.
+	// Admission limits who may connect, in addition to Limits.MaxConns.
 	Admission AdmissionRules
-	// Refuse, if set, gives the answer to a connection that is not admitted;
-	// it is called on any goroutine.
-	Refuse func(peer netip.AddrPort, why error) (answer []byte)
-	// Proxied, if set, says which peers at a listener, by its number, are proxies
-	// whose connections say later, in a layer, whose they are.
-	Proxied func(listener int, a netip.Addr) bool
-	// NewLayer, if set, gives a connection that is about to be opened its
-	// first layer; nil is none. It is called on the connection's owner.
+	// RefusalReply, if set, returns the bytes to send to a connection that is not admitted. It is
+	// called on any goroutine.
+	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
+	// IsProxy, if set, reports whether a peer at a listener is a proxy whose connections announce
+	// their client in a layer.
+	IsProxy func(listener int, a netip.Addr) bool
+	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the
+	// connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops what a peer that reads too slowly has no room for,
-	// instead of the connection.
+	// DropMessages drops messages that exceed a slow peer's output limit, instead of the
+	// connection.
 	DropMessages bool
-	// Drained and Draining, if set, are the handler's calls for a connection
-	// whose output has got below LowWater again, and for one that is told to
-	// drain.
+	// Drained and Draining, if set, are called when a connection's output has fallen to LowWater,
+	// and when a drain begins.
 	Drained, Draining func(c *Conn)
-	// Timer, if set, is the handler's call for a connection whose timer has run out.
+	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save and Restore, if set, are the handler's calls that write its state of a connection
-	// behind what is given, and read it again in another process. Without them connections
-	// with a value stay where they are.
+	// Save appends the handler's state of a connection to a buffer, and Restore reads it in another
+	// process. Without them connections that have a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveOwned and RestoreOwned are the same for connections with a handler of their own,
-	// which RestoreOwned sets. Without them those stay.
-	SaveOwned    func(c *Conn, to []byte) ([]byte, error)
-	RestoreOwned func(c *Conn, state []byte) error
-	// Owner is for the caller to find again from a connection: see Conn.Owner.
-	Owner any
-	// Shed, if set, is the handler's call for input that finds no room in the
-	// Pool, or that the Pool has shed: instead of Received, and on the loop.
-	// Without it the connection waits for room, and is not read from.
+	// SaveConnHandler and RestoreConnHandler do the same for connections with a ConnHandler, which
+	// RestoreConnHandler sets. Without them those are not exported.
+	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
+	RestoreConnHandler func(c *Conn, state []byte) error
+	// Server is returned by Conn.Server.
+	Server any
+	// Shed, if set, is called on the loop instead of Received for input that the Pool has no space
+	// for or has shed. Without it the connection waits for space and is not read.
 	Shed func(c *Conn, in []byte, why error) (used int)
-	// Loops is the number of loops, at least 1; models without loops
-	// ignore it.
+	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// Held starts the engine as after Hold, and its listeners as after ShareListeners.
-	Held bool
-	// Shard, if above 0, gives each loop a descriptor table of its own, and
-	// is the most connections that one takes. All loops together must have
-	// room for Limits.MaxConns.
-	Shard int
-	// Spin is how long a loop without work busy-polls before it blocks.
+	// StartPaused starts the engine with accepting paused and its listeners shared; see
+	// Engine.PauseAccept and Migrator.SetListenersShared.
+	StartPaused bool
+	// MaxConnsPerShard, if positive, gives each loop its own descriptor table and limits its
+	// connections. All loops together must have space for Limits.MaxConns.
+	MaxConnsPerShard int
+	// Spin is how long an idle loop busy-polls before it blocks.
 	Spin time.Duration
-	// Pool, if set, runs the handlers of the models that have loops. It
-	// should outlive the engine. When it is closed before, connections are
-	// closed with ErrPoolClosed as soon as something is due for their
-	// handler, which is called on the loop for no more than their end.
+	// Pool, if set, runs the handlers in models with loops. It should outlive the engine. If it is
+	// closed earlier, connections are closed with ErrPoolClosed at their next event, and the loop
+	// calls Handler.Closed.
 	Pool Pool
-	// Auto starts handlers on the loops and moves those that hold a loop to
-	// the Pool, and back. Without it the Pool runs all.
-	Auto bool
-	// Reset closes dialled connections with a reset, so that they leave no
-	// TIME_WAIT behind.
-	Reset bool
-	// ReadOn goes on reading from a connection with more unsent than HighWater:
-	// for a handler that does not answer what it reads.
-	ReadOn bool
-	// Socket are options of the sockets of dialled connections.
+	// AutoWorkers runs handlers on the loops at first, and moves those that block a loop to the
+	// Pool and back. Without it the Pool runs all handlers.
+	AutoWorkers bool
+	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
+	ResetDialled bool
+	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent, for handlers that
+	// do not answer what they read.
+	IgnoreHighWater bool
+	// Socket has the options of dialled sockets.
 	Socket Socket
-	// Pace, if set, has the handler called at times that it plans itself.
-	Pace Pace
-	Log  *slog.Logger
+	// Scheduler, if set, calls handlers at times that it plans itself.
+	Scheduler Scheduler
+	Log       *slog.Logger
 }
 
-// Pace is called to call connections at planned times, without mail: by each loop
-// once a turn, on the loop, or with loop -1 by a goroutine of its own in a model
-// without loops. now is the time of Since. It answers when it wants to be called
-// next, by the same clock: it is called by then or as soon after that as can be,
-// and may be called before; a time that has passed keeps the loop from waiting. A
-// negative one stands for whenever there is a turn, and without loops for every
-// PaceRest. It is called until the engine has ended.
+// Scheduler nudges connections at planned times without using their mailboxes. Each loop calls it
+// once a turn; models without loops call it with loop -1 on its own goroutine, until the engine has
+// ended. now is MonotonicNow. It returns when to call it next: the engine calls it by then or as
+// soon as possible after, possibly earlier; a time in the past keeps the loop from blocking. A
+// negative time means on any turn, and without loops every MaxSchedulerDelay.
 //
-// touch has the handler's Nudged called for a connection: at once if the loop owns
-// it, otherwise by mail. Nothing comes of it when that connection has begun to
-// close. It answers false if there was no room for the mail, so that nothing has
-// come of it: try again in a later call. On a loop the handler may be called for
-// any connection that was touched before, in the course of a touch and after Pace
-// has returned; so Pace and the handler must bear to be nested. A call that touches
-// very many holds the loop up as long. A panic in Pace is not contained.
-type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
+// nudge calls the handler's Nudged for a connection: immediately if the loop owns it, otherwise by
+// a request. It has no effect on a connection that has begun to close. It returns false if the
+// mailbox is full; try again in a later call. A loop may call handlers of connections nudged
+// earlier from within nudge or after the Scheduler has returned, so Scheduler and handler must
+// tolerate nesting. A long call blocks the loop. Panics in a Scheduler are not recovered.
+type Scheduler func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
 
-// Visitor is an Engine whose connections can all be visited.
-type Visitor interface {
-	// Visit has s.Do called for each connection that is open and has no layer at work
-	// before Opened, on its owner, some in a turn, by mail. put is called before for each
-	// of them, and either s.Do or s.Lost after it; done when there is nobody left to call
-	// put for, with how many had no room for mail. It returns at once.
-	Visit(s *Shared, put func(), done func(full int)) error
+// ConnVisitor is an Engine that can run a function on all connections.
+type ConnVisitor interface {
+	// VisitConns posts a request to run s.Do on the owner of each open connection whose Opened has
+	// been called or is due. It calls beforePost before each post; either s.Do or s.OnLost follows.
+	// done is called after the last beforePost, with the number of connections whose mailbox was
+	// full. VisitConns does not block.
+	VisitConns(s *Shared, put func(), done func(full int)) error
 }
 
-// PaceRest is the longest time between two calls of a Pace, and PaceGrain the
-// shortest, in a model without loops.
+// MaxSchedulerDelay and MinSchedulerDelay bound the time between two calls of a Scheduler in a
+// model without loops.
 const (
-	PaceRest  = 10 * time.Millisecond
-	PaceGrain = 50 * time.Microsecond
+	MaxSchedulerDelay = 10 * time.Millisecond
+	MinSchedulerDelay = 50 * time.Microsecond
 )
 
-// Socket are options of sockets.
+// Socket has socket options.
 type Socket struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF, in bytes; 0
-	// leaves them to the kernel.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves them to the
+	// kernel.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT, in bytes; 0 leaves it to the kernel.
+	// Unsent is TCP_NOTSENT_LOWAT in bytes; 0 leaves it to the kernel.
 	Unsent int
 	// Delay leaves TCP_NODELAY off.
 	Delay bool
 }
 
-// AdmissionRules are who is let in.
+// AdmissionRules limit who may connect.
 type AdmissionRules struct {
-	// MaxPerSource is the most connections of one source, which for IPv6 is
-	// a prefix of SourcePrefix bits; 0 for no bound.
+	// MaxPerSource limits the connections per source address, or for IPv6 per prefix of
+	// SourcePrefix bits; 0 means no limit.
 	MaxPerSource, SourcePrefix int
-	// Rate is the most accepts a second; 0 for no bound.
+	// Rate limits the accepts per second; 0 means no limit.
 	Rate int
-	// Deny keeps out, and then Allow lets in, all if it is empty.
+	// Addresses in Deny are refused, then those outside of Allow, unless it is empty.
 	Allow, Deny []netip.Prefix
 }
 
-// Dial asks for connections to be made.
-type Dial struct {
-	// Target is where to.
+// DialRequest asks for outgoing connections.
+type DialRequest struct {
 	Target netip.AddrPort
-	// Path is set instead of Target for a unix stream socket: its path, or on
-	// Linux, with @ in front, its abstract name. An attempt that finds the
-	// queue of the listener full has failed with EAGAIN.
+	// Path, if set instead of Target, is the path of a unix stream socket, or on Linux its abstract
+	// name after an @. An attempt fails with EAGAIN if the listener's queue is full.
 	Path string
-	// Source is the local address to connect from; the zero value leaves
-	// the choice to the kernel. With a Path there is none.
+	// Source is the local address; the zero value leaves the choice to the kernel. It must be zero
+	// with a Path.
 	Source netip.Addr
-	// Count is how many connections.
+	// Count is the number of connections.
 	Count int
-	// Owned, if set, is the handler of the connection, which is one. It hears of a
-	// failure instead of a DialFailer.
-	Owned Owned
-	// Timeout bounds the attempt to connect; 0 leaves that to the model and the kernel.
+	// Handler, if set, handles the connection; Count must be 1. It is told of a failure instead of
+	// a DialFailer.
+	Handler ConnHandler
+	// Timeout limits the attempt to connect; 0 leaves that to the model and the kernel.
 	Timeout time.Duration
-	// Loop, if above 0, is 1 + the number of the loop to make it on, if that has room.
+	// Loop, if positive, is 1 + the index of the preferred loop.
 	Loop int
 }
 
-// SocketOptions are the options of sockets, of those that are dialled or of listeners.
-func (c *Config) SocketOptions(dialled bool) sock.Options {
+// SocketOptions returns the options of dialled sockets or of listeners.
+func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	s := c.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: dialled && c.Reset}
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// DialFailed tells the handler of the connection, if it has one of its own, or that of
-// all, that no connection was made.
-func (h *Host) DialFailed(o Owned, err error) {
-	err = Reason(err)
+// NotifyDialFailed tells connHandler, or without one the engine's DialFailer, that connecting has
+// failed.
+func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
+	err = NormalizeError(err)
 	returned := false
-	defer h.reportGoexit(&returned)
-	if o != nil {
-		o.DialFailed(err)
-	} else if f, ok := h.Handler.(DialFailer); ok {
+	defer rt.reportDialFailedGoexit(&returned)
+	if connHandler != nil {
+		connHandler.DialFailed(err)
+	} else if f, ok := rt.Handler.(DialFailer); ok {
 		f.DialFailed(err)
 	}
 	returned = true
 }
 
-// Check says what is wrong with an order, for models.
-func (d Dial) Check() error {
+// Validate returns an error that describes what is wrong with d.
+func (d DialRequest) Validate() error {
 	switch {
 	case d.Count < 1:
 		return fmt.Errorf("dial of %d connections; expected at least 1", d.Count)
-	case d.Owned != nil && d.Count != 1:
-		return fmt.Errorf("dial of %d connections with one handler of their own; expected 1", d.Count)
+	case d.Handler != nil && d.Count != 1:
+		return fmt.Errorf("dial of %d connections with a handler for one; expected 1", d.Count)
 	case d.Path == "" && !d.Target.IsValid():
-		return fmt.Errorf("dial of %d connections to %q; expected a valid address, or the path of a unix socket", d.Count, d.Target)
+		return fmt.Errorf("dial of %d connections to %q; expected a valid address or the path of a unix socket", d.Count, d.Target)
 	case d.Path != "" && (d.Target.IsValid() || d.Source.IsValid()):
-		return fmt.Errorf("dial of the unix socket %q and to %q from %q; expected the path alone", d.Path, d.Target, d.Source)
+		return fmt.Errorf("dial of unix socket %q with target %q and source %q; expected only the path", d.Path, d.Target, d.Source)
 	}
 	return nil
 }
 
 // Engine is a running model. Its methods are safe for concurrent use.
 type Engine interface {
-	// Addr is where the engine listens first, nil if it only dials.
+	// Addr returns the address of the first listener, nil if the engine only dials.
 	Addr() net.Addr
-	// Listening is where it listens, in order, and what has come there.
-	Listening() []Listening
-	// Loops is the number of loops, 0 for a model without loops.
+	// ListenerStats returns the listeners in order, with their counts.
+	ListenerStats() []ListenerStats
+	// Loops returns the number of loops, 0 for a model without loops.
 	Loops() int
-	// Dial starts connecting and returns at once; each connection ends in
-	// Opened or in DialFailed. It fails with ErrFull when the mailbox has
-	// no room and with ErrClosed after Stop. One order is for one loop:
-	// the loops take turns.
-	Dial(d Dial) error
-	// Adopt takes a connection of package net with a descriptor, which is not used by
-	// others any more, as if it had been accepted at a listener, by number, or with -1 at the
-	// first one, with bytes that were read from it already. It fails with ErrFull when the loop has too many orders, with ErrClosed
-	// after Stop, and otherwise where the descriptor can't be taken; then nc is as it was.
+	// Dial starts connecting and returns at once. Each connection ends in Opened or DialFailed. It
+	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are
+	// distributed over the loops in turn.
+	Dial(d DialRequest) error
+	// Adopt takes over a net.Conn that has a descriptor and is not used otherwise, as if a listener
+	// had accepted it: listener is its number, or -1 for the first one. read has bytes that were
+	// read from it already. It fails with ErrFull if too many adoptions are queued, with ErrClosed
+	// after Stop, and if the descriptor can't be taken. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, read []byte) error
-	// Broadcast sends p to all connections that are open and have no layer at
-	// work before Opened: it keeps one copy for all. It returns at once:
-	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge
-	// for more than Limits.MaxUnsent, ErrClosed after Stop.
+	// Broadcast sends p to all open connections that have completed their handshake. It keeps one
+	// copy and does not block. It fails with ErrFull if too many broadcasts or bytes are under way,
+	// with ErrTooLarge for more than Limits.MaxUnsent, and with ErrClosed after Stop.
 	Broadcast(p []byte) error
-	// Hold has nothing accepted while it is on: those who connect wait in the
-	// kernel's queues. It returns at once; Counters has in Holding how many
-	// have heard of it. After Stop it answers ErrClosed or does nothing.
-	Hold(on bool) error
-	// Expel closes the connections whose Peer is this one, which is valid, and those that come
-	// from it by a proxy that has told another, with ErrExpelled, at once, without sending their
-	// output. It returns before that is done,
-	// and does not say whether there are any. It answers ErrFull when 16 or
-	// more are under way, and ErrClosed after the end.
-	Expel(peer netip.AddrPort) error
-	// Stop accepts and dials no more, lets connections finish what they
-	// have at hand, closes them, and waits for everything. When ctx ends
-	// first it closes what is left at once and returns an error that says
-	// how many those were and wraps ctx's cause; it does so when for
-	// KillGrace none could be closed, because handlers have not returned. A second Stop waits like the
-	// first, and its ctx counts too.
+	// PauseAccept stops or resumes accepting; new connections then wait in the kernel's queues. It
+	// returns at once: the counter AcceptPausedCount says how many loops have paused. After Stop it
+	// returns ErrClosed or does nothing.
+	PauseAccept(on bool) error
+	// ClosePeerConns aborts the connections of a valid peer address with ErrClosedByOperator,
+	// including those whose proxy at that address has announced another client. It returns before
+	// that is done and does not report whether there were any. It fails with ErrFull if 16 calls
+	// are under way, and with ErrClosed once the engine has ended.
+	ClosePeerConns(peer netip.AddrPort) error
+	// Stop stops accepting and dialling, lets connections finish what they have at hand, closes
+	// them, and waits for everything to end. When ctx ends first, it aborts the rest and returns an
+	// error with their number that wraps ctx's cause; if handlers do not return, it gives up when
+	// no connection has closed for KillGrace. A concurrent Stop waits as well, and its ctx counts,
+	// too.
 	Stop(ctx context.Context) error
-	// Wait returns when Stop has been called and everything has ended.
+	// Wait returns once Stop has been called and everything has ended.
 	Wait()
-	// Counters is a copy of the counters, summed over all loops.
+	// Counters returns the counters, summed over all loops.
 	Counters() Counts
 }
 
-// Model is an entry in the list of models.
+// Model describes an I/O model.
 type Model struct {
-	// Name is what users call it.
-	Name string
-	// Loops says that it has loops.
-	Loops bool
-	// Available says why the model can't run on this machine, nil if it can.
+	// Name is the model's name in the configuration.
+	Name     string
+	HasLoops bool
+	// Available returns an error that explains why the model can't run on this machine, or nil.
 	Available func() error
-	// Start starts it: when it returns, connections are being accepted.
+	// Start starts an engine that accepts connections when it returns.
 	Start func(Config) (Engine, error)
 }

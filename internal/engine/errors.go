@@ -9,43 +9,43 @@ import (
 	"syscall"
 )
 
-// The reasons for which this side closes a connection or refuses a call.
-// Package tcp gives them to its users under the same names.
+// These are the reasons for which this side closes a connection or rejects a call. Package tcp
+// re-exports them.
 var (
 	ErrClosed           = errors.New("myriad: connection is closed")
-	ErrFull             = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
-	ErrOutsideCall      = errors.New("myriad: Conn used outside of its handler's calls, where nothing would be sent; expected its Ref, or a call for this connection")
-	ErrOnLoop           = errors.New("myriad: to wait for a connection on an event loop would hold it up")
+	ErrFull             = errors.New("myriad: no space: the connection has Limits.MaxUnsent unsent bytes, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
+	ErrOutsideCall      = errors.New("myriad: Conn used outside of a handler call for it, where nothing would be sent; use its Ref")
+	ErrOnLoop           = errors.New("myriad: waiting for a connection would block the event loop; call it on another goroutine")
 	ErrTooLarge         = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
 	ErrMessageTooLong   = errors.New("myriad: message is longer than Limits.MaxMessage")
-	ErrSlowConsumer     = errors.New("myriad: slow consumer: unsent output would pass Limits.MaxUnsent")
+	ErrSlowConsumer     = errors.New("myriad: slow consumer: unsent output would exceed Limits.MaxUnsent")
 	ErrCloseTimeout     = errors.New("myriad: peer did not take the pending output within Limits.CloseTimeout")
 	ErrFirstByteTimeout = errors.New("myriad: peer sent nothing within Limits.FirstByteTimeout")
 	ErrMessageTimeout   = errors.New("myriad: message was not complete within Limits.MessageTimeout")
 	ErrIdleTimeout      = errors.New("myriad: peer sent nothing for Limits.IdleTimeout")
 	ErrWriteTimeout     = errors.New("myriad: peer did not take the output within Limits.WriteTimeout")
-	ErrHeartbeatTimeout = errors.New("myriad: peer did not answer as many heartbeats as Heartbeat.MaxMissed")
+	ErrHeartbeatTimeout = errors.New("myriad: peer did not answer Heartbeat.MaxMissed heartbeats")
 	ErrHandshakeTimeout = errors.New("myriad: PROXY header or TLS handshake was not complete within Limits.HandshakeTimeout")
-	ErrOverBudget       = errors.New("myriad: buffers of all connections hold more than Limits.MaxBuffered, and this one's are among the largest")
-	ErrDetached         = errors.New("myriad: connection was given up by Conn.Detach")
+	ErrOverBudget       = errors.New("myriad: all buffers together exceed Limits.MaxBuffered, and this connection's are among the largest")
+	ErrDetached         = errors.New("myriad: connection was detached by Conn.Detach")
 	ErrDeadline         = errors.New("myriad: the connection's deadline has passed")
-	ErrDialTimeout      = errors.New("myriad: no connection was made within the dial's timeout")
+	ErrDialTimeout      = errors.New("myriad: connecting took longer than the dial's timeout")
 	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are open")
 	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections are open from this source")
-	ErrDenied           = errors.New("myriad: address is not let in by Server.Allow and Server.Deny")
+	ErrDenied           = errors.New("myriad: address is denied by Server.Allow and Server.Deny")
 	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
-	ErrShortFile        = errors.New("myriad: file is shorter than SendFile was told")
+	ErrShortFile        = errors.New("myriad: file is shorter than the range passed to SendFile")
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
-	ErrExpelled         = errors.New("myriad: connection was closed by an operator")
+	ErrClosedByOperator = errors.New("myriad: connection was closed by an operator")
 	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")
-	ErrBadUse           = errors.New("myriad: bad use of a connection, or a handler returned a count of used bytes outside of 0..len(in)")
+	ErrBadUse           = errors.New("myriad: invalid use of a connection, or the handler returned a count outside of 0 to len(in)")
 )
 
-// PanicError is the reason of a connection whose handler panicked.
+// PanicError is the close reason after a panic of the handler.
 type PanicError struct {
-	// Value is what the handler panicked with.
+	// Value is the value of the panic.
 	Value any
-	// Stack is the stack of the panic, as debug.Stack prints it.
+	// Stack is the stack trace, as formatted by debug.Stack.
 	Stack []byte
 }
 
@@ -53,25 +53,24 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("myriad: handler panicked: %v", e.Value)
 }
 
-// Unwrap gives the panic's value if it was an error.
+// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// TLSError is the reason of a connection whose TLS has broken after the handshake: its
-// peer sent what is not TLS, or said in an alert that we did.
+// TLSError is the close reason if TLS fails after the handshake: the peer sent invalid records or
+// an alert.
 type TLSError struct{ Err error }
 
-func (e *TLSError) Error() string { return "myriad: TLS has broken: " + e.Err.Error() }
+func (e *TLSError) Error() string { return "myriad: TLS failed: " + e.Err.Error() }
 
-// Unwrap gives the error of crypto/tls.
+// Unwrap returns the error of crypto/tls.
 func (e *TLSError) Unwrap() error { return e.Err }
 
-// Reason makes one error of what the models report in different ways, so that
-// a handler sees the same under each: the bare errno, with everything that
-// means "the peer has gone" as ECONNRESET.
-func Reason(err error) error {
+// NormalizeError maps the errors of all models to the same values: a bare errno, with ECONNRESET
+// for everything that means that the peer is gone.
+func NormalizeError(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		switch errno {
@@ -89,8 +88,8 @@ func Reason(err error) error {
 	return err
 }
 
-// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers mean
-// nothing elsewhere, to the portable name.
+// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers are unused elsewhere, to
+// ECONNRESET.
 func resetOnWindows(errno syscall.Errno) syscall.Errno {
 	const wsaeConnAborted, wsaeConnReset = 10053, 10054
 	if errno == wsaeConnAborted || errno == wsaeConnReset {

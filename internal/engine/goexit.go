@@ -8,19 +8,18 @@ import (
 	"runtime/debug"
 )
 
-// This file contains runtime.Goexit in a handler, as testing.T.FailNow calls it. Unlike a panic it
-// cannot be stopped: all frames of the goroutine end, and their deferred functions run. So the
-// connection fails, like one whose handler panicked, and its owner goes on in a deferred function:
-// see Outlive. An owner that may be cut short in the middle of its work keeps what is left of that
-// in fields, or finishes it in deferred functions.
+// This file handles runtime.Goexit in handlers, as called by testing.T.FailNow. It can't be
+// recovered: all frames of the goroutine end, and their deferred functions run. The connection is
+// aborted as after a panic, and its owner continues in a deferred function; see SurviveGoexit.
+// Owners keep unfinished work in fields, or finish it in deferred functions.
 
-// ErrGoexit is the value of the PanicError of a handler that called runtime.Goexit.
+// ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// Outlive calls f until a call returns: again if one ended by runtime.Goexit. All calls run on the
-// caller's thread. After a Goexit Outlive does not return: the caller's deferred functions run
-// next, and its goroutine ends. f must not leave the thread locked more often than it was.
-func Outlive(f func()) {
+// SurviveGoexit calls f, and again while calls end by runtime.Goexit, until one returns. All calls
+// run on the caller's thread. After a Goexit SurviveGoexit does not return: the caller's deferred
+// functions run, and its goroutine ends. f must not leave the thread locked more often than before.
+func SurviveGoexit(f func()) {
 	returned := false
 	defer func() {
 		if returned {
@@ -36,12 +35,12 @@ func Outlive(f func()) {
 	returned = true
 }
 
-// errExited is what a coroutine that ends by runtime.Goexit panics with.
-var errExited = errors.New("the coroutine has ended by runtime.Goexit")
+// errExited marks a coroutine that has ended by runtime.Goexit.
+var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
-// runCoroutine calls f in a coroutine of this thread, and reports whether f returned. When f calls
-// runtime.Goexit, the coroutine alone ends, with its stack: package iter would pass the Goexit on
-// to the caller, but not over a panic.
+// runCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls
+// runtime.Goexit, only the coroutine ends. It panics then, because package iter would propagate a
+// Goexit, but not beyond a panic.
 func runCoroutine(f func()) (returned bool) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		defer func() {
@@ -65,25 +64,25 @@ func runCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// abandonEvent ends the event of a connection whose handler ends the goroutine: the callers of the
-// handler don't go on.
-func (c *Conn) abandonEvent() {
+// endEventAfterGoexit ends the event of a connection whose handler called Goexit, because the
+// handler's callers will not.
+func (c *Conn) endEventAfterGoexit() {
 	c.endEvent()
-	if o := c.host.Loop; o != nil && o.OnLoop() { // not on a worker
+	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
 		o.SettleLater(c)
 	}
 }
 
-// reportGoexit is deferred by DialFailed. It counts and logs a runtime.Goexit there: no connection
-// fails for it.
-func (h *Host) reportGoexit(returned *bool) {
+// reportDialFailedGoexit is deferred by NotifyDialFailed. It counts and logs a Goexit in
+// DialFailed, which no connection can fail for.
+func (rt *Runtime) reportDialFailedGoexit(returned *bool) {
 	if *returned {
 		return
 	}
 	if v := recover(); v != nil {
 		panic(v)
 	}
-	h.Counters.Add(Panics, 1)
-	h.Log.LogAttrs(context.Background(), slog.LevelError, "DialFailed called runtime.Goexit, as testing.T.FailNow does; it must return",
+	rt.Counters.Add(Panics, 1)
+	rt.Log.LogAttrs(context.Background(), slog.LevelError, "DialFailed called runtime.Goexit, as testing.T.FailNow does; it must return",
 		slog.String("stack", string(debug.Stack())))
 }

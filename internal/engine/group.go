@@ -5,270 +5,268 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see package tcp. One is
-// kept in place, a few in a list, many in a set.
+// Group is a set of connections that get the same messages; see package tcp. A single one is stored
+// in place, a few in a list, many in a set.
 //
-// Two locks guard it. sending is held for a message, so that all get them in one order; mu for
-// a look or a change. A message to one or a few is posted with both held, one to a set with
-// sending alone, chunk by chunk, as the set was at first: who is removed meanwhile is noted in
-// the set, and mailboxes ask for that.
+// Two locks guard it. sending is held while a message is posted, so that all connections get
+// messages in the same order; mu is held for access. A message to a list is posted with both locks
+// held. A message to a set is posted with sending alone, chunk by chunk, from a snapshot;
+// connections removed meanwhile are recorded in the set, and mailboxes check that.
 type Group struct {
 	sending sync.Mutex
-	mu      sync.Mutex // taken after sending, if both are
-	one     Ref        // the only one, if more is nil
-	more    *members
+	mu      sync.Mutex // locked after sending
+	one     Ref        // the only connection, if members is nil
+	members *members
 }
 
-// members are more than one connection, or such as values are published to.
+// members are more than one connection, or any number with a latest value.
 type members struct {
-	few   list // if set is nil
-	set   *set
-	topic *Topic // nil until something is published
+	list   connList // used while set is nil
+	set    *connSet
+	latest *LatestValue // nil before SendLatest
 }
 
-// maxFew is the most that a list has, and minSet the most that a set goes back to a list with.
-// Larger lists would take less memory, but bursts to a set are joined.
+// A list of more than maxListLen becomes a set, and a set of up to minSetLen a list. Larger lists
+// would take less memory, but only sets merge bursts of messages.
 const (
-	maxFew = 8
-	minSet = 4
+	maxListLen = 8
+	minSetLen  = 4
 )
 
-// Add takes a connection in, unless it has closed.
+// Add adds a connection unless it has closed.
 func (g *Group) Add(r Ref) {
-	if r.Closed() {
+	if r.IsClosed() {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.more != nil:
-		g.more.add(r)
-	case g.one.Closed():
+	case g.members != nil:
+		g.members.add(r)
+	case g.one.IsClosed():
 		g.one = r
 	case g.one.c != r.c:
-		g.more = &members{few: list{refs: []Ref{g.one, r}}}
+		g.members = &members{list: connList{refs: []Ref{g.one, r}}}
 		g.one = Ref{}
 	}
 }
 
 func (m *members) add(r Ref) {
 	if m.set != nil {
-		m.set.add(r, m.topic)
+		m.set.add(r, m.latest)
 		return
 	}
-	place := m.few.find(r.c)
-	if m.few.has(place, r) {
+	place := m.list.indexOf(r.c)
+	if m.list.containsAt(place, r) {
 		return
 	}
 	if place >= 0 {
-		m.few.drop(place)
+		m.list.removeAt(place)
 	}
-	if len(m.few.refs) == maxFew {
-		m.few.dropClosed()
+	if len(m.list.refs) == maxListLen {
+		m.list.removeClosed()
 	}
-	var latest *Latest
-	if m.topic != nil {
-		latest = NewLatest(m.topic)
+	var latest *LatestSubscription
+	if m.latest != nil {
+		latest = NewLatestSubscription(m.latest)
 	}
-	if m.few.add(r, latest); len(m.few.refs) <= maxFew {
+	if m.list.add(r, latest); len(m.list.refs) <= maxListLen {
 		return
 	}
-	m.set = new(set)
-	for i, r := range m.few.refs {
-		m.set.put(r, m.few.part(i))
+	m.set = new(connSet)
+	for i, r := range m.list.refs {
+		m.set.insert(r, m.list.subscriptionAt(i))
 	}
-	m.few = list{}
+	m.list = connList{}
 }
 
-// Remove lets a connection go. What is posted to it when Remove has returned is behind all
-// that it gets of the group.
+// Remove removes a connection. Requests posted after Remove has returned arrive after all messages
+// of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if latest, ok := g.remove(r); ok && latest != nil {
-		latest.Leave()
+		latest.Unsubscribe()
 	}
-	g.fit()
+	g.shrinkToFit()
 }
 
-// remove lets a connection go, and gives its part in the topic.
-func (g *Group) remove(r Ref) (latest *Latest, ok bool) {
+// remove removes a connection and returns its subscription.
+func (g *Group) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
-	case g.more == nil:
+	case g.members == nil:
 		if ok = g.one == r; ok {
 			g.one = Ref{}
 		}
-	case g.more.set != nil:
-		if latest, ok = g.more.set.remove(r); ok && g.more.set.walked && !r.Closed() {
-			g.more.set.left.add(r)
+	case g.members.set != nil:
+		if sub, ok = g.members.set.remove(r); ok && g.members.set.broadcasting && !r.IsClosed() {
+			g.members.set.removed.add(r)
 		}
 	default:
-		few := &g.more.few
-		if place := few.find(r.c); place >= 0 && few.refs[place] == r {
-			latest, ok = few.part(place), true
-			few.drop(place)
+		few := &g.members.list
+		if place := few.indexOf(r.c); place >= 0 && few.refs[place] == r {
+			sub, ok = few.subscriptionAt(place), true
+			few.removeAt(place)
 		}
 	}
-	return latest, ok
+	return sub, ok
 }
 
-// fit keeps as much as fewer need.
-func (g *Group) fit() {
-	m := g.more
-	if m != nil && m.set != nil && m.set.n <= minSet && !m.set.walked {
-		m.few, m.set = m.set.list(), nil
+// shrinkToFit switches to the smallest representation.
+func (g *Group) shrinkToFit() {
+	m := g.members
+	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
+		m.list, m.set = m.set.toList(), nil
 	}
-	if m == nil || m.set != nil || len(m.few.refs) > 1 || len(m.few.refs) == 1 && m.topic != nil {
+	if m == nil || m.set != nil || len(m.list.refs) > 1 || len(m.list.refs) == 1 && m.latest != nil {
 		return
 	}
-	if g.more = nil; len(m.few.refs) == 1 {
-		g.one = m.few.refs[0]
+	if g.members = nil; len(m.list.refs) == 1 {
+		g.one = m.list.refs[0]
 	}
 }
 
-// Len is how many connections are in the group, with some that have closed.
+// Len returns the number of connections, including some that have closed.
 func (g *Group) Len() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.more == nil && g.one.c == nil:
+	case g.members == nil && g.one.c == nil:
 		return 0
-	case g.more == nil:
+	case g.members == nil:
 		return 1
-	case g.more.set != nil:
-		return g.more.set.n
+	case g.members.set != nil:
+		return g.members.set.count
 	}
-	return len(g.more.few.refs)
+	return len(g.members.list.refs)
 }
 
-// Broadcast posts a copy of p to each. It says for how many p is on its way, and for how
-// many there was no room.
+// Broadcast posts a copy of p to each connection. It returns to how many it was posted, and how
+// many had no space.
 func (g *Group) Broadcast(p []byte) (sent, full int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	t, chunks := g.broadcastToFew(p)
+	t, chunks := g.broadcastOrChunks(p)
 	if chunks == nil {
-		t.punish()
+		t.handleSlow()
 		return t.sent, t.full
 	}
-	message := chunks[0].refs[0].shared(p)
+	message := chunks[0].refs[0].newShared(p)
 	for _, m := range chunks {
-		one := m.send(message)
+		one := m.broadcast(message)
 		t.sent += one.sent
 		t.full += one.full
-		one.punish()
-		g.forget(one.closed)
+		one.handleSlow()
+		g.lockAndRemoveClosed(one.closed)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.more.set.walked = false
-	g.more.set.left.forget()
-	g.fit()
+	g.members.set.broadcasting = false
+	g.members.set.removed.clear()
+	g.shrinkToFit()
 	return t.sent, t.full
 }
 
-// shared makes a copy of p for r and others.
-func (r Ref) shared(p []byte) *Shared {
-	return &Shared{Bytes: bytes.Clone(p), counters: r.c.host.Shared}
+func (r Ref) newShared(p []byte) *Shared {
+	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastToFew posts a message if there are few, or gives the chunks to which it is to be sent.
-func (g *Group) broadcastToFew(p []byte) (t Tally, chunks []*Many) {
+// broadcastOrChunks posts a message to a few connections, or returns the chunks of many.
+func (g *Group) broadcastOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.more == nil && g.one.c == nil:
-	case g.more == nil:
-		t.count(g.one, len(p), g.one.Send(p))
-	case g.more.set != nil:
-		g.more.set.walked = true
-		return t, g.more.set.chunks()
+	case g.members == nil && g.one.c == nil:
+	case g.members == nil:
+		t.recordResult(g.one, len(p), g.one.Send(p))
+	case g.members.set != nil:
+		g.members.set.broadcasting = true
+		return t, g.members.set.snapshotChunks()
 	default:
-		message := g.more.few.refs[0].shared(p)
-		for _, r := range g.more.few.refs {
-			t.count(r, len(p), r.SendShared(message))
+		message := g.members.list.refs[0].newShared(p)
+		for _, r := range g.members.list.refs {
+			t.recordResult(r, len(p), r.SendShared(message))
 		}
 	}
-	g.drop(t.closed)
+	g.removeClosed(t.closed)
 	return t, nil
 }
 
-// forget lets those go that were found to have closed.
-func (g *Group) forget(closed []Ref) {
+func (g *Group) lockAndRemoveClosed(closed []Ref) {
 	if len(closed) == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.drop(closed)
+	g.removeClosed(closed)
 }
 
-func (g *Group) drop(closed []Ref) {
+func (g *Group) removeClosed(closed []Ref) {
 	for _, r := range closed {
 		g.remove(r)
 	}
 	if len(closed) > 0 {
-		g.fit()
+		g.shrinkToFit()
 	}
 }
 
-// Publish makes a copy of p the newest value of each. It says for how many p is on its
-// way, and for how many it is not.
-func (g *Group) Publish(p []byte) (sent, full int) {
+// SendLatest makes a copy of p the newest value for each connection. It returns for how many it is
+// on its way, and for how many it is not.
+func (g *Group) SendLatest(p []byte) (sent, full int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	t, chunks := g.publishToFew(p)
+	t, chunks := g.sendLatestOrChunks(p)
 	for _, m := range chunks {
-		one := m.publish(len(p))
+		one := m.sendLatest(len(p))
 		t.sent += one.sent
 		t.full += one.full
-		one.punish()
-		g.forget(one.closed)
+		one.handleSlow()
+		g.lockAndRemoveClosed(one.closed)
 	}
 	return t.sent, t.full
 }
 
-// publishToFew is broadcastToFew for a value.
-func (g *Group) publishToFew(p []byte) (t Tally, chunks []*Many) {
+// sendLatestOrChunks is broadcastOrChunks for a latest value.
+func (g *Group) sendLatestOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.more == nil {
-		if g.one.Closed() {
+	if g.members == nil {
+		if g.one.IsClosed() {
 			g.one = Ref{}
 			return t, nil
 		}
-		g.more = &members{few: list{refs: []Ref{g.one}}}
+		g.members = &members{list: connList{refs: []Ref{g.one}}}
 		g.one = Ref{}
 	}
-	m := g.more
-	if m.topic == nil {
-		m.follow()
+	m := g.members
+	if m.latest == nil {
+		m.createLatest()
 	}
-	m.topic.Set(p)
+	m.latest.Set(p)
 	if m.set != nil {
-		return t, m.set.chunks()
+		return t, m.set.snapshotChunks()
 	}
-	t = m.few.publish(len(p))
-	g.drop(t.closed)
+	t = m.list.sendLatest(len(p))
+	g.removeClosed(t.closed)
 	return t, nil
 }
 
-// follow gives each a part in a topic.
-func (m *members) follow() {
-	m.topic = new(Topic)
+// createLatest subscribes all members to a new value.
+func (m *members) createLatest() {
+	m.latest = new(LatestValue)
 	if m.set != nil {
-		m.set.follow(m.topic)
+		m.set.subscribeAll(m.latest)
 	} else {
-		m.few.follow(m.topic)
+		m.list.subscribeAll(m.latest)
 	}
 }
 
-// publish posts that the topic has a newer value, of size bytes.
-func (l *list) publish(size int) (t Tally) {
+// sendLatest announces a newer value of valueSize bytes to all.
+func (l *connList) sendLatest(valueSize int) (t PostTally) {
 	for i, r := range l.refs {
-		t.count(r, size, r.Publish(l.latest[i], size))
+		t.recordResult(r, valueSize, r.SendLatest(l.subscriptions[i], valueSize))
 	}
 	return t
 }

@@ -24,9 +24,9 @@ func (h *hooked) Post(c *Conn, gen uint32, r Request) error {
 // hookedMany is one that takes mail for many.
 type hookedMany struct{ hooked }
 
-func (h *hookedMany) PostMany(to *Many, s *Shared) Tally {
+func (h *hookedMany) PostToChunk(to *ConnChunk, s *Shared) PostTally {
 	h.hook()
-	return h.o.PostMany(to, s)
+	return h.o.PostToChunk(to, s)
 }
 
 // members opens connections and has a group of them.
@@ -58,14 +58,14 @@ func TestGroupSize(t *testing.T) {
 // check checks what is always so.
 func (g *Group) check(t *testing.T) {
 	t.Helper()
-	if g.more == nil {
+	if g.members == nil {
 		return
 	}
 	if g.one != (Ref{}) {
 		t.Fatal("a group has one and more")
 	}
 	seen := make(map[*Conn]bool)
-	parts := func(l *list) {
+	parts := func(l *connList) {
 		t.Helper()
 		for _, r := range l.refs {
 			if seen[r.c] {
@@ -73,38 +73,38 @@ func (g *Group) check(t *testing.T) {
 			}
 			seen[r.c] = true
 		}
-		if n := len(l.latest); g.more.topic == nil && n > 0 || g.more.topic != nil && n != len(l.refs) {
+		if n := len(l.subscriptions); g.members.latest == nil && n > 0 || g.members.latest != nil && n != len(l.refs) {
 			t.Fatalf("%d connections have %d parts in a topic", len(l.refs), n)
 		}
 	}
-	parts(&g.more.few)
-	s := g.more.set
+	parts(&g.members.list)
+	s := g.members.set
 	if s == nil {
 		return
 	}
-	if len(g.more.few.refs) > 0 || s.n <= minSet || s.walked || s.left.some.Load() {
-		t.Fatalf("a set has %d, a list %d", s.n, len(g.more.few.refs))
+	if len(g.members.list.refs) > 0 || s.count <= minSetLen || s.broadcasting || s.removed.nonEmpty.Load() {
+		t.Fatalf("a set has %d, a list %d", s.count, len(g.members.list.refs))
 	}
-	for _, o := range s.owners {
+	for _, o := range s.tables {
 		n := 0
 		for i, m := range o.chunks {
 			n += len(m.refs)
-			parts(&m.list)
+			parts(&m.connList)
 			for _, r := range m.refs {
-				if o.chunk(r.c) != i || r.c.host != o.host {
-					t.Fatalf("slot %d is in chunk %d, want %d", r.c.slot, i, o.chunk(r.c))
+				if o.chunkIndex(r.c) != i || r.c.runtime != o.runtime {
+					t.Fatalf("slot %d is in chunk %d, want %d", r.c.slot, i, o.chunkIndex(r.c))
 				}
 			}
 		}
-		if n != o.n || n == 0 {
-			t.Fatalf("an owner has %d, %d are counted", n, o.n)
+		if n != o.count || n == 0 {
+			t.Fatalf("an owner has %d, %d are counted", n, o.count)
 		}
-		if k := len(o.chunks); k > 1 && 4*n < k*fillChunk {
+		if k := len(o.chunks); k > 1 && 4*n < k*chunkFill {
 			t.Fatalf("an owner has %d chunks for %d", k, n)
 		}
 	}
-	if len(seen) != s.n {
-		t.Fatalf("a set has %d, %d are counted", len(seen), s.n)
+	if len(seen) != s.count {
+		t.Fatalf("a set has %d, %d are counted", len(seen), s.count)
 	}
 }
 
@@ -146,8 +146,8 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 		case n < 95:
 			stale = append(stale, c.Ref())
 			c.Abort(nil)
-			c.Finish()
-			c.Open(loopback, false)
+			c.OnClosed()
+			c.OnOpen(loopback, false)
 		case n < 97 && len(stale) > 0:
 			g.Add(stale[dice.IntN(len(stale))])
 			g.Remove(stale[dice.IntN(len(stale))])
@@ -170,13 +170,13 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 
 // forgetClosed is what a message to all does to a group.
 func forgetClosed(want map[Ref]bool) {
-	maps.DeleteFunc(want, func(r Ref, _ bool) bool { return r.Closed() })
+	maps.DeleteFunc(want, func(r Ref, _ bool) bool { return r.IsClosed() })
 }
 
 func publishes(t *testing.T, g *Group, want map[Ref]bool) {
 	t.Helper()
 	forgetClosed(want)
-	if sent, full := g.Publish([]byte("value")); sent != len(want) || full > 0 || g.Len() != len(want) {
+	if sent, full := g.SendLatest([]byte("value")); sent != len(want) || full > 0 || g.Len() != len(want) {
 		t.Fatalf("published to %d, no room for %d, %d in the group; want %d", sent, full, g.Len(), len(want))
 	}
 }
@@ -220,8 +220,8 @@ func TestGroupChunks(t *testing.T) {
 			g.Add(o.open(i * stride).Ref())
 		}
 		g.check(t)
-		for _, m := range g.more.set.chunks() {
-			if n := len(m.refs); n > 4*fillChunk {
+		for _, m := range g.members.set.snapshotChunks() {
+			if n := len(m.refs); n > 4*chunkFill {
 				t.Errorf("of every %dth slot a chunk has %d", stride, n)
 			}
 		}
@@ -237,11 +237,11 @@ func TestGroupOwners(t *testing.T) {
 		g.Remove(r)
 	}
 	g.check(t)
-	if o := g.more.set.owners; len(o) != 2 || len(o[0].chunks) != 1 {
+	if o := g.members.set.tables; len(o) != 2 || len(o[0].chunks) != 1 {
 		t.Errorf("51 of two owners are %d owners, the first with %d chunks", len(o), len(o[0].chunks))
 	}
 	g.Remove(other)
-	if n := len(g.more.set.owners); n != 1 {
+	if n := len(g.members.set.tables); n != 1 {
 		t.Errorf("50 of one owner are %d owners", n)
 	}
 }
@@ -260,15 +260,15 @@ func TestGroupMail(t *testing.T) {
 	for i := range messages {
 		broadcast(i)
 	}
-	chunks := len(g.more.set.chunks())
-	if n := len(o.box.mail); n != chunks {
+	chunks := len(g.members.set.snapshotChunks())
+	if n := len(o.box.queue); n != chunks {
 		t.Errorf("%d messages to %d chunks are %d pieces of mail", messages, chunks, n)
 	}
 	g.Remove(refs[0])
 	for i := range messages {
 		broadcast(i)
 	}
-	if n := len(o.box.mail); n != chunks+1 {
+	if n := len(o.box.queue); n != chunks+1 {
 		t.Errorf("when one has left, %d messages to %d chunks are %d pieces of mail", messages, chunks, n)
 	}
 	wantErr(t, "Send", refs[1].Send([]byte("you,")), nil)
@@ -289,7 +289,7 @@ func TestGroupMail(t *testing.T) {
 			t.Fatalf("a connection got %q, want %q", all, want)
 		}
 	}
-	if o.box.runOf != nil {
+	if o.box.batchSet != nil {
 		t.Error("an empty mailbox keeps a set")
 	}
 }
@@ -305,7 +305,7 @@ func TestGroupLeaves(t *testing.T) {
 			leave := sync.OnceFunc(func() { // within a broadcast
 				for _, r := range refs[:left] {
 					g.Remove(r)
-					wantErr(t, "Send", o.box.Put(r.c, r.gen, Request{Bytes: []byte("left")}), nil)
+					wantErr(t, "Send", o.box.Put(r.c, r.generation, Request{Bytes: []byte("left")}), nil)
 				}
 			})
 			if o.host.Poster = (&hooked{o, leave}); many {
@@ -328,7 +328,7 @@ func TestGroupLeaves(t *testing.T) {
 			if sent, _ := g.Broadcast([]byte("m")); sent != conns-left || g.Len() != sent {
 				t.Errorf("sent to %d of %d afterwards, want %d", sent, g.Len(), conns-left)
 			}
-			if small := g.more == nil; small != (left == conns-1) {
+			if small := g.members == nil; small != (left == conns-1) {
 				t.Errorf("a group of %d is small: %v", g.Len(), small)
 			}
 		}
@@ -348,11 +348,11 @@ func TestGroupOfClosing(t *testing.T) {
 			g.Add(refs[i%open])
 			most = max(most, g.Len())
 		}
-		if most > 2*open+maxFew {
+		if most > 2*open+maxListLen {
 			t.Errorf("%d are in a group with %d open ones", most, open)
 		}
 		g.check(t)
-		if open < maxFew && g.more != nil && g.more.set != nil {
+		if open < maxListLen && g.members != nil && g.members.set != nil {
 			t.Errorf("%d open connections and some closed ones are many", open)
 		}
 	}
@@ -366,43 +366,43 @@ func TestGroupPublish(t *testing.T) {
 		got := func() (n int) {
 			o.taken()
 			for _, r := range refs {
-				if r.c.mayTakeValues() {
-					r.c.takeValues()
+				if r.c.canWriteLatest() {
+					r.c.writeLatestValues()
 				}
-				if r.c.Pending() > 0 {
+				if r.c.UnsentBytes() > 0 {
 					n++
-					r.c.Sent(len(r.c.Output()))
+					r.c.OnSent(len(r.c.Output()))
 				}
 			}
 			return n
 		}
-		g.Publish([]byte("a"))
+		g.SendLatest([]byte("a"))
 		g.check(t)
 		if n := got(); n != conns {
 			t.Errorf("%d of %d got a value", n, conns)
 		}
-		g.Publish([]byte("b"))
+		g.SendLatest([]byte("b"))
 		g.Remove(refs[0])
 		if n := got(); n != conns-1 {
 			t.Errorf("%d of %d got a value, when one has left", n, conns)
 		}
 		g.Add(refs[0])
-		g.Publish([]byte("c"))
-		g.Publish([]byte("d"))
+		g.SendLatest([]byte("c"))
+		g.SendLatest([]byte("d"))
 		if n := got(); n != conns {
 			t.Errorf("%d of %d got a value, when one has come back", n, conns)
 		}
-		if sent, full := g.Publish(make([]byte, 101)); sent > 0 || full != conns {
+		if sent, full := g.SendLatest(make([]byte, 101)); sent > 0 || full != conns {
 			t.Errorf("too large a value: published to %d, no room for %d", sent, full)
 		}
 		for _, r := range refs {
 			g.Remove(r)
 		}
-		if g.more != nil || g.Len() != 0 {
-			t.Errorf("an empty group has %v", g.more)
+		if g.members != nil || g.Len() != 0 {
+			t.Errorf("an empty group has %v", g.members)
 		}
-		if sent, full := g.Publish([]byte("e")); sent+full > 0 || g.more != nil {
-			t.Errorf("an empty group: published to %d, no room for %d, %v", sent, full, g.more)
+		if sent, full := g.SendLatest([]byte("e")); sent+full > 0 || g.members != nil {
+			t.Errorf("an empty group: published to %d, no room for %d, %v", sent, full, g.members)
 		}
 	}
 }
@@ -416,7 +416,7 @@ func TestGroupMemory(t *testing.T) {
 	checkBytes := func() {
 		t.Helper()
 		n := 0
-		for _, owner := range g.more.set.owners {
+		for _, owner := range g.members.set.tables {
 			for _, m := range owner.chunks {
 				n += int(unsafe.Sizeof(*m)+unsafe.Sizeof(m)) + cap(m.refs)*int(unsafe.Sizeof(Ref{}))
 			}
@@ -426,8 +426,8 @@ func TestGroupMemory(t *testing.T) {
 		}
 	}
 	checkBytes()
-	before := g.more.set.chunks()
-	if n := len(before); n < conns/fillChunk || n > 2*conns/fillChunk {
+	before := g.members.set.snapshotChunks()
+	if n := len(before); n < conns/chunkFill || n > 2*conns/chunkFill {
 		t.Errorf("%d connections have %d chunks", conns, n)
 	}
 	const changes = 5
@@ -436,7 +436,7 @@ func TestGroupMemory(t *testing.T) {
 		g.Add(o.open(uint32(conns + i*1000)).Ref())
 	}
 	copied := 0
-	for _, m := range g.more.set.chunks() {
+	for _, m := range g.members.set.snapshotChunks() {
 		if !slices.Contains(before, m) {
 			copied++
 		}

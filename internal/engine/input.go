@@ -1,87 +1,87 @@
 package engine
 
-// This file is the input of a connection: how it gets to the handler, and what is kept of it.
+// This file passes input to the handler and buffers what it leaves.
 
-// Arrived takes input; p is valid during the call.
-func (c *Conn) Arrived(p []byte) {
-	n := c.host.Counters.Add(Reads, 1)
-	c.host.Counters.Add(BytesIn, int64(len(p)))
-	if sample := n%sampling == 0; (sample || c.host.Timing) && !c.host.OnWorkers {
-		start := c.host.Now()
-		c.host.SetClock(start)
-		c.take(p)
-		end := c.host.Now()
-		c.host.SetClock(end)
-		c.host.called(c, end-start, sample)
+// OnRead handles received bytes; p is valid during the call.
+func (c *Conn) OnRead(p []byte) {
+	n := c.runtime.Counters.Add(Reads, 1)
+	c.runtime.Counters.Add(BytesIn, int64(len(p)))
+	if sample := n%timingSampleRate == 0; (sample || c.runtime.TimeAllCalls) && !c.runtime.OnWorkers {
+		start := c.runtime.Now()
+		c.runtime.SetClock(start)
+		c.handleRead(p)
+		end := c.runtime.Now()
+		c.runtime.SetClock(end)
+		c.runtime.recordHandlerTime(c, end-start, sample)
 		return
 	}
-	c.take(p)
+	c.handleRead(p)
 }
 
-func (c *Conn) take(p []byte) {
+func (c *Conn) handleRead(p []byte) {
 	switch {
 	case c.is(closing | failed):
-		// Lingering: nobody wants it any more.
+		// Lingering: input is discarded.
 	case c.layer() != nil:
-		c.passUp(p)
+		c.feedLayer(p)
 	default:
-		c.Plain(p)
+		c.OnPlaintext(p)
 	}
 	if c.is(readBeforeClose) {
-		c.stillUnread()
+		c.noteReadBeforeClose()
 	}
 	c.endEvent()
 }
 
-// Plain takes input as the handler is to see it; p is valid during the call. Only
-// such counts as a word from the peer: the first bytes of a TLS record are none.
-func (c *Conn) Plain(p []byte) {
-	if c.more != nil {
-		c.more.partial = 0
+// OnPlaintext handles input for the handler; p is valid during the call. Only this counts as a sign
+// of life, not for example the first bytes of a TLS record.
+func (c *Conn) OnPlaintext(p []byte) {
+	if c.extra != nil {
+		c.extra.layerPartialSince = 0
 	}
-	c.heard = c.host.coarseNow()
-	c.state &^= silent | allMissed
-	if c.is(closing|failed|relayed) || c.host.OnWorkers || c.in != nil {
-		c.plainLater(p)
-	} else if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-		c.keep(rest)
+	c.lastHeard = c.runtime.coarseNow()
+	c.state &^= neverHeard | unansweredMask
+	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
+		c.forwardOrBuffer(p)
+	} else if rest := c.feedHandler(p, nil); len(rest) > 0 && !c.is(closing|failed) {
+		c.keepInput(rest)
 	}
 }
 
-// plainLater is Plain for a connection whose handler is not called with p itself.
-func (c *Conn) plainLater(p []byte) {
+// forwardOrBuffer handles plaintext that is relayed, kept for a worker, or appended to unused
+// input.
+func (c *Conn) forwardOrBuffer(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
 		if c.in != nil {
-			c.keep(p)
+			c.keepInput(p)
 		} else {
-			c.forward(p)
+			c.forwardToPartner(p)
 		}
-	case c.host.OnWorkers:
-		c.keep(p)
+	case c.runtime.OnWorkers:
+		c.keepInput(p)
 		c.state |= inputHeld
 	default:
-		c.host.append(c.in, p)
-		c.offerBuffered(nil)
+		c.runtime.appendInput(c.in, p)
+		c.feedBuffered(nil)
 	}
 }
 
-// keep appends to the unused input.
-func (c *Conn) keep(p []byte) {
+func (c *Conn) keepInput(p []byte) {
 	if c.in == nil {
-		c.in = c.host.get(len(p))
+		c.in = c.runtime.getBuffer(len(p))
 	}
-	c.host.append(c.in, p)
+	c.runtime.appendInput(c.in, p)
 }
 
-// Deliver calls the handler: with input that was held back, and to tell it when
-// there is none left and the peer has ended.
-func (c *Conn) Deliver() {
+// FeedHandler makes the handler calls that are due: Opened, Drained, Draining, Received with
+// buffered input, and Ended.
+func (c *Conn) FeedHandler() {
 	c.state &^= yielded
 	if c.is(relayed) {
 		c.state &^= drainedPending | drainingPending
-		c.flush()
+		c.forwardBuffered()
 		c.endEvent()
 		return
 	}
@@ -98,75 +98,74 @@ func (c *Conn) Deliver() {
 	}
 	c.state &^= drainingPending
 	if c.is(inputHeld) {
-		c.offerBuffered(nil)
+		c.feedBuffered(nil)
 	}
-	if c.is(peerEnded) && !c.is(endDelivered|inputHeld|readPaused|closing|failed) {
-		c.deliverEnd()
+	if c.is(peerEOF) && !c.is(eofDelivered|inputHeld|readPaused|closing|failed) {
+		c.callEndedWithRest()
 	}
 	c.endEvent()
 }
 
-// deliverEnd tells the handler that the peer has ended. What it leaves because
-// the connection is paused waits for output to drain.
-func (c *Conn) deliverEnd() {
+// callEndedWithRest calls Ended with the unused input. What it leaves because the connection is
+// paused waits until output has been sent.
+func (c *Conn) callEndedWithRest() {
 	var rest []byte
 	if c.in != nil {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if used > 0 && used < len(rest) && c.inputPaused() && !c.is(closing|failed) {
-		c.in.skip(used)
-		c.seen = 0
+	if used > 0 && used < len(rest) && c.isInputPaused() && !c.is(closing|failed) {
+		c.in.discardFront(used)
+		c.refusedBytes = 0
 		c.state |= inputHeld
 		return
 	}
-	c.state |= endDelivered
+	c.state |= eofDelivered
 	c.dropInput()
 }
 
-// offerBuffered offers the unused input and keeps what is left. With a reason it
-// is shed.
-func (c *Conn) offerBuffered(shed error) {
+// feedBuffered passes the unused input to the handler and keeps the rest. With a shedReason it
+// calls Shed.
+func (c *Conn) feedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
 		return
 	}
-	rest := c.offer(c.in.Bytes(), shed)
+	rest := c.feedHandler(c.in.Bytes(), shedReason)
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
 	}
 	if used := c.in.Len() - len(rest); used > 0 {
-		c.in.skip(used)
-		c.in.since = c.host.Clock() // another message begins
+		c.in.discardFront(used)
+		c.in.waitingSince = c.runtime.Clock() // a new message begins
 	}
 	if c.in.Len() == 0 {
 		c.dropInput()
 	}
 }
 
-// offer calls the handler until it uses no more, and returns what is left. It
-// offers ReadSize bytes at a time, as much as a read brings, beyond those that
-// the handler has refused already: where much input has piled up, what a
-// handler writes for one offer stays within bounds all the same.
-func (c *Conn) offer(in []byte, shed error) []byte {
+// feedHandler calls the handler until it uses no more input, and returns the rest. Each call gets
+// at most ReadSize bytes beyond those already refused, as after a single read. This limits what a
+// handler writes per call even if much input is buffered.
+func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
 	for len(in) > 0 && !c.is(closing|failed) {
-		if c.inputPaused() {
+		if c.isInputPaused() {
 			c.state |= inputHeld
 			break
 		}
-		part := in[:min(len(in), int(c.seen)+ReadSize)]
-		used := c.callReceived(part, shed)
+		part := in[:min(len(in), int(c.refusedBytes)+ReadSize)]
+		used := c.callReceived(part, shedReason)
 		switch {
 		case used < 0 || used > len(part):
-			c.badCount(used, len(part), shed)
+			c.abortBadCount(used, len(part), shedReason)
 		case used > 0:
-			in, c.seen = in[used:], 0
-		case c.inputPaused():
-		case len(part) >= c.host.Limits.MaxMessage:
-			c.TooLong(uint64(len(part)))
+			in, c.refusedBytes = in[used:], 0
+		case c.isInputPaused():
+		case len(part) >= c.runtime.Limits.MaxMessage:
+			c.CloseTooLong(uint64(len(part)))
 		default:
-			c.seen = uint32(len(part))
+			c.refusedBytes = uint32(len(part))
 			if len(part) == len(in) {
 				return in
 			}
@@ -175,52 +174,51 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 	return in
 }
 
-// inputPaused says whether no input is offered now.
-func (c *Conn) inputPaused() bool { return c.pausesReading() || c.is(readPaused|yielded) }
+// isInputPaused reports whether input must not be passed to the handler now.
+func (c *Conn) isInputPaused() bool { return c.checkHighWater() || c.is(readPaused|yielded) }
 
-// pausesReading says whether reading pauses until output has been sent: from above
-// HighWater until not above LowWater. With ReadOn it never does, but Drained
-// is called all the same.
-func (c *Conn) pausesReading() bool {
-	if !c.is(overHighWater|relayed) && c.Pending()+c.direct() > c.host.Limits.HighWater {
+// checkHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
+// and enters that state if needed. With IgnoreHighWater it returns false, but Drained is called
+// nevertheless.
+func (c *Conn) checkHighWater() bool {
+	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
-		c.host.Counters.Add(Paused, 1)
+		c.runtime.Counters.Add(Paused, 1)
 	}
-	return c.is(overHighWater) && !c.host.ReadOn && !c.ReadsOn()
+	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
 }
 
-// checkLowWater ends that when it is time, and has a partner go on.
+// checkLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
 func (c *Conn) checkLowWater() {
-	if c.remote() != nil {
-		c.sentRemote()
+	if c.remotePartner() != nil {
+		c.onRemoteOutputSent()
 	}
-	if !c.is(overHighWater) || c.Pending() > c.host.Limits.LowWater {
+	if !c.is(overHighWater) || c.UnsentBytes() > c.runtime.Limits.LowWater {
 		return
 	}
-	c.resumeReading()
+	c.clearHighWater()
 	if c.is(relayed) {
-		c.resumePartner()
+		c.resumeLocalPartner()
 		return
 	}
-	if (c.host.Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
+	if (c.runtime.Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
 		c.state |= drainedPending
 	}
 }
 
-// resumeReading ends the pause. The peer's times begin anew: nobody has read meanwhile.
-func (c *Conn) resumeReading() {
+// clearHighWater ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
+func (c *Conn) clearHighWater() {
 	c.state &^= overHighWater
-	c.host.Counters.Add(Paused, -1)
-	c.restartPeerTimes()
+	c.runtime.Counters.Add(Paused, -1)
+	c.restartPeerTimeouts()
 }
 
-// restartPeerTimes has the peer's limits of time begin now.
-func (c *Conn) restartPeerTimes() {
-	c.heard = c.host.coarseNow()
+func (c *Conn) restartPeerTimeouts() {
+	c.lastHeard = c.runtime.coarseNow()
 	if c.in != nil {
-		c.in.since = c.host.Clock()
+		c.in.waitingSince = c.runtime.Clock()
 	}
-	if c.more != nil && c.more.heldSince > 0 {
-		c.more.heldSince = c.host.Clock()
+	if c.extra != nil && c.extra.handlerPartialSince > 0 {
+		c.extra.handlerPartialSince = c.runtime.Clock()
 	}
 }

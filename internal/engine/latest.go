@@ -6,195 +6,191 @@ import (
 	"sync/atomic"
 )
 
-// This file is how a connection gets values of which only the newest counts.
+// This file sends values of which only the newest counts.
 //
-// A Topic has the newest value, and values are numbered. What a connection is told, by
-// mail, is only that there is one (Latest.due): until it has taken a value, newer ones
-// need no mail and no room. It takes one when it has nothing else to send, so a value that its
-// peer has no room for is replaced until it has, and one that has begun to be sent is
-// sent to its end. A Latest has a lock, under which it is said that there is a value,
-// and one is taken: so the newest is never left behind, and none is sent twice.
+// Values are numbered. A request tells the connection only that there is a newer value. Until it
+// has taken that, newer values need no requests and no space. It takes a value when it has nothing
+// else to send, so that a slow peer gets the newest value when it has caught up, and a value that
+// has begun to be sent is completed. The lock of a LatestSubscription covers announcing and taking,
+// so the newest value is always delivered, and none is sent twice.
 
-// Topic is a value that is replaced by newer ones. Who sets it and tells connections of
-// it does one after the other; they may take it meanwhile.
-type Topic struct{ newest atomic.Pointer[value] }
+// LatestValue is a value that newer ones replace. Setting it and announcing it must be serialized;
+// connections may take it concurrently.
+type LatestValue struct {
+	newest atomic.Pointer[versionedValue]
+}
 
-type value struct {
+type versionedValue struct {
 	bytes  []byte
 	number int64
 }
 
-// Set makes p, which is not changed any more, the newest value.
-func (t *Topic) Set(p []byte) {
+// Set makes p, which must not change any more, the newest value.
+func (t *LatestValue) Set(p []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
 		number += last.number
 	}
-	t.newest.Store(&value{p, number})
+	t.newest.Store(&versionedValue{p, number})
 }
 
-// Latest is one connection's part in a topic.
-type Latest struct {
-	topic *Topic
-	mail  Shared
+// LatestSubscription is the state of one connection for a LatestValue.
+type LatestSubscription struct {
+	value   *LatestValue
+	request Shared
 
 	mu           sync.Mutex
-	due          bool  // the connection is to take a value, or has mail about that
-	unsubscribed bool  // it is to get no more
-	announced    int64 // the last value that was announced to it
-	taken        int64 // the last one that it took
-	replaced     int64 // values that were announced and not taken, since it last took one
+	requested    bool // a request is posted or the value is queued
+	unsubscribed bool
+	announced    int64 // number of the last announced value
+	taken        int64 // number of the last value taken
+	replaced     int64 // values replaced since the last one was taken
 }
 
-// NewLatest makes it for one connection.
-func NewLatest(t *Topic) *Latest {
-	l := &Latest{topic: t}
-	l.mail.latest = l
+func NewLatestSubscription(v *LatestValue) *LatestSubscription {
+	l := &LatestSubscription{value: v}
+	l.request.latest = l
 	return l
 }
 
-// Leave says that the connection is to get no more values.
-func (l *Latest) Leave() {
+// Unsubscribe stops the delivery of values.
+func (l *LatestSubscription) Unsubscribe() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unsubscribed = true
 }
 
-// isUnsubscribed says whether Leave was called.
-func (l *Latest) isUnsubscribed() bool {
+func (l *LatestSubscription) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unsubscribed
 }
 
-// announce notes that there is a newer value. It says whether that needs mail, and how many
-// others have been replaced.
-func (l *Latest) announce() (mail bool, replaced int64) {
+// announce records that there is a newer value. It reports whether that needs a request, and how
+// many values it has replaced.
+func (l *LatestSubscription) announce() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.announced = l.topic.newest.Load().number
+	l.announced = l.value.newest.Load().number
 	switch {
 	case l.taken == l.announced:
 		return false, 0
-	case l.due:
+	case l.requested:
 		l.replaced++
 		return false, 1
 	}
-	l.due = true
+	l.requested = true
 	return true, 0
 }
 
-// withdraw takes that back, because the mail has found no room.
-func (l *Latest) withdraw() {
+// cancelAnnouncement undoes announce if the request could not be posted.
+func (l *LatestSubscription) cancelAnnouncement() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.due = false
+	l.requested = false
 }
 
-// take gives the newest value, and how many were replaced since the last was taken; of
-// those, how many were never announced.
-func (l *Latest) take() (p []byte, replaced, unknown int64) {
+// takeNewest returns the newest value, how many were replaced since the last one was taken, and how
+// many of those were never announced.
+func (l *LatestSubscription) takeNewest() (p []byte, replaced, unannounced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	newest := l.topic.newest.Load()
-	unknown = newest.number - l.announced // the newest was not announced yet
-	replaced = l.replaced + unknown
-	l.due, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
-	return newest.bytes, replaced, unknown
+	newest := l.value.newest.Load()
+	unannounced = newest.number - l.announced // it may be newer than announced
+	replaced = l.replaced + unannounced
+	l.requested, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
+	return newest.bytes, replaced, unannounced
 }
 
-// missed is how many values were replaced since the last was taken.
-func (l *Latest) missed() int64 {
+// replacedCount returns how many values were replaced since the last one was taken.
+func (l *LatestSubscription) replacedCount() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replaced
 }
 
-// Publish posts that the topic has a newer value, of size bytes, unless the connection
-// has not taken the last one: that one is replaced.
-func (r Ref) Publish(l *Latest, size int) error {
+// SendLatest announces a newer value of size bytes. If the connection has not taken the last one
+// yet, that is replaced.
+func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	switch {
-	case r.Closed():
+	case r.IsClosed():
 		return ErrClosed
-	case size > r.c.host.Limits.MaxUnsent:
+	case size > r.c.runtime.Limits.MaxUnsent:
 		return ErrTooLarge
 	}
-	mail, replaced := l.announce()
+	needsRequest, replaced := sub.announce()
 	if replaced > 0 {
-		r.c.host.Counters.Add(Replaced, replaced)
+		r.c.runtime.Counters.Add(Replaced, replaced)
 	}
-	if !mail {
+	if !needsRequest {
 		return nil
 	}
-	err := r.post(Request{Kind: MailLatest, Shared: &l.mail})
+	err := r.post(Request{Kind: RequestLatest, Shared: &sub.request})
 	if err != nil {
-		l.withdraw()
+		sub.cancelAnnouncement()
 	}
 	return err
 }
 
-// queueValue notes that the connection is to take a value, or drops that if its direction has
-// ended. Those of topics that it has left make room for others.
-func (c *Conn) queueValue(l *Latest) {
-	x := c.extra()
-	if c.sendClosed() {
-		_, replaced, unknown := l.take()
-		x.dropped += replaced + 1
-		c.host.Counters.Add(Replaced, unknown)
-		c.host.Counters.Add(Dropped, 1)
+// queueLatest queues a subscription whose value is to be sent, or drops it if sending has ended.
+// Cancelled subscriptions are removed to limit the queue.
+func (c *Conn) queueLatest(sub *LatestSubscription) {
+	x := c.ensureExtra()
+	if c.isSendClosed() {
+		_, replaced, unknown := sub.takeNewest()
+		x.droppedMessages += replaced + 1
+		c.runtime.Counters.Add(Replaced, unknown)
+		c.runtime.Counters.Add(Dropped, 1)
 		return
 	}
-	if len(x.values) == cap(x.values) {
-		x.values = slices.DeleteFunc(x.values, func(l *Latest) bool { return l.isUnsubscribed() })
+	if len(x.latestQueue) == cap(x.latestQueue) {
+		x.latestQueue = slices.DeleteFunc(x.latestQueue, func(sub *LatestSubscription) bool { return sub.isUnsubscribed() })
 	}
-	x.values = append(x.values, l)
+	x.latestQueue = append(x.latestQueue, sub)
 }
 
-// mayTakeValues says whether it is time to take values.
-func (c *Conn) mayTakeValues() bool {
-	return c.more != nil && len(c.more.values) > 0 && !c.hasOutput() && !c.upgrades()
+// canWriteLatest reports whether values are queued and nothing else is to be sent.
+func (c *Conn) canWriteLatest() bool {
+	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }
 
-// takeValues makes output of the newest values, as many as fit into a buffer, but at
-// least one.
-func (c *Conn) takeValues() {
-	x, n := c.more, 0
-	for n < len(x.values) && c.Pending() < pieceSize && !c.is(failed) {
-		l := x.values[n]
+// writeLatestValues writes the newest values, up to about one buffer, but at least one.
+func (c *Conn) writeLatestValues() {
+	x, n := c.extra, 0
+	for n < len(x.latestQueue) && c.UnsentBytes() < maxPieceSize && !c.is(failed) {
+		l := x.latestQueue[n]
 		n++
 		if l.isUnsubscribed() {
 			continue
 		}
-		p, replaced, unknown := l.take()
-		x.dropped += replaced
-		c.host.Counters.Add(Replaced, unknown)
-		if len(p) <= c.host.Limits.MaxUnsent {
-			c.passDown(p)
+		p, replaced, unknown := l.takeNewest()
+		x.droppedMessages += replaced
+		c.runtime.Counters.Add(Replaced, unknown)
+		if len(p) <= c.runtime.Limits.MaxUnsent {
+			c.writeThroughLayer(p)
 		}
 	}
-	if x.values = slices.Delete(x.values, 0, n); len(x.values) == 0 {
-		x.values = nil
+	if x.latestQueue = slices.Delete(x.latestQueue, 0, n); len(x.latestQueue) == 0 {
+		x.latestQueue = nil
 	}
 }
 
-// Miss counts messages that the connection has not got, where its owner has not seen
-// that.
-func (c *Conn) Miss(n int64) {
+// AddMissed adds n messages that were lost without this connection's owner noticing.
+func (c *Conn) AddMissed(n int64) {
 	if n > 0 {
-		c.extra().dropped += n
+		c.ensureExtra().droppedMessages += n
 	}
 }
 
-// Missed is how many messages the connection has not got because its peer reads too
-// slowly: those that its output had no room for, and values that newer ones have
-// replaced.
-func (c *Conn) Missed() (n int64) {
-	if c.more == nil {
+// MissedMessages returns how many messages the connection has lost because its peer reads too
+// slowly: those that exceeded the output limit, and replaced values.
+func (c *Conn) MissedMessages() (n int64) {
+	if c.extra == nil {
 		return 0
 	}
-	n = c.more.dropped
-	for _, l := range c.more.values {
-		n += l.missed()
+	n = c.extra.droppedMessages
+	for _, l := range c.extra.latestQueue {
+		n += l.replacedCount()
 	}
 	return n
 }

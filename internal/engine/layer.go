@@ -7,180 +7,168 @@ import (
 	"time"
 )
 
-// Layer stands between a connection's transport and its core, and changes the
-// bytes in both directions: TLS, or what comes before the first message, such as
-// a PROXY header. Drivers and handlers know nothing of it. Its methods are called
-// on the connection's owner, none after Closed.
+// Layer transforms the bytes between a connection's transport and its handler: TLS, or a preamble
+// such as the PROXY header. Drivers and handlers do not see it. Its methods are called on the
+// connection's owner, none after OnClosed.
 //
-// A connection with layers greets: Opened is called when the last layer that has to has
-// called Conn.Greeted. One that ends before is
-// counted as refused.
+// Opened is called after the last layer with a handshake has called Conn.OnHandshakeDone. A
+// connection that ends before is counted as refused.
 type Layer interface {
-	// Arrived takes what the transport has received; p is valid during the
-	// call. What is for the handler it gives to Conn.Plain.
-	Arrived(c *Conn, p []byte) error
-	// Write takes what is to be sent, and gives it to Conn.Append in the form
-	// that is for the transport.
+	// OnRead handles bytes from the transport; p is valid during the call. It passes input for the
+	// handler to Conn.OnPlaintext.
+	OnRead(c *Conn, p []byte) error
+	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
-	// Resume is called when it has asked for it with Ref.ResumeLayer, and now and
-	// then while the connection greets.
+	// Resume is called after Ref.ResumeLayer, and periodically during the handshake.
 	Resume(c *Conn) error
-	// Held is how many bytes of memory the layer keeps because of what has
-	// arrived, and whether a part of something is among it.
-	Held() (memory int, partial bool)
-	// Full says, while the connection greets, that nothing more is to be read
-	// before the next Resume.
-	Full() bool
-	// Ended says that the transport will bring no more.
-	Ended(c *Conn) error
-	// Closing is called when everything has been sent, to say goodbye with
-	// Conn.Append.
-	Closing(c *Conn)
-	// Closed says that the connection is closed.
-	Closed(c *Conn)
+	// Memory returns how many bytes the layer buffers, and whether they include part of a message.
+	Memory() (memory int, partial bool)
+	// InputFull reports, during the handshake, that nothing may be read before the next Resume.
+	InputFull() bool
+	// OnEOF reports that the transport has no more input.
+	OnEOF(c *Conn) error
+	// SendClose is called when all output has been sent. It may pass a closing message to
+	// Conn.AppendToTransport.
+	SendClose(c *Conn)
+	// OnClosed reports that the connection is closed.
+	OnClosed(c *Conn)
 }
 
-// layer is the connection's layer, nil if it has none.
 func (c *Conn) layer() Layer {
-	if c.more == nil {
+	if c.extra == nil {
 		return nil
 	}
-	return c.more.layer
+	return c.extra.layer
 }
 
-// Layer is the connection's layer, nil if it has none.
+// Layer returns the connection's layer, nil if it has none.
 func (c *Conn) Layer() Layer { return c.layer() }
 
-// startLayer begins with a layer.
 func (c *Conn) startLayer(l Layer) {
-	c.state |= greeting
-	c.host.Counters.Add(Greeting, 1)
-	x := c.extra()
-	x.layer, x.due = l, math.MaxInt64 // a due, so that it is looked at often
-	if t := c.host.Limits.HandshakeTimeout; t > 0 {
-		x.due = c.host.Now() + t
+	c.state |= handshaking
+	c.runtime.Counters.Add(Handshaking, 1)
+	x := c.ensureExtra()
+	x.layer, x.expiry = l, math.MaxInt64 // with an expiry it is checked often
+	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
+		x.expiry = c.runtime.Now() + t
 	}
 	c.resumeLayer()
 	c.endEvent()
 }
 
-// SetLayer puts another layer in the place of one that has done its part; nil is
-// none.
+// SetLayer replaces a layer that has completed; nil removes it.
 func (c *Conn) SetLayer(l Layer) {
-	c.more.layer = l
-	c.forgetHeld()
+	c.extra.layer = l
+	c.releaseLayerMemory()
 }
 
-// forgetHeld counts out what a layer has held.
-func (c *Conn) forgetHeld() {
-	if c.more != nil && c.more.layerBytes != 0 {
-		c.host.Counters.Add(Buffered, -int64(c.more.layerBytes))
-		c.more.layerBytes = 0
+func (c *Conn) releaseLayerMemory() {
+	if c.extra != nil && c.extra.layerBytes != 0 {
+		c.runtime.Counters.Add(Buffered, -int64(c.extra.layerBytes))
+		c.extra.layerBytes = 0
 	}
 }
 
-// Greeted ends the greeting: from now on the handler is called.
-func (c *Conn) Greeted() {
-	if !c.is(greeting) || c.is(closing|failed) {
+// OnHandshakeDone ends the handshake: from now on the handler is called.
+func (c *Conn) OnHandshakeDone() {
+	if !c.is(handshaking) || c.is(closing|failed) {
 		return
 	}
-	c.state &^= greeting | allMissed
-	c.host.Counters.Add(Greeting, -1)
-	c.heard = c.host.coarseNow()
-	if c.upgrades() {
-		c.upgraded()
+	c.state &^= handshaking | unansweredMask
+	c.runtime.Counters.Add(Handshaking, -1)
+	c.lastHeard = c.runtime.coarseNow()
+	if c.hasPendingLayer() {
+		c.finishPendingLayer()
 		return
 	}
-	c.state |= silent
-	if c.more.due = 0; c.is(peerEnded) { // already: see PeerEnded
-		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
+	c.state |= neverHeard
+	if c.extra.expiry = 0; c.is(peerEOF) { // see OnPeerEOF
+		c.extra.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
 	}
-	c.begin()
+	c.callOrDeferOpened()
 }
 
-// passUp gives the layer what has arrived.
-func (c *Conn) passUp(p []byte) {
-	c.failLayer(c.more.layer.Arrived(c, p))
-	c.accountLayer()
+func (c *Conn) feedLayer(p []byte) {
+	c.handleLayerError(c.extra.layer.OnRead(c, p))
+	c.updateLayerMemory()
 }
 
-// accountLayer counts what the layer holds, and notes since when it waits for the rest of
-// something.
-func (c *Conn) accountLayer() {
+// updateLayerMemory counts the layer's memory and tracks since when it has had part of a message.
+func (c *Conn) updateLayerMemory() {
 	l := c.layer()
 	if l == nil {
 		return
 	}
-	x, memory, partial := c.more, 0, false
+	x, memory, partial := c.extra, 0, false
 	if !c.is(failed) {
-		memory, partial = l.Held()
+		memory, partial = l.Memory()
 	}
 	if memory != x.layerBytes {
-		c.host.Counters.Add(Buffered, int64(memory-x.layerBytes))
+		c.runtime.Counters.Add(Buffered, int64(memory-x.layerBytes))
 		x.layerBytes = memory
 	}
 	switch {
 	case !partial:
-		x.partial = 0
-	case x.partial == 0:
-		x.partial = c.host.Clock()
+		x.layerPartialSince = 0
+	case x.layerPartialSince == 0:
+		x.layerPartialSince = c.runtime.Clock()
 	}
 }
 
-// partial is since when the layer, or the handler, waits for the rest of something; 0 if
-// neither does.
-func (c *Conn) partial() time.Duration {
-	if c.more == nil {
+// partialSince returns since when the layer or the handler has had part of a message; 0 if neither
+// has.
+func (c *Conn) partialSince() time.Duration {
+	if c.extra == nil {
 		return 0
 	}
-	return earlier(c.more.partial, c.more.heldSince)
+	return earlierTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
-// passDown appends to the output, by way of the layer. What stands behind a file
-// waits for it in front of the layer.
-func (c *Conn) passDown(p []byte) {
+// writeThroughLayer appends to the output through the layer. Data behind a queued file waits before
+// the layer.
+func (c *Conn) writeThroughLayer(p []byte) {
 	switch l := c.layer(); {
-	case c.files() != nil:
+	case c.queuedFiles() != nil:
 		if len(p) > 0 && !c.is(failed) {
-			push(c.host, c.room(len(p)), p)
+			appendOutput(c.runtime, c.tailBuffer(len(p)), p)
 		}
 	case l != nil:
-		c.failLayer(l.Write(c, p))
+		c.handleLayerError(l.Write(c, p))
 	default:
-		c.Append(p)
+		c.AppendToTransport(p)
 	}
 }
 
-// Append appends to the output as it goes to the transport.
-func (c *Conn) Append(p []byte) {
+// AppendToTransport appends to the output without passing the layer.
+func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		b := c.transport()
+		b := c.transportTail()
 		if *b == nil {
-			c.makeOutput(b, len(p))
+			c.allocOutput(b, len(p))
 		}
-		push(c.host, *b, p)
+		appendOutput(c.runtime, *b, p)
 	}
 }
 
-// resumeLayer has the layer go on with its handshake.
+// resumeLayer continues the layer's handshake.
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
-		c.failLayer(l.Resume(c))
-		c.accountLayer()
+		c.handleLayerError(l.Resume(c))
+		c.updateLayerMemory()
 	}
 }
 
-// failLayer takes a layer's error.
-func (c *Conn) failLayer(err error) {
+// handleLayerError closes the connection for a layer's error.
+func (c *Conn) handleLayerError(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):
 		return
-	case c.upgrades() && !errors.Is(err, io.EOF):
+	case c.hasPendingLayer() && !errors.Is(err, io.EOF):
 		err = &TLSError{Err: err}
 	}
 	switch {
-	case c.is(greeting) && c.Pending() == 0:
-		c.fail(err)
+	case c.is(handshaking) && c.UnsentBytes() == 0:
+		c.abortWith(err)
 	default:
 		c.CloseWith(err)
 	}

@@ -8,149 +8,144 @@ import (
 	"unsafe"
 )
 
-// MailKind says what a piece of mail asks for.
-type MailKind uint8
+// RequestKind is what a request asks for.
+type RequestKind uint8
 
 const (
-	// MailSend carries bytes to send.
-	MailSend MailKind = iota
-	// MailClose asks to close when the output so far is sent.
-	MailClose
-	// MailNudge asks for a call of the handler's Nudged.
-	MailNudge
-	// MailCast carries a message to all.
-	MailCast
-	// MailResumeLayer asks for a call of the layer's Resume.
-	MailResumeLayer
-	// MailDo asks for a call of Shared.Do.
-	MailDo
-	// MailLatest says that there is a value to take; see Latest.
-	MailLatest
+	// RequestSend carries bytes to send.
+	RequestSend RequestKind = iota
+	// RequestClose closes the connection after the output so far.
+	RequestClose
+	// RequestNudge calls the handler's Nudged.
+	RequestNudge
+	// RequestBroadcast carries a message to all connections.
+	RequestBroadcast
+	// RequestResumeLayer calls the layer's Resume.
+	RequestResumeLayer
+	// RequestDo calls Shared.Do.
+	RequestDo
+	// RequestLatest announces a newer value; see LatestSubscription.
+	RequestLatest
 )
 
-// Mail is one request from outside to a connection. Its bytes, Size of them,
-// lie in the batch's data in the order of the mail, unless they are shared.
-type Mail struct {
+// QueuedRequest is a request in a mailbox. Unless its bytes are shared, they are the next Size
+// bytes of the data that TakeAll returns with it.
+type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
-	many   *manyMail // what it is part of, if it is for many; without a Conn it is all of that
+	batch  *batchRequest // the batch it belongs to; without a Conn the request stands for all of the batch
 	gen    uint32
 	Size   uint32
-	Kind   MailKind
+	Kind   RequestKind
 }
 
-// MailSize is the memory of a Mail.
-const MailSize = int(unsafe.Sizeof(Mail{}))
+// QueuedRequestSize is the size of a QueuedRequest in bytes.
+const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// done releases what the mail shares with other mail. It is called once, when the
-// connection has got the mail, or never will.
-func (m Mail) done() {
+// release releases the shared data of a request that has been delivered or dropped. It must be
+// called once.
+func (m QueuedRequest) release() {
 	switch {
-	case m.many != nil:
-		m.many.release()
+	case m.batch != nil:
+		m.batch.removeHolder()
 	case m.shared != nil:
-		m.shared.release()
+		m.shared.removeHolder()
 	}
 }
 
-// Drop drops the mail if it carries bytes. It reports whether it did.
-func (m Mail) Drop() bool {
-	if m.Kind != MailSend && m.Kind != MailCast {
+// DropIfBytes drops the request if it carries bytes, and reports whether it did.
+func (m QueuedRequest) DropIfBytes() bool {
+	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
 	}
 	n := int(m.Size)
 	if m.shared != nil {
 		n = len(m.shared.Bytes)
 	}
-	m.Conn.unpost(max(n, noBytes))
-	m.done()
+	m.Conn.releasePosted(max(n, emptyRequestSize))
+	m.release()
 	return true
 }
 
-// Late says that the connection has begun to close since the mail was posted. Such
-// mail may be given to Mailed whoever owns the connection: that only takes its
-// reservation back.
-func (m Mail) Late() bool { return m.gen != m.Conn.mark.generation() }
+// IsStale reports whether the connection has begun to close since the request was posted. A stale
+// request may be passed to OnRequest on any goroutine, which then only releases its reservation.
+func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message to many connections, or something to do on them, kept once for
-// all of them. It is not changed any more.
+// Shared is a message or function for many connections, stored once. It must not be changed.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// Lost, if set, is called instead of Do when the connection has begun to close. It
-	// is called on any goroutine, and does not block.
-	Lost   func()
-	latest *Latest // of MailLatest
-	// counters, if set, counts the memory of Bytes as Buffered, once, while there are
-	// holders: mail, or a broadcast under way.
+	// OnLost, if set, is called instead of Do when the connection has begun to close. It is called
+	// on any goroutine and must not block.
+	OnLost func()
+	latest *LatestSubscription // for RequestLatest
+	// counters, if set, counts the memory of Bytes as Buffered while there are holders: requests,
+	// or a broadcast under way.
 	counters *Counters
 	holders  atomic.Int32
 }
 
-// hold counts one more holder.
-func (s *Shared) hold() {
+func (s *Shared) addHolder() {
 	if s.counters != nil && s.holders.Add(1) == 1 {
 		s.counters.Add(Buffered, int64(cap(s.Bytes)))
 	}
 }
 
-// release counts one holder less.
-func (s *Shared) release() {
+func (s *Shared) removeHolder() {
 	if s.counters != nil && s.holders.Add(-1) == 0 {
 		s.counters.Add(Buffered, -int64(cap(s.Bytes)))
 	}
 }
 
-// Request is what is asked of a connection from outside: to send Bytes and the Pieces
-// behind them, which are copied, or Shared, which is not, or something that needs neither.
+// Request is a request to a connection from another goroutine. Bytes and Pieces are copied, Shared
+// is not.
 type Request struct {
-	Kind   MailKind
+	Kind   RequestKind
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// limit, if above 0, bounds what is posted for the connection instead of MaxUnsent. Its
-	// sender can wait, so a mailbox takes no more than a part of MaxBytes from such.
-	limit int
-	// room, if set, is filled in when the connection's owner has no room.
-	room *Room
-	// alwaysFits is for what is posted seldom enough to have room always.
+	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes. The sender can
+	// wait, so that mailboxes accept only a part of MaxBytes of such requests.
+	postedLimit int
+	// spaceWait, if set, is filled in when the mailbox is full.
+	spaceWait *SpaceWait
+	// alwaysFits exempts rare requests from the mailbox's limit.
 	alwaysFits bool
-	// left, if set, says whom it is not for any more.
-	left *leavers
+	// removed, if set, has the connections that must not get it any more.
+	removed *removedConns
 }
 
-// Paced reports whether the sender can wait for room.
-func (r *Request) Paced() bool { return r.limit > 0 }
+// CanWait reports whether the sender can wait for space.
+func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// AwaitRoom has the sender of r, if it waits, wait until freed is closed.
-func (r *Request) AwaitRoom(freed <-chan struct{}) {
-	if r.room != nil {
-		*r.room = Room{freed: freed}
+// SetSpaceWait makes a sender that can wait do so until freed is closed.
+func (r *Request) SetSpaceWait(freed <-chan struct{}) {
+	if r.spaceWait != nil {
+		*r.spaceWait = SpaceWait{freed: freed}
 	}
 }
 
-// Room is what a sender waits for whose connection's owner has no room.
-type Room struct {
-	freed <-chan struct{} // closed when there may be room
-	leave func()          // for done
+// SpaceWait is what a sender waits for when the mailbox is full.
+type SpaceWait struct {
+	freed  <-chan struct{} // closed when there may be space
+	onDone func()          // called by release
 }
 
-// done says that the sender has tried again, or won't.
-func (r Room) done() {
-	if r.leave != nil {
-		r.leave()
+// release reports that the sender has tried again, or will not.
+func (r SpaceWait) release() {
+	if r.onDone != nil {
+		r.onDone()
 	}
 }
 
-func (r Request) size() int {
+func (r Request) dataSize() int {
 	if r.Shared != nil {
 		return len(r.Shared.Bytes)
 	}
-	return r.copied()
+	return r.copiedBytes()
 }
 
-// copied is how many bytes are copied.
-func (r Request) copied() int {
+func (r Request) copiedBytes() int {
 	n := len(r.Bytes)
 	for _, p := range r.Pieces {
 		n += len(p)
@@ -158,129 +153,127 @@ func (r Request) copied() int {
 	return n
 }
 
-// noBytes is what mail without bytes counts for in a mark.
-const noBytes = 1
+// emptyRequestSize is the size of a request without bytes in refState.
+const emptyRequestSize = 1
 
-// keepMail is the most room that an emptied mailbox keeps, and pacedPart the part of
-// MaxBytes that is for those who can wait for room: the rest is for those who can't.
+// maxKeptData is the memory for data that an empty mailbox keeps. Senders that can wait may use
+// 1/waitersShare of MaxBytes, so that others find space.
 const (
-	keepMail  = 64 << 10
-	pacedPart = 4
+	maxKeptData  = 64 << 10
+	waitersShare = 4
 )
 
-// The bounds of all mailboxes of an engine together: a part of MaxBuffered, but for
-// leastMailBytes and leastMail each.
+// All mailboxes of an engine together are limited to a part of MaxBuffered, but each has at least
+// minMailboxBytes and minMailboxRequests.
 const (
-	mailPart       = 16
-	leastMailBytes = 64 << 10
-	leastMail      = 1 << 10
+	mailboxShare       = 16
+	minMailboxBytes    = 64 << 10
+	minMailboxRequests = 1 << 10
 )
 
-// Mailbox gives the bounds of the mailbox of each of so many loops.
-func (l *Limits) Mailbox(loops int) (mail, bytes int) {
+// MailboxBounds returns the limits of one mailbox if there are as many as loops.
+func (l *Limits) MailboxBounds(loops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
 	}
-	most := l.MaxBuffered / mailPart / loops
-	return min(l.MaxMail, max(most/MailSize, leastMail)), min(l.MaxMailBytes, max(most, leastMailBytes))
+	share := l.MaxBuffered / mailboxShare / loops
+	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// Mailbox is how work reaches an owner from outside: many goroutines Put, the
-// owner Takes. The lock covers the check for room, the reservation on the
-// connection's mark and the append together, so that a reservation always has
-// its mail in the box.
+// Mailbox is the queue of requests to the connections of one owner. Any goroutine may Put; the
+// owner calls TakeAll. One lock covers the check for space, the reservation in the connection's
+// refState and the append, so that each reservation has its request.
 //
-// The memory of mail is counted from Put on; what Take takes stays counted until the
-// owner has given it out, see Done. An empty box is not counted, and keeps little.
+// The memory of requests is counted from Put until the owner has delivered them and calls Recycle.
+// An empty mailbox counts as nothing and keeps little memory.
 type Mailbox struct {
-	// Max is the most messages that wait. Requests without bytes, such as
-	// to close, which frees what others wait for, have room for as many
-	// again.
-	Max int
-	// MaxBytes is the most bytes that wait, shared ones in each box once for all mail that
-	// follows on another, but for one message: a larger one is taken into an empty box.
+	// MaxRequests limits the queued messages. Requests without bytes may take as much space again,
+	// because closing, for example, frees space.
+	MaxRequests int
+	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty
+	// mailbox accepts one larger message.
 	MaxBytes int
-	// Counters, if set, counts the memory of mail as Buffered.
+	// Counters, if set, counts the memory of requests as Buffered.
 	Counters *Counters
-	// Small is for boxes of which there are many: they keep next to nothing.
+	// Small is set where there are many mailboxes: they keep almost no memory.
 	Small bool
 
-	mu     sync.Mutex
-	mail   []Mail
-	data   []byte
-	n      int // how much mail, for each connection
-	bytes  int // of all mail, shared ones too
-	closed bool
-	// last is what the last mail shares, counted the memory that is counted of mail that
-	// waits, and taken that of mail that was taken.
-	last           *Shared
-	counted, taken int
-	// A run is mail for many that has nothing else in between; runOf is the set that the last
-	// one is of, nil if that was ended.
-	run   uint64
-	runOf *set
-	// The room of the last batch, while nobody uses it.
-	spareMail []Mail
-	spareData []byte
-	nonEmpty  atomic.Bool // mail waits; read without the lock
-	missed    atomic.Int64
-	// senders wait until the box is emptied, the first to wait first. coming is the bytes of
-	// those that were woken and have not tried again.
-	senders []*boxSender
-	coming  int
+	mu          sync.Mutex
+	queue       []QueuedRequest
+	data        []byte
+	numRequests int // number of queued requests, counting a batch message once
+	bytes       int // of queued requests, including shared bytes
+	closed      bool
+	// lastShared is what the last request shares. queuedMemory and takenMemory are what is counted
+	// for queued and for taken requests.
+	lastShared                *Shared
+	queuedMemory, takenMemory int
+	// Requests for chunks of one set form a run while no others come in between; batchSet is the
+	// set of the current run, nil if it has ended.
+	batchRun uint64
+	batchSet *connSet
+	// Memory of the last TakeAll, for reuse.
+	spareQueue       []QueuedRequest
+	spareData        []byte
+	nonEmpty         atomic.Bool // requests are queued; read without the lock
+	missedBroadcasts atomic.Int64
+	// Senders wait, in order, until the mailbox is emptied. wokenBytes is the size of what woken
+	// senders are about to post.
+	waiting    []*waitingSender
+	wokenBytes int
 }
 
-// boxSender is a sender that waits for a box.
-type boxSender struct {
+// waitingSender is a sender that waits for space.
+type waitingSender struct {
 	freed chan struct{}
 	size  int
 	woken bool
 }
 
-// Put leaves mail for a connection of generation gen. The caller wakes the owner.
-// The errors are ErrClosed and ErrFull; then nothing was left.
+// Put queues a request for a connection of generation gen. The caller must wake the owner. It fails
+// with ErrClosed or ErrFull; then nothing was queued.
 func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := b.Max
-	if r.Kind != MailSend && r.Kind != MailCast {
-		most *= 2
+	maxRequests := b.MaxRequests
+	if r.Kind != RequestSend && r.Kind != RequestBroadcast {
+		maxRequests *= 2
 	}
-	size, limit := r.size(), c.host.Limits.MaxUnsent
-	room := b.MaxBytes
-	if r.Paced() {
-		room, limit = room/pacedPart, r.limit
+	size, postedLimit := r.dataSize(), c.runtime.Limits.MaxUnsent
+	maxBytes := b.MaxBytes
+	if r.CanWait() {
+		maxBytes, postedLimit = maxBytes/waitersShare, r.postedLimit
 	}
-	more := b.adds(r.Shared, size)
+	added := b.addedBytes(r.Shared, size)
 	switch {
 	case b.closed:
 		return ErrClosed
-	case r.left != nil && r.left.has(Ref{c, gen}):
-		return errLeft
-	case b.n >= most && !r.alwaysFits, more > 0 && b.bytes > 0 && more > room-b.bytes:
-		if r.room != nil {
-			*r.room = b.awaitRoom(size)
+	case r.removed != nil && r.removed.has(Ref{c, gen}):
+		return errRemoved
+	case b.numRequests >= maxRequests && !r.alwaysFits, added > 0 && b.bytes > 0 && added > maxBytes-b.bytes:
+		if r.spaceWait != nil {
+			*r.spaceWait = b.addWaitingSender(size)
 		}
 		return ErrFull
 	}
 	if size == 0 {
-		size, limit = noBytes, math.MaxInt
+		size, postedLimit = emptyRequestSize, math.MaxInt
 	}
-	if err := c.mark.reserve(gen, size, limit); err != nil {
+	if err := c.refState.reservePosted(gen, size, postedLimit); err != nil {
 		return err
 	}
 	copied := 0
 	if r.Shared != nil {
-		r.Shared.hold()
+		r.Shared.addHolder()
 	} else {
-		copied = r.copied()
+		copied = r.copiedBytes()
 	}
-	b.n++
-	b.bytes += more
-	b.last = r.Shared
-	b.endRun()
-	b.makeRoom(copied)
-	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(copied), Kind: r.Kind})
+	b.numRequests++
+	b.bytes += added
+	b.lastShared = r.Shared
+	b.closeBatches()
+	b.ensureSpace(copied)
+	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: gen, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
@@ -288,199 +281,198 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	return nil
 }
 
-// makeRoom prepares for one more piece of mail, with n bytes.
-func (b *Mailbox) makeRoom(n int) {
-	if b.counted == 0 {
+// ensureSpace prepares for one more request with dataSize bytes.
+func (b *Mailbox) ensureSpace(dataSize int) {
+	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
 	}
-	if b.counted == 0 || len(b.mail) == cap(b.mail) || n > cap(b.data)-len(b.data) {
-		b.grow(n)
+	if b.queuedMemory == 0 || len(b.queue) == cap(b.queue) || dataSize > cap(b.data)-len(b.data) {
+		b.growQueue(dataSize)
 	}
 }
 
-// adds gives how many bytes a message of some adds, which shares s or nothing.
-func (b *Mailbox) adds(s *Shared, size int) int {
-	if s != nil && s == b.last {
+// addedBytes returns how much a message counts for MaxBytes.
+func (b *Mailbox) addedBytes(s *Shared, size int) int {
+	if s != nil && s == b.lastShared {
 		return 0
 	}
 	return size
 }
 
-// count counts the memory of so many pieces of mail, and bytes.
-func (b *Mailbox) count(mail, data int) {
-	n := mail*MailSize + data
+// setQueuedMemory updates the counted memory to these capacities.
+func (b *Mailbox) setQueuedMemory(requestCap, dataCap int) {
+	n := requestCap*QueuedRequestSize + dataCap
 	if b.Counters != nil {
-		b.Counters.Add(Buffered, int64(n-b.counted))
+		b.Counters.Add(Buffered, int64(n-b.queuedMemory))
 	}
-	b.counted = n
+	b.queuedMemory = n
 }
 
-// Memory gives how much is counted of mail that waits, or was taken and is not done.
-func (b *Mailbox) Memory() int {
+// CountedMemory returns the counted memory of queued requests and of those taken and not recycled.
+func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.counted + b.taken
+	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared leaves something shared, of a kind, for whoever the entry serves. Anyone may
-// call it, as long as that is this connection and no other. The caller wakes the owner.
-func (b *Mailbox) PutShared(c *Conn, kind MailKind, s *Shared) error {
-	return b.Put(c, c.mark.generation(), Request{Kind: kind, Shared: s})
+// PutShared queues a shared request for the current generation of c, which must not change
+// meanwhile. The caller must wake the owner.
+func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
+	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// Miss counts a message to all that had no room in the box of one connection, and
-// Missed gives those that were counted since it was last called.
-func (b *Mailbox) Miss() { b.missed.Add(1) }
+// CountMissedBroadcast counts a broadcast that had no space in the mailbox of a single connection.
+// TakeMissedBroadcasts returns the count and resets it.
+func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
-func (b *Mailbox) Missed() int64 {
-	if b.missed.Load() == 0 {
+func (b *Mailbox) TakeMissedBroadcasts() int64 {
+	if b.missedBroadcasts.Load() == 0 {
 		return 0
 	}
-	return b.missed.Swap(0)
+	return b.missedBroadcasts.Swap(0)
 }
 
-// Waiting reports whether there is mail, without a lock.
-func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
+// HasRequests reports whether requests are queued. It takes no lock.
+func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// grow makes room for one more piece of mail with n bytes: twice as much as there is, if that
-// does, but no more bytes than an emptied box keeps if that is enough. It counts the room
-// first: to allocate may take long.
-func (b *Mailbox) grow(n int) {
-	mail, data := cap(b.mail), cap(b.data)
-	if len(b.mail) == mail {
-		mail = max(2*mail, firstMail)
+// growQueue makes space for one more request with dataSize bytes. It doubles the capacity, data at
+// most to maxKeptData if that suffices. It counts the memory first, because allocating may take
+// long.
+func (b *Mailbox) growQueue(dataSize int) {
+	requestCap, dataCap := cap(b.queue), cap(b.data)
+	if len(b.queue) == requestCap {
+		requestCap = max(2*requestCap, minQueueCap)
 	}
-	n += len(b.data)
+	dataSize += len(b.data)
 	switch {
-	case n <= data:
-	case b.Small || n > keepMail:
-		data = startSize << sizeClass(n)
+	case dataSize <= dataCap:
+	case b.Small || dataSize > maxKeptData:
+		dataCap = minBufferSize << sizeClass(dataSize)
 	default:
-		data = min(max(n, 2*data), keepMail)
+		dataCap = min(max(dataSize, 2*dataCap), maxKeptData)
 	}
-	b.count(mail, data)
-	if mail > cap(b.mail) {
-		b.mail = append(make([]Mail, 0, mail), b.mail...)
+	b.setQueuedMemory(requestCap, dataCap)
+	if requestCap > cap(b.queue) {
+		b.queue = append(make([]QueuedRequest, 0, requestCap), b.queue...)
 	}
-	if data > cap(b.data) {
+	if dataCap > cap(b.data) {
 		old := b.data
-		b.data = append(lendRoom(data), old...)
-		returnRoom(old)
+		b.data = append(getDataBuffer(dataCap), old...)
+		putDataBuffer(old)
 	}
 }
 
-// firstMail is how much mail the first room of a box is for.
-const firstMail = 4
+// minQueueCap is the initial capacity in requests.
+const minQueueCap = 4
 
-// rooms are what boxes share, by size class, until the next collection of garbage: small
-// boxes all of it, others what is larger than they keep, up to 8 MiB.
-var rooms [2 * sizeClasses]sync.Pool
+// dataBuffers are shared by the mailboxes, by size class, up to 8 MiB. Small mailboxes return all
+// their data buffers, others those larger than maxKeptData.
+var dataBuffers [2 * sizeClasses]sync.Pool
 
-// lendRoom gives an empty room of n bytes.
-func lendRoom(n int) []byte {
-	if class := sizeClass(n); class < len(rooms) && n == startSize<<class {
-		if room, ok := rooms[class].Get().(*[]byte); ok {
+func getDataBuffer(size int) []byte {
+	if class := sizeClass(size); class < len(dataBuffers) && size == minBufferSize<<class {
+		if room, ok := dataBuffers[class].Get().(*[]byte); ok {
 			return *room
 		}
 	}
-	return make([]byte, 0, n)
+	return make([]byte, 0, size)
 }
 
-// returnRoom takes a room back, unless it has another size.
-func returnRoom(room []byte) {
-	n := cap(room)
-	if class := sizeClass(n); class < len(rooms) && n == startSize<<class {
-		room = room[:0]
-		rooms[class].Put(&room)
+// putDataBuffer returns a buffer to the pool if its size is that of a class.
+func putDataBuffer(buffer []byte) {
+	n := cap(buffer)
+	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
+		buffer = buffer[:0]
+		dataBuffers[class].Put(&buffer)
 	}
 }
 
-// awaitRoom queues a sender of size bytes. The Room it returns is free once they fit and no earlier sender waits.
-func (b *Mailbox) awaitRoom(size int) Room {
-	s := &boxSender{freed: make(chan struct{}), size: max(size, noBytes)}
-	b.senders = append(b.senders, s)
-	return Room{freed: s.freed, leave: func() { b.leave(s) }}
+// addWaitingSender queues a sender of size bytes. It is woken once they fit and no earlier sender
+// waits.
+func (b *Mailbox) addWaitingSender(size int) SpaceWait {
+	s := &waitingSender{freed: make(chan struct{}), size: max(size, emptyRequestSize)}
+	b.waiting = append(b.waiting, s)
+	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
 
-// leave notes that a sender does not wait any more. Where the last one that was woken has left
-// nothing, nobody empties the box, so that others are woken here.
-func (b *Mailbox) leave(s *boxSender) {
+// removeWaitingSender removes a sender that does not wait any more. If it was the last one woken
+// and the mailbox is empty, it wakes others, because nobody will empty the mailbox.
+func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !s.woken {
-		b.senders = slices.DeleteFunc(b.senders, func(o *boxSender) bool { return o == s })
+		b.waiting = slices.DeleteFunc(b.waiting, func(o *waitingSender) bool { return o == s })
 		return
 	}
-	if b.coming -= s.size; b.coming == 0 && b.n == 0 {
-		b.wakeSenders()
+	if b.wokenBytes -= s.size; b.wokenBytes == 0 && b.numRequests == 0 {
+		b.wakeWaitingSenders()
 	}
 }
 
-// wakeSenders wakes as many as an empty box has room for, and at least one.
-func (b *Mailbox) wakeSenders() {
+// wakeWaitingSenders wakes as many senders as fit into an empty mailbox, at least one.
+func (b *Mailbox) wakeWaitingSenders() {
 	n := 0
-	for room := b.MaxBytes / pacedPart; n < len(b.senders); n++ {
-		s := b.senders[n]
-		if b.coming > 0 && b.coming+s.size > room {
+	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
+		s := b.waiting[n]
+		if b.wokenBytes > 0 && b.wokenBytes+s.size > room {
 			break
 		}
-		b.coming += s.size
+		b.wokenBytes += s.size
 		s.woken = true
 		close(s.freed)
 	}
-	if b.senders = slices.Delete(b.senders, 0, n); len(b.senders) == 0 {
-		b.senders = nil
+	if b.waiting = slices.Delete(b.waiting, 0, n); len(b.waiting) == 0 {
+		b.waiting = nil
 	}
 }
 
-// Take empties the box. The caller gives the room back with Done.
-func (b *Mailbox) Take() (mail []Mail, data []byte) {
+// TakeAll empties the mailbox. The caller must call Recycle with the results.
+func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
+	requests, b.queue, b.spareQueue = b.queue, b.spareQueue, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
-	b.n, b.bytes, b.last = 0, 0, nil
-	b.taken, b.counted = b.taken+b.counted, 0
-	b.endRun()
-	b.wakeSenders()
+	b.numRequests, b.bytes, b.lastShared = 0, 0, nil
+	b.takenMemory, b.queuedMemory = b.takenMemory+b.queuedMemory, 0
+	b.closeBatches()
+	b.wakeWaitingSenders()
 	b.nonEmpty.Store(false)
-	return mail, data
+	return requests, data
 }
 
-// keepSmall is the most mail that an emptied small box keeps the room of.
-const keepSmall = 8
+// maxKeptSmall is the number of requests whose memory a small mailbox keeps.
+const maxKeptSmall = 8
 
-// Done gives the room of what was taken back to the box, unless it is much. It gives how
-// much of it is counted as Buffered: that is the caller's to take back.
-func (b *Mailbox) Done(mail []Mail, data []byte) (counted int) {
-	clear(mail)
+// Recycle returns the memory of taken requests for reuse, up to a limit. It returns how much the
+// caller must subtract from Buffered.
+func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
+	clear(requests)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	keep := keepMail / 32
+	keep := maxKeptData / 32
 	if b.Small {
-		keep = keepSmall
+		keep = maxKeptSmall
 	}
-	if cap(mail) <= keep {
-		b.spareMail = mail[:0]
+	if cap(requests) <= keep {
+		b.spareQueue = requests[:0]
 	}
-	if b.Small || cap(data) > keepMail {
-		returnRoom(data)
+	if b.Small || cap(data) > maxKeptData {
+		putDataBuffer(data)
 	} else {
 		b.spareData = data[:0]
 	}
-	counted, b.taken = b.taken, 0
-	return counted
+	releasedMemory, b.takenMemory = b.takenMemory, 0
+	return releasedMemory
 }
 
-// Close makes every later Put fail with ErrClosed. Mail that waits can still
-// be taken.
+// Close makes later Puts fail with ErrClosed. Queued requests can still be taken.
 func (b *Mailbox) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
-	for _, s := range b.senders {
+	for _, s := range b.waiting {
 		s.woken = true
 		close(s.freed)
 	}
-	b.senders = nil
+	b.waiting = nil
 }

@@ -19,12 +19,12 @@ const mailBytes = 1 << 20
 // boxed is an owner with a mailbox and nothing else.
 type boxed struct {
 	box  Mailbox
-	host Host
+	host Runtime
 }
 
 func newBoxed(maxMail, maxUnsent int) *boxed {
-	o := &boxed{box: Mailbox{Max: maxMail, MaxBytes: mailBytes}}
-	o.host = Host{
+	o := &boxed{box: Mailbox{MaxRequests: maxMail, MaxBytes: mailBytes}}
+	o.host = Runtime{
 		Config: Config{
 			Limits:  Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2},
 			Handler: &calls{},
@@ -42,7 +42,7 @@ func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
 func (o *boxed) open(slot uint32) *Conn {
 	c := &Conn{}
 	c.Bind(&o.host, slot, 0)
-	c.Open(loopback, false)
+	c.OnOpen(loopback, false)
 	return c
 }
 
@@ -59,7 +59,7 @@ func TestMailboxBoundsBytes(t *testing.T) {
 	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
 	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
 	wantErr(t, "a request to close", o.open(3).Ref().Close(), nil)
-	o.box.Take()
+	o.box.TakeAll()
 	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
 	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
 }
@@ -71,7 +71,7 @@ func TestMailboxClose(t *testing.T) {
 	o.box.Close()
 	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
 	wantErr(t, "Close after Close", r.Close(), ErrClosed)
-	if mail, data := o.box.Take(); len(mail) != 1 || string(data) != "before" {
+	if mail, data := o.box.TakeAll(); len(mail) != 1 || string(data) != "before" {
 		t.Errorf("took %d messages, %q; want the one from before", len(mail), data)
 	}
 }
@@ -86,9 +86,9 @@ func TestMailboxRoom(t *testing.T) {
 			for range n {
 				wantErr(t, "Send", r.Send(p), nil)
 			}
-			mail, data := o.box.Take()
-			r.c.unpost(len(data))
-			o.box.Done(mail, data)
+			mail, data := o.box.TakeAll()
+			r.c.releasePosted(len(data))
+			o.box.Recycle(mail, data)
 		}
 	}
 	much := newBoxed(n, n*size)
@@ -96,43 +96,43 @@ func TestMailboxRoom(t *testing.T) {
 	if allocs := testing.AllocsPerRun(1, fill(much, n)); allocs > 100 {
 		t.Errorf("%v allocations for %d messages, want few", allocs, n)
 	}
-	if allocs := testing.AllocsPerRun(10, fill(newBoxed(n, n*size), keepMail/size)); allocs > 0 {
-		t.Errorf("%v allocations for each batch of %d bytes, want none", allocs, keepMail)
+	if allocs := testing.AllocsPerRun(10, fill(newBoxed(n, n*size), maxKeptData/size)); allocs > 0 {
+		t.Errorf("%v allocations for each batch of %d bytes, want none", allocs, maxKeptData)
 	}
 }
 
 // A mark counts bytes beside a generation, and knows whether somebody waits for room.
 func TestMark(t *testing.T) {
-	var m mark
+	var m refState
 	m.v.Store(1<<64 - 1<<32)
-	wantErr(t, "reserve in the last generation", m.reserve(1<<32-1, 5, 10), nil)
-	if m.next(); m.generation() != 0 || m.posted() != 5 {
-		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.posted())
+	wantErr(t, "reserve in the last generation", m.reservePosted(1<<32-1, 5, 10), nil)
+	if m.startNextGeneration(); m.generation() != 0 || m.postedBytes() != 5 {
+		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.postedBytes())
 	}
-	m = mark{}
-	wantErr(t, "reserve", m.reserve(0, 10, 10), nil)
+	m = refState{}
+	wantErr(t, "reserve", m.reservePosted(0, 10, 10), nil)
 	for _, c := range []struct {
 		gen  uint32
 		most int
 		want bool
 	}{{0, 10, false}, {1, 5, false}, {0, 5, true}, {0, 0, true}} {
-		if got := m.await(c.gen, c.most); got != c.want {
+		if got := m.markSenderWaiting(c.gen, c.most); got != c.want {
 			t.Errorf("await of %d bytes in generation %d is %v", c.most, c.gen, got)
 		}
 	}
-	if m.posted() != 10 || m.retire() {
-		t.Errorf("%d bytes are posted, want 10, and it can't retire", m.posted())
+	if m.postedBytes() != 10 || m.nextGenerationIfIdle() {
+		t.Errorf("%d bytes are posted, want 10, and it can't retire", m.postedBytes())
 	}
-	wantErr(t, "reserve over the limit", m.reserve(0, 1, 10), ErrFull)
-	wantErr(t, "reserve while somebody waits", m.reserve(0, 5, 15), nil)
-	if left, wanted := m.release(5); left != 10 || !wanted {
+	wantErr(t, "reserve over the limit", m.reservePosted(0, 1, 10), ErrFull)
+	wantErr(t, "reserve while somebody waits", m.reservePosted(0, 5, 15), nil)
+	if left, wanted := m.releasePosted(5); left != 10 || !wanted {
 		t.Errorf("release leaves %d, %v; want 10, and that somebody waits", left, wanted)
 	}
-	if !m.next() {
+	if !m.startNextGeneration() {
 		t.Error("next does not say that somebody waits")
 	}
-	m.woken()
-	if left, wanted := m.release(10); left != 0 || wanted || m.generation() != 1 {
+	m.clearSenderWaiting()
+	if left, wanted := m.releasePosted(10); left != 0 || wanted || m.generation() != 1 {
 		t.Errorf("release leaves %d, %v in generation %d; want 0, nobody, 1", left, wanted, m.generation())
 	}
 }
@@ -141,7 +141,7 @@ func TestMark(t *testing.T) {
 // does not come makes way for the next. After WriteTimeout they give up.
 func TestMailboxWakesSendersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const senders, size = 6, mailBytes / pacedPart / 2
+		const senders, size = 6, mailBytes / waitersShare / 2
 		o := newBoxed(100, mailBytes)
 		first := o.open(0)
 		wantErr(t, "SendWait to an empty box", first.Ref().SendWait(t.Context(), make([]byte, 2*size)), nil)
@@ -156,21 +156,21 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 		}
 		take := func(want ...*Conn) {
 			t.Helper()
-			mail, data := o.box.Take()
+			mail, data := o.box.TakeAll()
 			var got []*Conn
 			for _, m := range mail {
 				got = append(got, m.Conn)
-				m.Conn.unpost(int(m.Size))
+				m.Conn.releasePosted(int(m.Size))
 			}
-			o.box.Done(mail, data)
+			o.box.Recycle(mail, data)
 			slices.SortFunc(got, func(a, b *Conn) int { return cmp.Compare(a.slot, b.slot) }) // those woken at once
 			if !slices.Equal(got, want) {
 				t.Errorf("took %d pieces of mail, want %d", len(got), len(want))
 			}
 			synctest.Wait()
 		}
-		conns[2].beginClose(nil) // and conns[3] comes instead, as the box is empty then
-		conns[3].beginClose(nil)
+		conns[2].startClosing(nil) // and conns[3] comes instead, as the box is empty then
+		conns[3].startClosing(nil)
 		take(first)
 		take(conns[0], conns[1])
 		take(conns[4], conns[5])
@@ -188,8 +188,8 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 			t.Errorf("it has waited %v, want %v", took, time.Minute)
 		}
 		cancel()
-		if len(o.box.senders) != 0 || o.box.coming != 0 {
-			t.Errorf("%d senders wait, and %d bytes are to come; want none", len(o.box.senders), o.box.coming)
+		if len(o.box.waiting) != 0 || o.box.wokenBytes != 0 {
+			t.Errorf("%d senders wait, and %d bytes are to come; want none", len(o.box.waiting), o.box.wokenBytes)
 		}
 	})
 }
@@ -200,12 +200,12 @@ func TestRefOfReusedSlot(t *testing.T) {
 	c := o.open(1)
 	old := c.Ref()
 	c.CloseWith(nil)
-	c.Finish()
-	c.Open(loopback, false)
+	c.OnClosed()
+	c.OnOpen(loopback, false)
 	wantErr(t, "Send to the connection before", old.Send([]byte("x")), ErrClosed)
-	wantErr(t, "Put for the connection before", o.box.Put(c, old.gen, Request{Kind: MailSend, Bytes: []byte("x")}), ErrClosed)
+	wantErr(t, "Put for the connection before", o.box.Put(c, old.generation, Request{Kind: RequestSend, Bytes: []byte("x")}), ErrClosed)
 	wantErr(t, "Send to this one", c.Ref().Send([]byte("x")), nil)
-	if mail, _ := o.box.Take(); len(mail) != 1 {
+	if mail, _ := o.box.TakeAll(); len(mail) != 1 {
 		t.Errorf("took %d messages, want 1", len(mail))
 	}
 }

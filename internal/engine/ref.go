@@ -6,72 +6,69 @@ import (
 	"sync/atomic"
 )
 
-// mark is the part of a connection that everyone may touch: its generation in
-// the upper 32 bits, and in the lower the bytes that were posted and not sent,
-// with noBytes for each piece of mail that has none. Between them a bit says that
-// senders wait until less is posted; see senders.
+// refState is the part of a connection that any goroutine may use. The upper 32 bits are the
+// connection's generation. The lower bits count the bytes posted and not sent; a request without
+// bytes counts as emptyRequestSize. The bit between them is set while senders wait for space; see
+// sendWaiters.
 //
 //	63            32 31       30            0
 //	┌───────────────┬────────┬──────────────┐
-//	│  generation   │ awaited│ posted bytes │
+//	│  generation   │ waiting│ posted bytes │
 //	└───────────────┴────────┴──────────────┘
 //
-// The generation goes up when a connection starts to close; one that closes in
-// order does so only when nothing is posted, in one step, so that no mail that
-// was accepted is lost to it. A reservation
-// outlives it: whoever takes the mail out releases the bytes, whatever
-// connection has the slot by then, so the two halves never get out of step.
-// After 2³² connections in one slot a generation comes again.
-type mark struct{ v atomic.Uint64 }
+// The generation changes when a connection starts to close. In an orderly close, this happens in
+// one step with the check that nothing is posted, so that no accepted request is lost. A
+// reservation outlives its generation: its bytes are released when the request is taken, whatever
+// connection uses the slot by then, so that the two halves stay consistent. Generations repeat
+// after 2³² connections in a slot.
+type refState struct{ v atomic.Uint64 }
 
-// awaited is the bit of those who wait. It is only ever set while something is posted.
-const awaited = 1 << 31
+// senderWaiting is set only while something is posted.
+const senderWaiting = 1 << 31
 
-func (m *mark) generation() uint32 { return uint32(m.v.Load() >> 32) }
-func (m *mark) posted() int        { return postedIn(m.v.Load()) }
+func (m *refState) generation() uint32 { return uint32(m.v.Load() >> 32) }
+func (m *refState) postedBytes() int   { return postedBytesIn(m.v.Load()) }
 
-// postedIn is how much is posted by a value of a mark.
-func postedIn(v uint64) int { return int(uint32(v) &^ awaited) }
+func postedBytesIn(v uint64) int { return int(uint32(v) &^ senderWaiting) }
 
-// next begins another generation, and says whether somebody waits.
-func (m *mark) next() bool { return m.v.Add(1<<32)&awaited != 0 }
+// startNextGeneration changes the generation and reports whether senders wait.
+func (m *refState) startNextGeneration() bool { return m.v.Add(1<<32)&senderWaiting != 0 }
 
-// release takes a reservation back, and says what is left if somebody waits for that.
-func (m *mark) release(n int) (left int, wanted bool) {
+// releasePosted releases n posted bytes. It returns how many remain and whether senders wait.
+func (m *refState) releasePosted(n int) (remaining int, senderWaits bool) {
 	v := m.v.Add(-uint64(n))
-	return postedIn(v), v&awaited != 0
+	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// await says that somebody waits until no more than most bytes are posted. It answers
-// false if that is so already, or the generation is another one.
-func (m *mark) await(gen uint32, most int) bool {
+// markSenderWaiting sets the waiting bit. It returns false if at most maxPosted bytes are posted or
+// the generation has changed.
+func (m *refState) markSenderWaiting(gen uint32, maxPosted int) bool {
 	for {
 		v := m.v.Load()
-		if uint32(v>>32) != gen || postedIn(v) <= most {
+		if uint32(v>>32) != gen || postedBytesIn(v) <= maxPosted {
 			return false
 		}
-		if v&awaited != 0 || m.v.CompareAndSwap(v, v|awaited) {
+		if v&senderWaiting != 0 || m.v.CompareAndSwap(v, v|senderWaiting) {
 			return true
 		}
 	}
 }
 
-// woken takes that back.
-func (m *mark) woken() { m.v.And(^uint64(awaited)) }
+func (m *refState) clearSenderWaiting() { m.v.And(^uint64(senderWaiting)) }
 
-// retire is next, but only if nothing is posted.
-func (m *mark) retire() bool {
+// nextGenerationIfIdle changes the generation if nothing is posted.
+func (m *refState) nextGenerationIfIdle() bool {
 	v := m.v.Load()
 	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
 }
 
-func (m *mark) reserve(gen uint32, n, most int) error {
+func (m *refState) reservePosted(gen uint32, n, maxPosted int) error {
 	for {
 		v := m.v.Load()
 		if uint32(v>>32) != gen {
 			return ErrClosed
 		}
-		if int64(postedIn(v))+int64(n) > min(int64(most), awaited-1) {
+		if int64(postedBytesIn(v))+int64(n) > min(int64(maxPosted), senderWaiting-1) {
 			return ErrFull
 		}
 		if m.v.CompareAndSwap(v, v+uint64(n)) {
@@ -80,155 +77,153 @@ func (m *mark) reserve(gen uint32, n, most int) error {
 	}
 }
 
-// Ref names a connection from anywhere and safely outlives it. It is
-// comparable; the zero Ref names no connection. Its methods are safe for
-// concurrent use.
+// Ref refers to a connection from any goroutine and may outlive it. It is comparable; the zero Ref
+// refers to no connection. Its methods are safe for concurrent use.
 type Ref struct {
-	c   *Conn
-	gen uint32
+	c          *Conn
+	generation uint32
 }
 
 // Send posts a copy of p to be sent.
-func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
+func (r Ref) Send(p []byte) error { return r.post(Request{Kind: RequestSend, Bytes: p}) }
 
-// Sendv is Send for pieces, one behind the other.
-func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: MailSend, Pieces: pieces}) }
+// Sendv posts a copy of the pieces to be sent as one.
+func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: RequestSend, Pieces: pieces}) }
 
-// SendShared is Send without a copy.
-func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: MailSend, Shared: s}) }
+// SendShared posts s.Bytes to be sent, without a copy.
+func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: RequestSend, Shared: s}) }
 
-// Close posts a request to close.
-func (r Ref) Close() error { return r.post(Request{Kind: MailClose}) }
+// Close requests an orderly close.
+func (r Ref) Close() error { return r.post(Request{Kind: RequestClose}) }
 
-// Nudge posts a request to call the handler's Nudged; see Nudger.
-func (r Ref) Nudge() error { return r.post(Request{Kind: MailNudge}) }
+// Nudge requests a call of the handler's Nudged.
+func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
-// Do posts a request to call f on the connection's owner, by the rules of the handler.
-func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f}}) }
+// Do requests a call of f on the connection's owner, like a handler call.
+func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
 
-// DoElse is Do with what is called instead, once, when the connection begins to close
-// before: on any goroutine, and it does not block. When DoElse fails, neither is called.
-func (r Ref) DoElse(f func(*Conn), lost func()) error {
-	return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f, Lost: lost}})
+// DoOrElse is Do, but onLost is called instead if the connection begins to close before. onLost is
+// called on any goroutine and must not block. If DoOrElse fails, neither is called.
+func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
+	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
 }
 
-// Panicked counts and logs a panic of code that works elsewhere for the connection, whose
-// peer is named, and makes a reason of it.
-func (r Ref) Panicked(peer string, value any, stack []byte) error {
-	return r.c.host.panicked(r, peer, value, stack)
+// ReportPanic counts and logs a panic in code that runs for the connection, and returns the close
+// reason for it.
+func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
+	return r.c.runtime.reportPanic(r, peer, value, stack)
 }
 
-// ResumeLayer posts a request to call the layer's Resume.
-func (r Ref) ResumeLayer() error { return r.post(Request{Kind: MailResumeLayer}) }
+// ResumeLayer requests a call of the layer's Resume.
+func (r Ref) ResumeLayer() error { return r.post(Request{Kind: RequestResumeLayer}) }
 
-// ID numbers the connection among all that there ever were with the same owners, from 1
-// on; that of the zero Ref is 0.
+// ID returns a number above 0 that is unique among all connections of an engine. It is 0 for the
+// zero Ref.
 func (r Ref) ID() uint64 {
 	if r.c == nil {
 		return 0
 	}
-	h := r.c.host
-	return uint64(r.gen)<<32 | uint64(uint32(r.c.slot)*uint32(max(h.Loops, 1))+uint32(h.Index)+1)
+	h := r.c.runtime
+	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(h.Loops, 1))+uint32(h.Index)+1)
 }
 
-// Slot is where the connection is kept, and which one it is there.
-func (r Ref) Slot() (owner int, slot, generation uint32) {
+// Location returns the connection's owner, its slot there and its generation.
+func (r Ref) Location() (owner int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
 	}
-	return r.c.host.Index, r.c.slot, r.gen
+	return r.c.runtime.Index, r.c.slot, r.generation
 }
 
-// On is the connection itself, for its owner, whose host h is; nil if it has begun
-// to close, or is another owner's.
-func (r Ref) On(h *Host) *Conn {
-	if r.Closed() || r.c.host != h {
+// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close, otherwise nil.
+// Only that owner may call it.
+func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
+	if r.IsClosed() || r.c.runtime != rt {
 		return nil
 	}
 	return r.c
 }
 
-// ReserveBroadcast makes mail of a message to all, for a connection that is open and with
-// a worker, which is to be Mailed when it is back. It fails when so much is held or
-// posted for it already as may be. Anyone may call it.
-func (c *Conn) ReserveBroadcast(s *Shared) (Mail, error) {
-	gen := c.mark.generation()
-	if err := c.mark.reserve(gen, max(len(s.Bytes), noBytes), c.host.Limits.MaxUnsent); err != nil {
-		return Mail{}, err
+// ReserveBroadcast returns a broadcast request for a connection that is with a worker, to be passed
+// to OnRequest when it returns. It fails if the connection has closed or has too much posted. It is
+// safe for concurrent use.
+func (c *Conn) ReserveBroadcast(s *Shared) (QueuedRequest, error) {
+	gen := c.refState.generation()
+	if err := c.refState.reservePosted(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
+		return QueuedRequest{}, err
 	}
-	s.hold()
-	return Mail{Conn: c, shared: s, gen: gen, Kind: MailCast}, nil
+	s.addHolder()
+	return QueuedRequest{Conn: c, shared: s, gen: gen, Kind: RequestBroadcast}, nil
 }
 
 func (r Ref) post(q Request) error {
-	if r.c == nil || r.c.mark.generation() != r.gen {
+	if r.c == nil || r.c.refState.generation() != r.generation {
 		return ErrClosed
 	}
-	if q.size() > r.c.host.Limits.MaxUnsent {
+	if q.dataSize() > r.c.runtime.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	return r.c.host.Poster.Post(r.c, r.gen, q)
+	return r.c.runtime.Poster.Post(r.c, r.generation, q)
 }
 
-// Closed says whether the connection has begun to close, or never was: then it
-// has no more mail from here. Anyone may ask.
-func (r Ref) Closed() bool { return r.c == nil || r.c.mark.generation() != r.gen }
+// IsClosed reports whether the connection has begun to close, or is the zero Ref's.
+func (r Ref) IsClosed() bool { return r.c == nil || r.c.refState.generation() != r.generation }
 
-// What a Ref tells of its connection is read under a guard, and under that guard the
-// owner ends the generation, once for each connection. So who has it and finds the
-// generation to be the Ref's may read what does not change from Open on, and what the
-// owner changes under the guard, too: until the guard is let go, neither the entry nor the
-// descriptor becomes another connection's.
+// A Ref reads its connection's data under a lock. The owner takes the same lock to end the
+// generation, and to change such data. So while the lock is held and the generation is the Ref's,
+// neither slot nor descriptor can be reused.
 
-// guards are locks that connections share, by slot.
-type guards [64]sync.Mutex
+// refLocks are locks that connections share by slot.
+type refLocks [64]sync.Mutex
 
-func (c *Conn) guard() *sync.Mutex { return &c.host.guards[c.slot%uint32(len(c.host.guards))] }
+func (c *Conn) refLock() *sync.Mutex {
+	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
+}
 
-// look calls f, unless the connection has begun to close. Meanwhile it does not.
-func (r Ref) look(f func(c *Conn)) bool {
-	if r.Closed() {
+// withLocked calls f unless the connection has begun to close. It can't begin to close during the
+// call.
+func (r Ref) withLocked(f func(c *Conn)) bool {
+	if r.IsClosed() {
 		return false
 	}
-	g := r.c.guard()
+	g := r.c.refLock()
 	g.Lock()
 	defer g.Unlock()
-	if r.Closed() {
+	if r.IsClosed() {
 		return false
 	}
 	f(r.c)
 	return true
 }
 
-// Peer is Conn.Peer. It answers false when the connection has begun to close.
+// Peer returns Conn.Peer, and false if the connection has begun to close.
 func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
-	ok = r.look(func(c *Conn) { peer = c.Peer() })
+	ok = r.withLocked(func(c *Conn) { peer = c.Peer() })
 	return peer, ok
 }
 
-// LocalAddr is our side's address; the zero value if it has no port. It answers false
-// when the connection has begun to close, or where it would have to wait on a loop: see
-// Loop.AskLocalAddr.
+// LocalAddr returns the local address, or the zero value if it has no port. It returns false if the
+// connection has begun to close, or where it would block a loop; see Loop.FetchLocalAddr.
 func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
-	case r.Closed():
+	case r.IsClosed():
 		return local, false
-	case r.c.host.NoDetach && r.c.host.Loop != nil:
-		return r.c.host.Loop.AskLocalAddr(r)
+	case r.c.runtime.NoDetach && r.c.runtime.Loop != nil:
+		return r.c.runtime.Loop.FetchLocalAddr(r)
 	}
-	ok = r.look(func(c *Conn) {
-		if c.host.LocalAddr != nil {
-			local = c.host.LocalAddr(c)
+	ok = r.withLocked(func(c *Conn) {
+		if c.runtime.LocalAddr != nil {
+			local = c.runtime.LocalAddr(c)
 		}
 	})
 	return local, ok
 }
 
-// Value is Conn.Value. It answers false when the connection has begun to close.
+// Value returns Conn.Value, and false if the connection has begun to close.
 func (r Ref) Value() (v any, ok bool) {
-	ok = r.look(func(c *Conn) {
-		if v = c.user; v != nil {
-			if o, is := v.(Owned); is { // its state is for the owner
+	ok = r.withLocked(func(c *Conn) {
+		if v = c.userData; v != nil {
+			if o, is := v.(ConnHandler); is { // its state belongs to the owner
 				v = o.Value()
 			}
 		}

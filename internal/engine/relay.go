@@ -6,420 +6,417 @@ import (
 	"sync/atomic"
 )
 
-// This file is how two connections are joined.
+// This file relays between two connections.
 //
-// Connections of one loop, which have a Loop, know each other by slot, which takes the
-// place of seen: a relay needs no memory beside them. What one receives is written to
-// the other at once. When that has more than HighWater unsent, the first is not read from
-// until it has come down to LowWater. The two begin to close in one step,
-// so that neither slot outlives the relay.
+// Connections of the same loop store their partner's slot in refusedBytes, so that a relay needs no
+// extra memory. What one receives is written to the other immediately. If that has more than
+// HighWater unsent, the first is not read until LowWater is reached. The two begin to close in one
+// step, so that neither slot outlives the relay.
 //
-// Connections of two owners know each other by Ref, and all goes by mail. A connection
-// that is ahead of its partner by more than HighWater asks for a grant and is not read
-// from until that has come: the partner gives it when its output has come down to LowWater. Mail
-// keeps the order, so that the end of a direction comes behind its bytes.
+// Connections of different owners refer to each other by Ref and post requests. A connection that
+// is more than HighWater ahead asks its partner for a grant and is not read until the grant
+// arrives, when the partner's output has fallen to LowWater. Requests are ordered, so that EOF
+// arrives after the data.
 //
-// Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
-// directly while nothing else waits to be sent there: see bypass. What the kernel does not
-// take goes by mail, and then the connection is not read from until all of that is sent.
+// If sockets may be used on any goroutine (Runtime.SendToPartner), a connection sends to its
+// partner's socket directly while the partner has no unsent output; see fastPath. What the kernel
+// does not take is posted, and the connection is not read until all of that is sent.
 //
-// One that asks for a relay knows its partner and is not read from until the two are
-// joined: mail calls acceptRelay of the other one, on its owner. If that belongs to a second owner it is
-// joined then, and mail has the first one joined before any byte comes. What relays post
-// beside bytes is a few pieces of mail for each connection at a time, which have room in
-// every mailbox (Request.alwaysFits): a connection always learns of its partner's end.
+// A connection that asks for a relay is not read until the two are joined. A request runs
+// acceptRelay on the other one's owner. If the owners differ, the other one is joined then, and a
+// request joins the first before any data arrives. Apart from data, a relay posts only a few
+// requests per connection at a time. They fit into any mailbox (Request.alwaysFits), so that a
+// connection always learns of its partner's end.
 
-// Relay joins two connections. It is for the owner of one of them.
+// Relay joins the connection with another. Only the owner may call it.
 func (c *Conn) Relay(to Ref) error {
 	switch {
-	case c.is(closing|failed|closingWrite) || !c.is(open) || to.Closed():
+	case c.is(closing|failed|closingWrite) || !c.is(open) || to.IsClosed():
 		return ErrClosed
-	case to.c == c || c.inputTaken():
+	case to.c == c || c.isInputTaken():
 		return ErrBadUse
 	}
 	from := c.Ref()
-	err := to.post(Request{Kind: MailDo, Shared: from.relayRequest()})
+	err := to.post(Request{Kind: RequestDo, Shared: from.newRelayRequest()})
 	if err == nil {
 		c.state |= readPaused
-		c.extra().remote = &remote{partner: to}
+		c.ensureExtra().remotePartner = &remotePartner{ref: to}
 	}
 	return err
 }
 
-// Relayed says whether the connection is joined with another one.
-func (c *Conn) Relayed() bool { return c.is(relayed) }
+// IsRelayed reports whether the connection is in a relay.
+func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// inputTaken says whether the input is for somebody else than the handler already: it is in
-// a relay, or has asked for one, for a layer, or to be given up.
-func (c *Conn) inputTaken() bool {
-	return c.is(relayed) || c.more != nil && (c.remote() != nil || c.upgrades() || c.detaches())
+// isInputTaken reports whether the input does not belong to the handler: the connection is in a
+// relay, or a relay, layer or Detach was requested.
+func (c *Conn) isInputTaken() bool {
+	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
 
-// joinable says whether the connection can be joined with another one.
-func (c *Conn) joinable(o Ref) bool {
+// canJoin reports whether the connection can be joined with partner.
+func (c *Conn) canJoin(partner Ref) bool {
 	switch {
 	case c.is(relayed | closingWrite):
 		return false
-	case c.inputTaken():
-		return c.remote() != nil && c.remote().partner == o
+	case c.isInputTaken():
+		return c.remotePartner() != nil && c.remotePartner().ref == partner
 	}
 	return true
 }
 
-// relayRequest is what the connection has done on the one that it wants to be joined with.
-func (r Ref) relayRequest() *Shared {
-	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, Lost: func() { r.closeWith(ErrClosed) }}
+// newRelayRequest returns the request to the future partner of r.
+func (r Ref) newRelayRequest() *Shared {
+	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection with one that has asked for that. Where workers call handlers,
-// that one may be with one of them: then it asks again when it is back.
+// acceptRelay joins the connection with one that has asked for it. If that one is with a worker, it
+// asks again when it returns.
 func (c *Conn) acceptRelay(from Ref) {
-	o, here := from.On(c.host), c.Ref()
-	near := c.host.Loop != nil && o != nil
+	o, here := from.ConnOwnedBy(c.runtime), c.Ref()
+	near := c.runtime.Loop != nil && o != nil
 	switch {
-	case c.joinedTo(from): // both have asked
-	case !c.joinable(from):
-		from.closeWith(ErrBadUse)
-	case from.Closed():
+	case c.isJoinedTo(from): // both have asked
+	case !c.canJoin(from):
+		from.postCloseWith(ErrBadUse)
+	case from.IsClosed():
 		c.CloseWith(ErrClosed)
 	case !near:
-		var in, out *bypass
-		if c.host.Pass != nil {
-			in, out = new(bypass), new(bypass)
+		var in, out *fastPath
+		if c.runtime.SendToPartner != nil {
+			in, out = new(fastPath), new(fastPath)
 		}
-		from.tellElse(func(o *Conn) { o.joinTo(here, out, in) }, func() { here.closeWith(ErrClosed) })
-		c.join(&remote{partner: from, in: in, out: out})
-	case !c.host.Loop.HasConn(o):
-		again := from.relayRequest()
-		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
-	case !o.joinable(here):
+		from.postDoOrElse(func(o *Conn) { o.joinRemote(here, out, in) }, func() { here.postCloseWith(ErrClosed) })
+		c.enterRelay(&remotePartner{ref: from, incoming: in, outgoing: out})
+	case !c.runtime.Loop.OwnsConn(o):
+		again := from.newRelayRequest()
+		from.postDoOrElse(func(*Conn) { here.postDoOrElse(again.Do, again.OnLost) }, func() { here.postCloseWith(ErrClosed) })
+	case !o.canJoin(here):
 		o.CloseWith(ErrBadUse)
-		c.host.Loop.SettleLater(o)
+		c.runtime.Loop.SettleLater(o)
 	default:
-		c.join(nil)
-		o.join(nil)
-		c.seen, o.seen = o.slot, c.slot
-		c.host.Loop.SettleLater(c)
-		c.host.Loop.SettleLater(o)
+		c.enterRelay(nil)
+		o.enterRelay(nil)
+		c.refusedBytes, o.refusedBytes = o.slot, c.slot
+		c.runtime.Loop.SettleLater(c)
+		c.runtime.Loop.SettleLater(o)
 	}
 }
 
-// joinedTo says whether the connection is in a relay with another one.
-func (c *Conn) joinedTo(o Ref) bool {
+// isJoinedTo reports whether the connection is in a relay with partner.
+func (c *Conn) isJoinedTo(partner Ref) bool {
 	if !c.is(relayed) {
 		return false
 	}
-	if near := c.joined(); near != nil {
-		return near == o.On(c.host)
+	if near := c.localPartner(); near != nil {
+		return near == partner.ConnOwnedBy(c.runtime)
 	}
-	return c.remote().partner == o
+	return c.remotePartner().ref == partner
 }
 
-// joinTo joins the connection to one of another owner, which is joined already.
-func (c *Conn) joinTo(o Ref, in, out *bypass) {
+// joinRemote joins the connection with one of another owner that is already joined.
+func (c *Conn) joinRemote(partner Ref, in, out *fastPath) {
 	switch {
-	case c.joinedTo(o): // both have asked
-	case c.joinable(o):
-		c.join(&remote{partner: o, in: in, out: out})
+	case c.isJoinedTo(partner): // both have asked
+	case c.canJoin(partner):
+		c.enterRelay(&remotePartner{ref: partner, incoming: in, outgoing: out})
 	default:
-		o.closeWith(ErrBadUse)
+		partner.postCloseWith(ErrBadUse)
 	}
 }
 
-// join begins a relay, on either side; r is nil where the partner has the same owner.
-// What was kept is forwarded by Deliver.
-func (c *Conn) join(r *remote) {
+// enterRelay joins one side; remote is nil if the partner has the same owner. FeedHandler forwards
+// the buffered input.
+func (c *Conn) enterRelay(remote *remotePartner) {
 	c.state |= relayed
-	c.state &^= silent | endDelivered | readPaused | inputHeld | drainedPending | allMissed
+	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
 	if c.is(overHighWater) {
-		c.resumeReading()
+		c.clearHighWater()
 	}
-	if c.restartPeerTimes(); c.is(peerEnded) {
-		c.more.due = 0
+	if c.restartPeerTimeouts(); c.is(peerEOF) {
+		c.extra.expiry = 0
 	}
-	if r != nil {
-		c.extra().remote = r
-		c.openBypass()
-	} else if c.more != nil {
-		c.more.remote = nil // it has asked
-		c.shrink()
-	}
-}
-
-// tell posts something to do on a partner.
-func (r Ref) tell(do func(*Conn)) { r.tellElse(do, nil) }
-
-// tellElse is tell with what is done instead if the partner is closing.
-func (r Ref) tellElse(do func(*Conn), lost func()) {
-	err := r.post(Request{Kind: MailDo, alwaysFits: true, Shared: &Shared{Do: do, Lost: lost}})
-	if err != nil && lost != nil {
-		lost()
+	if remote != nil {
+		c.ensureExtra().remotePartner = remote
+		c.openFastPath()
+	} else if c.extra != nil {
+		c.extra.remotePartner = nil // it had asked for the relay
+		c.freeExtraIfZero()
 	}
 }
 
-// closeWith has a partner closed.
-func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }) }
+// postDo posts a function to run on a partner.
+func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
-// remote is what a connection has to know of its partner with another owner.
-type remote struct {
-	partner     Ref
-	ahead       int  // bytes that were mailed since the last grant
-	grantWanted bool // the partner waits for a grant
-	// in is how the partner gets past this connection's owner, out how this one gets
-	// past the partner's; nil where descriptors are for their owners only.
-	in, out *bypass
+// postDoOrElse is postDo, but calls onLost if the partner is closing.
+func (r Ref) postDoOrElse(do func(*Conn), onLost func()) {
+	err := r.post(Request{Kind: RequestDo, alwaysFits: true, Shared: &Shared{Do: do, OnLost: onLost}})
+	if err != nil && onLost != nil {
+		onLost()
+	}
 }
 
-// bypass has a connection's socket sent to by the partner, so that nothing is copied, and
-// nobody woken. The lock is held for as long as that takes, which never waits.
-type bypass struct {
-	mu   sync.Mutex
-	open bool          // the connection owes nothing, and has no layer
-	used atomic.Uint32 // when it was last used, as a moment
+func (r Ref) postCloseWith(why error) { r.postDo(func(c *Conn) { c.CloseWith(why) }) }
+
+// remotePartner is a connection's state for a partner with another owner.
+type remotePartner struct {
+	ref            Ref
+	unacknowledged int  // bytes posted since the last grant
+	partnerPaused  bool // the partner waits for a grant
+	// incoming is used by the partner, outgoing by this connection; nil where only owners may use
+	// descriptors.
+	incoming, outgoing *fastPath
 }
 
-// remote is nil for a connection whose partner has the same owner, or that has none.
-func (c *Conn) remote() *remote {
-	if c.more == nil {
+// fastPath lets the partner send on a connection's socket, without a copy or a wake-up. The lock is
+// held during the send, which does not block.
+type fastPath struct {
+	mu       sync.Mutex
+	open     bool          // there is no unsent output and no layer
+	lastUsed atomic.Uint32 // a coarseTime
+}
+
+// remotePartner returns nil without a partner of another owner.
+func (c *Conn) remotePartner() *remotePartner {
+	if c.extra == nil {
 		return nil
 	}
-	return c.more.remote
+	return c.extra.remotePartner
 }
 
-func (c *Conn) openBypass() {
-	if in := c.more.remote.in; in != nil && !c.hasOutput() && c.layer() == nil {
+func (c *Conn) openFastPath() {
+	if in := c.extra.remotePartner.incoming; in != nil && !c.hasOutput() && c.layer() == nil {
 		in.mu.Lock()
 		in.open = true
 		in.mu.Unlock()
 	}
 }
 
-// closeBypass is for a connection that is about to owe something.
-func (c *Conn) closeBypass() {
-	if r := c.remote(); r != nil && r.in != nil {
-		r.in.mu.Lock()
-		r.in.open = false
-		r.in.mu.Unlock()
+// closeFastPath is called before the connection gets output.
+func (c *Conn) closeFastPath() {
+	if r := c.remotePartner(); r != nil && r.incoming != nil {
+		r.incoming.mu.Lock()
+		r.incoming.open = false
+		r.incoming.mu.Unlock()
 	}
 }
 
-// noteBypassUse counts what came by a bypass as heard.
-func (c *Conn) noteBypassUse() {
-	if r := c.remote(); r != nil && r.in != nil {
-		if used := coarseTime(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
-			c.heard = used
+// updateHeardFromFastPath makes sends of the partner count as activity.
+func (c *Conn) updateHeardFromFastPath() {
+	if r := c.remotePartner(); r != nil && r.incoming != nil {
+		if used := coarseTime(r.incoming.lastUsed.Load()); used != 0 && int32(used-c.lastHeard) > 0 {
+			c.lastHeard = used
 		}
 	}
 }
 
-// HasBypass says whether Bypass may call send at times.
-func (c *Conn) HasBypass() bool {
-	r := c.remote()
-	return r != nil && r.out != nil
+// HasFastPath reports whether SendFastPath may succeed at times.
+func (c *Conn) HasFastPath() bool {
+	r := c.remotePartner()
+	return r != nil && r.outgoing != nil
 }
 
-// Bypass calls send to have the partner's socket sent to, if it may be now, and says
-// whether it was called. send does not wait.
-func (c *Conn) Bypass(send func(o *Conn)) bool {
-	if !c.HasBypass() || c.in != nil || c.is(closing|failed) {
+// SendFastPath calls send, which must not block, with the partner if its socket may be used now. It
+// reports whether it did.
+func (c *Conn) SendFastPath(send func(o *Conn)) bool {
+	if !c.HasFastPath() || c.in != nil || c.is(closing|failed) {
 		return false
 	}
-	r := c.remote()
-	r.out.mu.Lock()
-	defer r.out.mu.Unlock()
-	if !r.out.open || r.partner.c.mark.posted() != 0 { // that goes first
+	r := c.remotePartner()
+	r.outgoing.mu.Lock()
+	defer r.outgoing.mu.Unlock()
+	if !r.outgoing.open || r.ref.c.refState.postedBytes() != 0 { // that must be sent first
 		return false
 	}
-	r.out.used.Store(uint32(c.host.coarseNow()))
-	send(r.partner.c)
+	r.outgoing.lastUsed.Store(uint32(c.runtime.coarseNow()))
+	send(r.ref.c)
 	return true
 }
 
-// sentRemote is for a connection that has sent something.
-func (c *Conn) sentRemote() {
-	c.openBypass()
-	if c.more.remote.grantWanted {
-		c.grant()
+// onRemoteOutputSent is called after a connection has sent output.
+func (c *Conn) onRemoteOutputSent() {
+	c.openFastPath()
+	if c.extra.remotePartner.partnerPaused {
+		c.resumeRemotePartner()
 	}
 }
 
-// flush forwards what was kept, and then the end.
-func (c *Conn) flush() {
+// forwardBuffered forwards the buffered input, and then EOF.
+func (c *Conn) forwardBuffered() {
 	if in := c.in; in != nil {
 		c.in = nil
-		c.forward(in.Bytes())
-		c.host.put(in)
+		c.forwardToPartner(in.Bytes())
+		c.runtime.putBuffer(in)
 	}
-	if c.is(peerEnded) && !c.is(closing|failed) {
-		c.relayEnd()
+	if c.is(peerEOF) && !c.is(closing|failed) {
+		c.relayEOF()
 	}
 }
 
-// joined is the other connection of one loop, nil if it has another owner. It is not
-// asked for any more once the two have begun to close: then a worker may have it, or its
-// slot be another one's.
-func (c *Conn) joined() *Conn {
-	if c.remote() != nil {
+// localPartner returns the partner on the same loop, nil if it has another owner. It must not be
+// called once the two have begun to close, because the slot may be reused.
+func (c *Conn) localPartner() *Conn {
+	if c.remotePartner() != nil {
 		return nil
 	}
-	return c.host.Loop.Conn(c.seen)
+	return c.runtime.Loop.Conn(c.refusedBytes)
 }
 
-// forward gives the other connection what this one has received.
-func (c *Conn) forward(p []byte) {
-	c.heard = c.host.coarseNow()
-	if o := c.joined(); o != nil {
-		o.relay(p)
+// forwardToPartner sends received bytes to the partner.
+func (c *Conn) forwardToPartner(p []byte) {
+	c.lastHeard = c.runtime.coarseNow()
+	if o := c.localPartner(); o != nil {
+		o.writeRelayed(p)
 		if o.is(overHighWater) {
 			c.state |= readPaused
 		}
-		c.host.Loop.SettleLater(o)
+		c.runtime.Loop.SettleLater(o)
 		return
 	}
-	c.forwardRemote(p)
+	c.forwardToRemote(p)
 }
 
-func (c *Conn) forwardRemote(p []byte) {
-	r := c.more.remote
-	c.Bypass(func(o *Conn) {
-		n := c.host.Pass(o, p)
+func (c *Conn) forwardToRemote(p []byte) {
+	r := c.extra.remotePartner
+	c.SendFastPath(func(o *Conn) {
+		n := c.runtime.SendToPartner(o, p)
 		if p = p[n:]; n > 0 {
-			c.host.Counters.Add(Writes, 1)
-			c.host.Counters.Add(BytesOut, int64(n))
+			c.runtime.Counters.Add(Writes, 1)
+			c.runtime.Counters.Add(BytesOut, int64(n))
 		}
 	})
 	if len(p) == 0 {
 		return
 	}
 	for len(p) > 0 && !c.is(closing|failed) {
-		n := min(len(p), c.host.Limits.MaxUnsent)
-		switch err := r.partner.Send(p[:n]); {
+		n := min(len(p), c.runtime.Limits.MaxUnsent)
+		switch err := r.ref.Send(p[:n]); {
 		case err == nil:
-			r.ahead += n
+			r.unacknowledged += n
 			p = p[n:]
 		case errors.Is(err, ErrFull):
-			c.keep(p)
-			r.ahead = max(r.ahead, c.host.Limits.HighWater+1)
+			c.keepInput(p)
+			r.unacknowledged = max(r.unacknowledged, c.runtime.Limits.HighWater+1)
 			p = nil
-		default: // it is closing, and mail about that is on its way
+		default: // it is closing and will tell us
 			return
 		}
 	}
-	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(readPaused) {
+	if (r.unacknowledged > c.runtime.Limits.HighWater || r.outgoing != nil) && !c.is(readPaused) {
 		c.state |= readPaused
-		r.partner.tell(func(o *Conn) {
-			if r := o.remote(); r != nil {
-				r.grantWanted = true
-				o.grant()
+		r.ref.postDo(func(o *Conn) {
+			if r := o.remotePartner(); r != nil {
+				r.partnerPaused = true
+				o.resumeRemotePartner()
 			}
 		})
 	}
 }
 
-// relay writes what the other connection has received.
-func (c *Conn) relay(p []byte) {
+// writeRelayed writes bytes that the partner has received.
+func (c *Conn) writeRelayed(p []byte) {
 	if c.is(closing | failed | closingWrite) {
 		return
 	}
-	c.heard = c.host.coarseNow()
-	h := c.host
-	if !c.hasOutput() && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
-		n := h.Direct(c, p, nil)
+	c.lastHeard = c.runtime.coarseNow()
+	h := c.runtime
+	if !c.hasOutput() && c.layer() == nil && h.SendDirect != nil && len(p) >= h.MinDirectSend {
+		n := h.SendDirect(c, p, nil)
 		if n > 0 {
 			h.Counters.Add(Writes, 1)
 			h.Counters.Add(BytesOut, int64(n))
 		}
 		p = p[n:]
 	}
-	c.passDown(p)
-	if !c.is(overHighWater) && c.Pending() > h.Limits.HighWater {
+	c.writeThroughLayer(p)
+	if !c.is(overHighWater) && c.UnsentBytes() > h.Limits.HighWater {
 		c.state |= overHighWater
 		h.Counters.Add(Paused, 1)
 	}
 }
 
-// SpliceTo is the connection to which what this one receives may be moved without being
-// looked at: nothing waits before it, and neither has a layer. It is nil if there is none.
-func (c *Conn) SpliceTo() *Conn {
+// SpliceTarget returns the partner if received bytes may be spliced to it: nothing is buffered, and
+// neither has a layer. Otherwise it returns nil.
+func (c *Conn) SpliceTarget() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
 	}
-	o := c.joined()
+	o := c.localPartner()
 	if o == nil || o.hasOutput() || o.layer() != nil || o.is(closing|failed|closingWrite) {
 		return nil
 	}
 	return o
 }
 
-// Spliced counts n bytes that were moved so, or in a Bypass.
-func (c *Conn) Spliced(n int) {
-	c.heard = c.host.coarseNow()
-	if o := c.joined(); o != nil {
-		o.heard = c.heard
+// CountSpliced counts n bytes that were spliced or sent by SendFastPath.
+func (c *Conn) CountSpliced(n int) {
+	c.lastHeard = c.runtime.coarseNow()
+	if o := c.localPartner(); o != nil {
+		o.lastHeard = c.lastHeard
 	}
 	if n > 0 {
-		c.host.Counters.Add(Reads, 1)
-		c.host.Counters.Add(BytesIn, int64(n))
-		c.host.Counters.Add(Writes, 1)
-		c.host.Counters.Add(BytesOut, int64(n))
+		c.runtime.Counters.Add(Reads, 1)
+		c.runtime.Counters.Add(BytesIn, int64(n))
+		c.runtime.Counters.Add(Writes, 1)
+		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
 	if c.is(readBeforeClose) {
-		c.stillUnread()
+		c.noteReadBeforeClose()
 	}
 }
 
-// resumePartner has the other connection read again, when this one is below LowWater.
-func (c *Conn) resumePartner() {
+// resumeLocalPartner resumes reading from the partner at LowWater.
+func (c *Conn) resumeLocalPartner() {
 	if c.is(closing | failed) {
 		return
 	}
-	if o := c.joined(); o != nil {
-		o.listen(true)
-		c.host.Loop.SettleLater(o)
+	if o := c.localPartner(); o != nil {
+		o.setReading(true)
+		c.runtime.Loop.SettleLater(o)
 	}
 }
 
-// grant has the partner go on that has asked, once this one owes little.
-func (c *Conn) grant() {
-	r, most := c.more.remote, c.host.Limits.LowWater
-	if r.in != nil {
-		most = 0 // more goes by the bypass
+// resumeRemotePartner grants the partner's request to continue, once little output is left.
+func (c *Conn) resumeRemotePartner() {
+	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
+	if r.incoming != nil {
+		maxUnsent = 0 // later data takes the fast path
 	}
-	if c.is(closing|failed) || c.Pending() > most {
+	if c.is(closing|failed) || c.UnsentBytes() > maxUnsent {
 		return
 	}
-	r.grantWanted = false
-	r.partner.tell(func(o *Conn) {
-		if r := o.remote(); r != nil {
-			r.ahead = 0
-			o.listen(true)
+	r.partnerPaused = false
+	r.ref.postDo(func(o *Conn) {
+		if r := o.remotePartner(); r != nil {
+			r.unacknowledged = 0
+			o.setReading(true)
 		}
 	})
 }
 
-// relayEnd passes on that the peer has ended, behind all it has sent.
-func (c *Conn) relayEnd() {
-	if c.in != nil || c.is(endDelivered) {
+// relayEOF passes the peer's EOF to the partner, after all data.
+func (c *Conn) relayEOF() {
+	if c.in != nil || c.is(eofDelivered) {
 		return
 	}
-	c.state |= endDelivered
-	c.heard = c.host.coarseNow()
-	if o := c.joined(); o != nil {
+	c.state |= eofDelivered
+	c.lastHeard = c.runtime.coarseNow()
+	if o := c.localPartner(); o != nil {
 		o.CloseWrite()
-		c.host.Loop.SettleLater(o)
+		c.runtime.Loop.SettleLater(o)
 		return
 	}
-	c.more.remote.partner.tell((*Conn).CloseWrite)
+	c.extra.remotePartner.ref.postDo((*Conn).CloseWrite)
 }
 
-// relayClose passes on that the connection closes.
-func (c *Conn) relayClose(why error) {
-	if o := c.joined(); o != nil {
+// closePartner closes the partner for the same reason.
+func (c *Conn) closePartner(why error) {
+	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {
 			o.CloseWith(why)
-			c.host.Loop.SettleLater(o)
+			c.runtime.Loop.SettleLater(o)
 		}
 		return
 	}
-	c.more.remote.partner.closeWith(why)
+	c.extra.remotePartner.ref.postCloseWith(why)
 }

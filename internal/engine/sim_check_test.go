@@ -13,33 +13,33 @@ import (
 func (s *sim) inspect() {
 	s.driveTouched()
 	s.check(s.failure == "", "fails in a call of the handler")
-	s.check(s.host.direct == 0, "%d bytes count as sent in this event when it is over", s.host.direct)
+	s.check(s.host.directSent == 0, "%d bytes count as sent in this event when it is over", s.host.directSent)
 	open, held := 0, 0
 	for i, c := range s.slots {
 		inBox := 0
 		for _, p := range s.posts {
 			if p.to.conn == c {
-				inBox += max(noBytes, len(p.data))
+				inBox += max(emptyRequestSize, len(p.data))
 			}
 		}
 		l := s.lives[i]
 		if l != nil {
 			s.pull(l, 0)
 			for _, p := range l.kept {
-				inBox += max(noBytes, len(p.data))
+				inBox += max(emptyRequestSize, len(p.data))
 			}
 		}
-		s.check(c.mark.posted() == inBox+c.posted(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.mark.posted(), inBox, c.posted())
+		s.check(c.refState.postedBytes() == inBox+c.postedOutput(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.refState.postedBytes(), inBox, c.postedOutput())
 		if l == nil {
 			continue
 		}
 		open++
-		s.check(c.unsent() <= 3*simMaxUnsent+16+l.brought(), "%v: %d bytes of unsent output", l, c.unsent())
-		s.check((c.files() == nil) == (len(c.files().all()) == 0) && len(c.files().all()) <= MaxFiles, "%v: %d files wait", l, len(c.files().all()))
-		s.check(c.Pending() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.Pending(), len(l.wrote)-len(l.wire))
+		s.check(c.unsentInMemory() <= 3*simMaxUnsent+16+l.brought(), "%v: %d bytes of unsent output", l, c.unsentInMemory())
+		s.check((c.queuedFiles() == nil) == (len(c.queuedFiles().all()) == 0) && len(c.queuedFiles().all()) <= MaxQueuedFiles, "%v: %d files wait", l, len(c.queuedFiles().all()))
+		s.check(c.UnsentBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentBytes(), len(l.wrote)-len(l.wire))
 		s.checkMissed(l)
 		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
-		s.check(c.posted() <= c.Pending(), "%v: %d bytes owed to posts, %d pending", l, c.posted(), c.Pending())
+		s.check(c.postedOutput() <= c.UnsentBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedOutput(), c.UnsentBytes())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
 			held++
@@ -49,7 +49,7 @@ func (s *sim) inspect() {
 		if c.out != nil {
 			held += 1 + len(c.out.rest)
 		}
-		held += c.files().sum(func(b *Buffer) int { return 1 + len(b.rest) })
+		held += c.queuedFiles().sumFollowing(func(b *Buffer) int { return 1 + len(b.rest) })
 	}
 	s.check(len(s.lent) == held, "%d buffers are lent, %d are held", len(s.lent), held)
 	s.check(int(s.counters.Get(Open)) == open, "Counters.Open is %d, want %d", s.counters.Get(Open), open)
@@ -76,7 +76,7 @@ func (s *sim) checkMissed(l *life) {
 	for _, u := range l.takes {
 		want += int64(u.replaced)
 	}
-	s.check(l.conn.Missed() == want, "%v: has missed %d messages, want %d", l, l.conn.Missed(), want)
+	s.check(l.conn.MissedMessages() == want, "%v: has missed %d messages, want %d", l, l.conn.MissedMessages(), want)
 }
 
 // settle lets everything under way arrive, until nothing more happens, and
@@ -85,7 +85,7 @@ func (s *sim) settle() {
 	s.log("settle")
 	for range 10_000 {
 		before := len(s.trace)
-		if s.box.Waiting() {
+		if s.box.HasRequests() {
 			s.deliverMail()
 		}
 		for _, l := range s.lives {
@@ -107,7 +107,7 @@ func (s *sim) settle() {
 			}
 		}
 		s.inspect()
-		if len(s.trace) == before && !s.box.Waiting() {
+		if len(s.trace) == before && !s.box.HasRequests() {
 			s.checkSettled()
 			return
 		}
@@ -122,8 +122,8 @@ func (s *sim) checkSettled() {
 		}
 		c := l.conn
 		next := s.next(l)
-		s.check(next == Wait && c.Pending() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.Pending())
-		if c.is(greeting) && l.told {
+		s.check(next == Wait && c.UnsentBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentBytes())
+		if c.is(handshaking) && l.told {
 			continue // it has its time
 		}
 		if c.is(closing) {
@@ -134,9 +134,9 @@ func (s *sim) checkSettled() {
 			continue // that one's layer has its time, too
 		}
 		s.check(!l.parting && !l.joining, "%v: at rest, parting is %v, and joining is %v", l, l.parting, l.joining)
-		s.check(len(l.takes) == 0 && (len(l.kept) == 0 || c.is(greeting)), "%v: at rest, with values or mail that wait", l)
+		s.check(len(l.takes) == 0 && (len(l.kept) == 0 || c.is(handshaking)), "%v: at rest, with values or mail that wait", l)
 		s.check(l.arrived == len(l.raw), "%v: at rest with %d of %d bytes read", l, l.arrived, len(l.raw))
-		s.check(!l.finishing || l.shut || c.is(greeting), "%v: at rest, and has not closed its direction", l)
+		s.check(!l.finishing || l.shut || c.is(handshaking), "%v: at rest, and has not closed its direction", l)
 		if c.is(relayed) {
 			s.checkRelayed(l)
 			continue
@@ -184,7 +184,7 @@ func (s *sim) finishAll() {
 	s.checkBooks(counts, refused)
 	s.check(int(counts[Panics]) == s.panics, "counted %d panics of %d", counts[Panics], s.panics)
 	for i, c := range s.slots {
-		s.check(c.mark.posted() == 0, "slot %d: %d bytes still marked as posted", i, c.mark.posted())
+		s.check(c.refState.postedBytes() == 0, "slot %d: %d bytes still marked as posted", i, c.refState.postedBytes())
 	}
 	s.check(len(s.lent) == 0, "%d buffers were not returned", len(s.lent))
 }
@@ -261,14 +261,14 @@ func sharedBy(posts []*post) (n int64) {
 // recount compares what is counted with what there is.
 func (s *sim) recount() {
 	var want [gauges]int64
-	want[Buffered] = int64(s.box.Memory()) + sharedBy(s.posts)
+	want[Buffered] = int64(s.box.CountedMemory()) + sharedBy(s.posts)
 	for _, l := range s.lives {
 		if l == nil {
 			continue
 		}
 		want[Open]++
-		want[Buffered] += int64(l.conn.Holds()) + sharedBy(l.kept)
-		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], overHighWater: &want[Paused], closing: &want[Closing]} {
+		want[Buffered] += int64(l.conn.BufferMemory()) + sharedBy(l.kept)
+		for bit, n := range map[uint32]*int64{handshaking: &want[Handshaking], overHighWater: &want[Paused], closing: &want[Closing]} {
 			if l.conn.is(bit) {
 				*n++
 			}
@@ -281,10 +281,10 @@ func (s *sim) recount() {
 
 // checkBooks compares the counters at the end with what has happened.
 func (s *sim) checkBooks(n Counts, refused int) {
-	s.check(n.AllRefused() == int64(refused), "counted %d refused, want %d", n.AllRefused(), refused)
+	s.check(n.TotalRefused() == int64(refused), "counted %d refused, want %d", n.TotalRefused(), refused)
 	var closed int64
-	for why := RefusedCauses; why < Causes; why++ {
-		closed += n.Closed(why)
+	for why := NumRefusedCauses; why < NumCauses; why++ {
+		closed += n.ClosedBy(why)
 	}
 	s.check(closed == int64(s.closes), "counted %d closed, Closed was called %d times", closed, s.closes)
 	dialled := 0
@@ -314,6 +314,6 @@ func (s *sim) checkBooks(n Counts, refused int) {
 				times++
 			}
 		}
-		s.check(n.Closed(cause) == int64(times), "counted %d closed for %v, want %d", n.Closed(cause), why, times)
+		s.check(n.ClosedBy(cause) == int64(times), "counted %d closed for %v, want %d", n.ClosedBy(cause), why, times)
 	}
 }

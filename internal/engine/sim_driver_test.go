@@ -29,11 +29,11 @@ func (s *sim) openLife(slot, room int, dialled bool) *life {
 	if dialled {
 		l.began = time.Duration(s.dice.roll(1<<30)) << (s.dice.roll(30)) // any bits
 		l.began++
-		l.conn.Dialling(peer, l.began)
+		l.conn.OnDialling(peer, l.began)
 	}
-	l.conn.Open(peer, dialled)
+	l.conn.OnOpen(peer, dialled)
 	s.check(l.opened == (!l.greets() && !s.host.OnWorkers), "%v: Opened was called: %v", l, l.opened)
-	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
+	s.check(l.conn.IsDialled() == dialled, "%v: Outbound is %v", l, !dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
 	return l
 }
@@ -64,7 +64,7 @@ func (s *sim) read(l *life) (some bool) {
 		s.log("%v: end of file", l)
 		l.told, l.heard = true, s.now
 		l.cause(io.EOF)
-		l.conn.PeerClosed()
+		l.conn.OnEOF()
 	default:
 		return false
 	}
@@ -82,10 +82,10 @@ func (s *sim) arrive(l *life, n int) {
 	if l.conn.in == nil {
 		l.since = s.now
 	}
-	l.conn.Arrived(p)
+	l.conn.OnRead(p)
 	scribble(p)
 	if c := l.conn; s.near() && l.layer == nil && c.is(relayed) && !c.is(closing|failed) && c.in == nil {
-		o := c.joined()
+		o := c.localPartner()
 		s.check(!o.is(overHighWater) || o.is(closing) || !c.WantsInput(), "%v: wants more than its relay has room for", l)
 	}
 }
@@ -104,22 +104,22 @@ func (s *sim) readNow(l *life) {
 		return
 	}
 	l.cause(s.mayExpire(l)...) // it is judged now
-	c.Empty()
+	c.OnReadEmpty()
 	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
 }
 
 // deliver has the handler called, or sheds what may be shed now and then.
 func (s *sim) deliver(l *life) {
 	c := l.conn
-	if !c.MayShed() || s.dice.roll(3) > 0 {
+	if !c.CanShed() || s.dice.roll(3) > 0 {
 		s.log("%v: deliver", l)
-		c.Deliver()
+		c.FeedHandler()
 		return
 	}
 	s.log("%v: shed", l)
 	s.check(l.opened && !l.ended, "%v: may be shed with more than input due: state %b", l, c.state)
 	sheds := s.counters.Get(Shed)
-	c.Shed(errShed)
+	c.ShedInput(errShed)
 	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
 }
 
@@ -133,11 +133,11 @@ func (s *sim) shed(c *Conn, in []byte, why error) int {
 // roomFor lets the peer read, so that the kernel has room for n bytes more.
 func (s *sim) roomFor(l *life, n int) {
 	l.room += n
-	if l.room == 0 || !l.conn.WantsRoom() {
+	if l.room == 0 || !l.conn.WantsWritable() {
 		return
 	}
 	s.log("%v: room for %d bytes", l, l.room)
-	l.conn.Room()
+	l.conn.OnWritable()
 	s.drive(l)
 }
 
@@ -148,7 +148,7 @@ func (s *sim) drain(l *life) {
 		l.owed = len(l.raw)
 	}
 	l.drained = l.drained || !l.conn.is(closing)
-	l.conn.Drain()
+	l.conn.StartDrain()
 	s.drive(l)
 }
 
@@ -180,7 +180,7 @@ func (s *sim) driveOne(l *life) {
 			l.relieved = s.now
 		}
 		a := s.next(l)
-		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(readPaused|peerEnded) {
+		if open && c.is(closing) && c.extra.closeReason == ErrServerClosed && !c.is(readPaused|peerEOF) {
 			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
 		}
 		switch a {
@@ -191,13 +191,13 @@ func (s *sim) driveOne(l *life) {
 			s.send(l)
 		case SendFile:
 			s.sendFile(l)
-		case Deliver:
+		case FeedHandler:
 			s.deliver(l)
 		case Read:
 			s.readNow(l)
-		case Detach:
+		case DetachOrExport:
 			s.detach(l)
-		case Shut:
+		case ShutWrite:
 			s.shutWrite(l)
 		case Close:
 			s.finish(l)
@@ -212,9 +212,9 @@ func (s *sim) driveOne(l *life) {
 // next asks what to do, which may make the connection take the newest values.
 func (s *sim) next(l *life) Action {
 	s.pull(l, 0)
-	l.high = l.high || l.conn.Pending() > simHigh && !l.conn.is(relayed)
+	l.high = l.high || l.conn.UnsentBytes() > simHigh && !l.conn.is(relayed)
 	s.takesValues(l)
-	return l.conn.Next()
+	return l.conn.NextAction()
 }
 
 func (s *sim) checkWaiting(l *life) {
@@ -222,15 +222,15 @@ func (s *sim) checkWaiting(l *life) {
 	if l.choked || c.is(overHighWater|readPaused) {
 		l.relieved = s.now
 	}
-	_, due := c.Due()
+	_, due := c.ExpiresAt()
 	s.water(l)
-	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
-	s.check(c.ReadPaused() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.ReadPaused())
+	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentBytes())
+	s.check(c.IsReadPaused() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.IsReadPaused())
 	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 	s.check(!l.told || due || l.bound(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
-	mail := c.mark.posted() > c.posted()
-	s.check(c.WantsInput() || c.WantsRoom() || due || mail || c.is(readPaused) || l.bound(),
+	mail := c.refState.postedBytes() > c.postedOutput()
+	s.check(c.WantsInput() || c.WantsWritable() || due || mail || c.is(readPaused) || l.bound(),
 		"%v: waits for nothing: state %b", l, c.state)
 }
 
@@ -263,7 +263,7 @@ func (s *sim) send(l *life) {
 	s.check(len(out) > 0, "%v: asked to send nothing", l)
 	s.check(!l.shut, "%v: sends after the end", l)
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], out), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
-	s.check(len(out) <= s.host.piece, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.piece)
+	s.check(len(out) <= s.host.maxPieceSize, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.maxPieceSize)
 	if l.reset && s.dice.roll(2) == 0 {
 		s.log("%v: sending fails", l)
 		s.breaks(l)
@@ -273,8 +273,8 @@ func (s *sim) send(l *life) {
 	s.log("%v: sent %d of %d bytes", l, n, len(out))
 	l.wire = append(l.wire, out[:n]...)
 	l.room -= n
-	c.Sent(n)
-	if n < len(out) || c.Pending() <= simLow { // otherwise the next piece is sent now
+	c.OnSent(n)
+	if n < len(out) || c.UnsentBytes() <= simLow { // otherwise the next piece is sent now
 		s.water(l)
 	}
 }
@@ -291,18 +291,18 @@ func (s *sim) shutWrite(l *life) {
 	s.check(c.is(closing) || c.is(relayed) || l.finishing, "%v: shut, and nobody has asked for it", l)
 	s.log("%v: shut", l)
 	l.shut = true
-	c.ShutDone()
+	c.OnWriteShut()
 	if c.is(closing) {
-		s.check(c.more.due == s.now+simLinger, "%v: lingers until %v, now is %v", l, c.more.due, s.now)
+		s.check(c.extra.expiry == s.now+simLinger, "%v: lingers until %v, now is %v", l, c.extra.expiry, s.now)
 	}
 }
 
 // breaks lets the transport fail. It is the reason to close unless all was done.
 func (s *sim) breaks(l *life) {
-	if !l.conn.is(closing) || l.conn.Pending() > 0 {
+	if !l.conn.is(closing) || l.conn.UnsentBytes() > 0 {
 		l.cause(syscall.ECONNRESET)
 	}
-	l.conn.Failed(s.resetError())
+	l.conn.OnTransportError(s.resetError())
 }
 
 // resetError is a reset in one of its forms.
@@ -316,18 +316,18 @@ func (s *sim) resetError() error {
 
 func (s *sim) finish(l *life) {
 	before := s.counters.Get(Open)
-	refused := l.conn.Greets()
+	refused := l.conn.InHandshake()
 	if refused && l.layer.failed {
-		s.check(!errors.Is(l.conn.more.why, ErrHandshakeTimeout), "%v: refused for %v, but its layer has failed", l, l.conn.more.why)
+		s.check(!errors.Is(l.conn.extra.closeReason, ErrHandshakeTimeout), "%v: refused for %v, but its layer has failed", l, l.conn.extra.closeReason)
 	}
-	l.conn.Finish()
+	l.conn.OnClosed()
 	s.log("%v: closed: %v", l, l.why)
 	s.check(l.closed == !refused, "%v: Closed was called: %v, was refused: %v", l, l.closed, refused)
 	s.check(l.opened || !l.closed, "%v: Closed without Opened", l)
 	s.check(l.layer == nil || l.layer.closed == 1 || !l.layer.begun, "%v: its layer was not closed once", l)
 	s.check(s.counters.Get(Open) == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Get(Open), before)
-	s.check(!l.conn.IsOpen() && l.conn.Next() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
-	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.more == nil && l.conn.user == nil, "%v: Finish left something behind", l)
+	s.check(!l.conn.IsOpen() && l.conn.NextAction() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
+	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.extra == nil && l.conn.userData == nil, "%v: Finish left something behind", l)
 	s.lives[l.conn.Slot()] = nil
 	s.checkRelay(l)
 }
@@ -338,7 +338,7 @@ func (s *sim) yield() {
 	if len(open) == 0 {
 		return
 	}
-	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.Holds(), b.conn.Holds()) })
+	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.BufferMemory(), b.conn.BufferMemory()) })
 	s.log("%v: gives way", l)
 	l.cause(ErrOverBudget)
 	l.conn.Abort(ErrOverBudget)
@@ -351,6 +351,6 @@ func (s *sim) listen(l *life) {
 	if l.deaf = false; !l.conn.is(closing) {
 		l.relieved = s.now
 	}
-	l.conn.Listen(true)
+	l.conn.SetReading(true)
 	s.drive(l)
 }

@@ -50,8 +50,8 @@ func (s *sim) sendsFile(l *life) {
 		n = s.dice.roll(2)
 	}
 	closed := l.writesNoMore()
-	small := n < s.host.DirectSize && c.unsent()-c.posted()+s.host.direct+n <= simMaxUnsent
-	full := n > 0 && !small && len(c.files().all()) == MaxFiles
+	small := n < s.host.MinDirectSend && c.unsentInMemory()-c.postedOutput()+s.host.directSent+n <= simMaxUnsent
+	full := n > 0 && !small && len(c.queuedFiles().all()) == MaxQueuedFiles
 	if fits := !closed && !l.upgrading && !full; fits {
 		l.writes(s, simContent(which)[from:from+n]) // before it is sent at once
 	}
@@ -66,7 +66,7 @@ func (s *sim) sendsFile(l *life) {
 		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: SendFile gives %v", l, err)
-		l.high = l.high || c.Pending()+s.host.direct > simHigh
+		l.high = l.high || c.UnsentBytes()+s.host.directSent > simHigh
 		l.filed = true
 		if which == 1 {
 			l.cause(ErrShortFile)
@@ -85,12 +85,12 @@ func (s *sim) truncate(f *os.File, size int64) {
 // or not even that.
 func (s *sim) sendFile(l *life) {
 	c := l.conn
-	f, from, n := c.File()
+	f, from, n := c.NextFilePart()
 	s.check(c.out == nil && !l.shut, "%v: sends a file before its time", l)
 	s.check((f == nil) == (l.layer != nil), "%v: a file would get past the layer, or not be sent", l)
 	if f == nil || s.dice.roll(3) == 0 {
 		s.log("%v: loads of a file", l)
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
 	if l.reset && s.dice.roll(2) == 0 {
@@ -102,15 +102,15 @@ func (s *sim) sendFile(l *life) {
 	n, _ = f.ReadAt(p, from)
 	if p = p[:n]; n == 0 && l.room > 0 {
 		s.log("%v: a file has ended too early", l)
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p), "%v: sends %q of a file, want %q", l, p, l.wrote[len(l.wire):])
 	s.log("%v: sent %d bytes of a file", l, n)
 	l.wire = append(l.wire, p...)
 	l.room -= n
-	c.Sent(n)
-	if c.is(blocked) || c.Pending() <= simLow { // otherwise more is sent now
+	c.OnSent(n)
+	if c.is(blocked) || c.UnsentBytes() <= simLow { // otherwise more is sent now
 		s.water(l)
 	}
 }

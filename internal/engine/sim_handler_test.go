@@ -29,9 +29,9 @@ func (s *sim) Opened(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(!l.opened && !c.is(relayed), "%v: Opened twice, or in a relay", l)
 	s.check(c.Value() == nil, "%v: has the value of another connection", l)
-	s.check(!c.is(greeting|openPending), "%v: Opened before its time: state %b", l, c.state)
-	s.check(!l.dialled || c.DialledAt() == l.began, "%v: DialledAt is %d, want %d", l, c.DialledAt(), l.began)
-	s.check(c.Refused() == 0, "%v: Refused is %d in Opened", l, c.Refused())
+	s.check(!c.is(handshaking|openPending), "%v: Opened before its time: state %b", l, c.state)
+	s.check(!l.dialled || c.DialStartedAt() == l.began, "%v: DialledAt is %d, want %d", l, c.DialStartedAt(), l.began)
+	s.check(c.RefusedBytes() == 0, "%v: Refused is %d in Opened", l, c.RefusedBytes())
 	l.opened, l.known, l.ref = true, true, c.Ref()
 	c.SetValue(l)
 	s.mayPanic(l)
@@ -44,14 +44,14 @@ func (s *sim) Opened(c *Conn) {
 func (s *sim) Received(c *Conn, in []byte) int {
 	l := s.life(c)
 	want := l.sent[l.used:l.plain()]
-	s.check(c.Pending() <= simHigh, "%v: Received while %d bytes are owed", l, c.Pending())
-	s.check(!l.choked || c.Pending() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.Pending())
+	s.check(c.UnsentBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentBytes())
+	s.check(!l.choked || c.UnsentBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentBytes())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
 	s.check(l.settled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
-	s.check(c.Refused() == l.seen, "%v: Refused is %d, want %d", l, c.Refused(), l.seen)
+	s.check(c.RefusedBytes() == l.seen, "%v: Refused is %d, want %d", l, c.RefusedBytes(), l.seen)
 	l.refused = 0
 	used := s.act(l, in)
 	if used == 0 {
@@ -67,7 +67,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	if used >= 0 && used <= len(in) {
 		l.used += used
 	}
-	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.Pending())
+	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.UnsentBytes())
 	return used
 }
 
@@ -200,7 +200,7 @@ func (s *sim) write(l *life, p []byte) {
 	c := l.conn
 	s.pull(l, 0)
 	closed := l.writesNoMore()
-	tooMuch := c.unsent()-c.posted()+s.host.direct+len(p) > simMaxUnsent
+	tooMuch := c.unsentInMemory()-c.postedOutput()+s.host.directSent+len(p) > simMaxUnsent
 	if fits := !closed && !l.upgrading && !tooMuch; fits {
 		l.writes(s, p) // before it is sent at once
 	}
@@ -231,18 +231,18 @@ func (s *sim) write(l *life, p []byte) {
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
-		l.high = l.high || c.Pending()+s.host.direct > simHigh
+		l.high = l.high || c.UnsentBytes()+s.host.directSent > simHigh
 	}
 }
 
 // paused asks whether the handler is to stop, and notes that it was told so.
 func (s *sim) paused(l *life) bool {
-	paused := l.conn.Paused()
+	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
 		if l.deaf || !l.settled() {
 			return true
 		}
-		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.Pending())
+		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentBytes())
 		l.awaits, l.relieved = true, s.now
 	}
 	return paused
@@ -261,7 +261,7 @@ func (s *sim) maySurprise(l *life) {
 		if open {
 			s.log("%v: listens no more", l)
 			l.deaf = l.deaf || l.settled()
-			c.Listen(false)
+			c.SetReading(false)
 		}
 	case 5, 6:
 		if !c.is(relayed) {
@@ -305,7 +305,7 @@ func (s *sim) closesWrite(l *life) {
 func (s *sim) retains(l *life) {
 	s.log("%v: is retained", l)
 	if !l.conn.is(closing | failed) {
-		if l.retained++; l.conn.is(peerEnded) {
+		if l.retained++; l.conn.is(peerEOF) {
 			l.heard = s.now
 		}
 	}

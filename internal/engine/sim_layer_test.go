@@ -32,7 +32,7 @@ type simLayer struct {
 	closed int
 }
 
-// newLayer is Host.NewLayer: most connections have one.
+// newFirstLayer is Host.NewLayer: most connections have one.
 func (s *sim) newLayer(c *Conn) Layer {
 	l := s.lives[c.Slot()]
 	if s.dice.roll(5) == 0 {
@@ -64,8 +64,8 @@ func (l *life) greets() bool { return l.layer != nil && !l.opened }
 // arrived, and begins with the header now.
 func (s *sim) upgrades(l *life) {
 	c := l.conn
-	err := c.Upgrade(func(*Conn) Layer {
-		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|peerEnded) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
+	err := c.InsertLayer(func(*Conn) Layer {
+		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|peerEOF) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
 		s.log("%v: its upgrade begins", l)
 		l.layer.begun, l.deaf = true, false
 		return l.layer
@@ -74,7 +74,7 @@ func (s *sim) upgrades(l *life) {
 	switch {
 	case l.writesNoMore():
 		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
-	case l.layer != nil || !l.settled() || c.files() != nil:
+	case l.layer != nil || !l.settled() || c.queuedFiles() != nil:
 		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: Upgrade gives %v", l, err)
@@ -96,10 +96,10 @@ func (s *sim) Secured(c *Conn) {
 	s.maySurprise(l)
 }
 
-func (y *simLayer) Arrived(c *Conn, p []byte) error {
+func (y *simLayer) OnRead(c *Conn, p []byte) error {
 	y.check(c)
 	if y.done {
-		c.Plain(veiled(p))
+		c.OnPlaintext(veiled(p))
 		return y.mayFail(40)
 	}
 	y.in = append(y.in, p...)
@@ -124,12 +124,12 @@ func (y *simLayer) greet(c *Conn) error {
 	y.l.heard, y.l.since = y.s.now, y.s.now
 	y.s.log("%v: has greeted", y.l)
 	upgrades := y.l.upgrading
-	c.Greeted()
+	c.OnHandshakeDone()
 	if upgrades {
 		y.s.flush(y.l)
 	}
 	if len(rest) > 0 {
-		c.Plain(veiled(rest))
+		c.OnPlaintext(veiled(rest))
 	}
 	return nil
 }
@@ -159,17 +159,17 @@ func (y *simLayer) Resume(c *Conn) error {
 func (y *simLayer) Write(c *Conn, p []byte) error {
 	y.check(c)
 	y.s.check(y.done && !y.bye, "%v: is to write, done is %v, goodbye is %v", y.l, y.done, y.bye)
-	c.Append(veiled(p))
+	c.AppendToTransport(veiled(p))
 	return nil
 }
 
-func (y *simLayer) Full() bool { return false }
+func (y *simLayer) InputFull() bool { return false }
 
-func (y *simLayer) Held() (memory int, partial bool) { return 0, false }
+func (y *simLayer) Memory() (memory int, partial bool) { return 0, false }
 
-// Ended fails where the greeting is not over, or leaves that to Resume or to the
+// OnEOF fails where the greeting is not over, or leaves that to Resume or to the
 // time that a greeting has.
-func (y *simLayer) Ended(c *Conn) error {
+func (y *simLayer) OnEOF(c *Conn) error {
 	y.check(c)
 	if y.done || y.s.dice.roll(2) == 0 {
 		return nil
@@ -177,7 +177,7 @@ func (y *simLayer) Ended(c *Conn) error {
 	return y.fail(c)
 }
 
-func (y *simLayer) Closing(c *Conn) {
+func (y *simLayer) SendClose(c *Conn) {
 	y.check(c)
 	y.s.check(!y.bye, "%v: goodbye twice", y.l)
 	if y.bye = true; y.done && y.s.dice.roll(2) == 0 {
@@ -185,7 +185,7 @@ func (y *simLayer) Closing(c *Conn) {
 	}
 }
 
-func (y *simLayer) Closed(c *Conn) {
+func (y *simLayer) OnClosed(c *Conn) {
 	y.check(c)
 	y.closed++
 }
@@ -193,7 +193,7 @@ func (y *simLayer) Closed(c *Conn) {
 // append sends what is the layer's own.
 func (y *simLayer) append(c *Conn, p []byte) {
 	y.l.appends(y.s, p)
-	c.Append(p)
+	c.AppendToTransport(p)
 }
 
 func (y *simLayer) check(c *Conn) {

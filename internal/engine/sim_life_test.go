@@ -28,7 +28,7 @@ type life struct {
 	arrived int    // of raw, given to Arrived
 	rude    int    // of arrived, given while WantsInput said no
 	fin     bool   // the peer has ended
-	told    bool   // PeerClosed was called
+	told    bool   // OnEOF was called
 	reset   bool   // the peer has reset
 	room    int    // in the kernel, for output
 	wire    []byte // output that the kernel took

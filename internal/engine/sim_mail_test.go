@@ -9,14 +9,14 @@ import (
 // post is mail that the mailbox has accepted.
 type post struct {
 	to     *life
-	kind   MailKind
+	kind   RequestKind
 	data   []byte
 	shared bool
 	own    bool // of the engine itself, for a relay or a layer
-	sub    *sub // of MailLatest
-	calls  int  // of what MailDo or MailNudge asks for
-	lost   int  // calls of what MailDo has instead
-	do     bool // posted by DoElse, so that lost is called
+	sub    *sub // of RequestLatest
+	calls  int  // of what RequestDo or RequestNudge asks for
+	lost   int  // calls of what RequestDo has instead
+	do     bool // posted by DoOrElse, so that lost is called
 }
 
 // postToAny posts to a connection, open or long gone, and knows what the answer
@@ -35,14 +35,14 @@ func (s *sim) postToAny() {
 	var err error
 	switch s.dice.roll(10) {
 	case 0:
-		p.kind = MailClose
+		p.kind = RequestClose
 		err = l.ref.Close()
 	case 1:
-		p.kind = MailNudge
+		p.kind = RequestNudge
 		err = l.ref.Nudge()
 	case 2, 3:
-		p.kind, p.do = MailDo, true
-		err = l.ref.DoElse(func(*Conn) { s.does(p) }, func() { s.loses(p) })
+		p.kind, p.do = RequestDo, true
+		err = l.ref.DoOrElse(func(*Conn) { s.does(p) }, func() { s.loses(p) })
 	default:
 		err = s.postBytes(l, p)
 	}
@@ -64,8 +64,8 @@ func (s *sim) postBytes(l *life, p *post) error {
 	case s.dice.roll(4) > 0:
 		return l.ref.Send(p.data)
 	case s.dice.roll(2) > 0 && s.takesMail(l) && len(p.data) <= simMaxUnsent:
-		p.kind, p.shared = MailCast, true
-		err := s.box.PutShared(l.conn, MailCast, shared)
+		p.kind, p.shared = RequestBroadcast, true
+		err := s.box.PutShared(l.conn, RequestBroadcast, shared)
 		if err == nil {
 			s.accept(p)
 		}
@@ -77,7 +77,7 @@ func (s *sim) postBytes(l *life, p *post) error {
 }
 
 func (s *sim) checkPosted(l *life, p *post, err error) {
-	bytes := p.kind == MailSend || p.kind == MailCast
+	bytes := p.kind == RequestSend || p.kind == RequestBroadcast
 	switch takes := s.takesMail(l); {
 	case err == nil:
 		s.check(takes, "%v: takes a post after it has closed", l)
@@ -92,9 +92,9 @@ func (s *sim) checkPosted(l *life, p *post, err error) {
 		s.check(takes && len(p.data) > simMaxUnsent, "%v: refuses %d bytes as too large", l, len(p.data))
 	case errors.Is(err, ErrFull):
 		s.check(len(p.data) <= simMaxUnsent, "%v: says that there may be room for %d bytes later", l, len(p.data))
-		owes := l.conn.mark.posted()+len(p.data) > simMaxUnsent
+		owes := l.conn.refState.postedBytes()+len(p.data) > simMaxUnsent
 		full := len(s.posts) >= simMaxMail && (bytes || len(s.posts) >= 2*simMaxMail)
-		s.check(takes && (owes && bytes || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())
+		s.check(takes && (owes && bytes || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.refState.postedBytes())
 	default:
 		s.fail("%v: post failed: %v", l, err)
 	}
@@ -110,7 +110,7 @@ func (s *sim) Post(c *Conn, gen uint32, r Request) error {
 	}
 	if p == nil {
 		p = &post{to: s.lives[c.Slot()], kind: r.Kind, data: r.Bytes, own: true}
-		if r.Kind == MailSend {
+		if r.Kind == RequestSend {
 			p.data = bytes.Clone(r.Bytes)
 			s.relayedByMail(p.to, p.data)
 		}
@@ -132,8 +132,8 @@ func (s *sim) takesMail(l *life) bool {
 // deliverMail takes the mail and gives it out; connections are driven after
 // each piece or after all.
 func (s *sim) deliverMail() {
-	s.check(s.box.Waiting() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.Waiting(), len(s.posts))
-	mail, data := s.box.Take()
+	s.check(s.box.HasRequests() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.HasRequests(), len(s.posts))
+	mail, data := s.box.TakeAll()
 	rest := data
 	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
 	posts, each := s.posts, s.dice.roll(2) == 0
@@ -151,7 +151,7 @@ func (s *sim) deliverMail() {
 	for _, m := range mail {
 		s.driveSlot(m.Conn)
 	}
-	s.counters.Add(Buffered, -int64(s.box.Done(mail, data)))
+	s.counters.Add(Buffered, -int64(s.box.Recycle(mail, data)))
 }
 
 func (s *sim) driveSlot(c *Conn) {
@@ -161,19 +161,19 @@ func (s *sim) driveSlot(c *Conn) {
 }
 
 // mailed gives a connection a piece of mail, and knows what that must do.
-func (s *sim) mailed(p *post, m Mail, body []byte) {
+func (s *sim) mailed(p *post, m QueuedRequest, body []byte) {
 	l := p.to
 	takes := s.takesMail(l)
-	if takes && l.upgrading && p.kind != MailResumeLayer && p.kind != MailCast {
+	if takes && l.upgrading && p.kind != RequestResumeLayer && p.kind != RequestBroadcast {
 		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
 		if len(l.kept) < 2*simMaxMail {
 			l.kept = append(l.kept, p)
-			l.conn.Mailed(m, body)
+			l.conn.OnRequest(m, body)
 			return
 		}
 		l.waiting--
 		l.cause(ErrFull)
-		l.conn.Mailed(m, body)
+		l.conn.OnRequest(m, body)
 		s.checkCalled(p, false)
 		return
 	}
@@ -181,13 +181,13 @@ func (s *sim) mailed(p *post, m Mail, body []byte) {
 	switch l.waiting--; {
 	case !takes:
 		s.log("%v: mail of kind %d comes too late", l, p.kind)
-	case p.kind == MailCast:
+	case p.kind == RequestBroadcast:
 		after = s.receiveCast(l, p.data)
 	default:
 		s.received(p)
 	}
 	s.mailing = p
-	l.conn.Mailed(m, body)
+	l.conn.OnRequest(m, body)
 	s.mailing = nil
 	after()
 	s.checkCalled(p, takes)
@@ -199,7 +199,7 @@ func (s *sim) received(p *post) {
 	l := p.to
 	s.log("%v: mail of kind %d, %d bytes", l, p.kind, len(p.data))
 	switch p.kind {
-	case MailSend:
+	case RequestSend:
 		if l.sendsNoMore() {
 			s.check(!p.own, "%v: is shut, and %d bytes of a relay come", l, len(p.data))
 			s.drops++
@@ -209,9 +209,9 @@ func (s *sim) received(p *post) {
 		if p.own {
 			l.heard = s.now
 		}
-	case MailClose:
+	case RequestClose:
 		l.cause(nil)
-	case MailLatest:
+	case RequestLatest:
 		s.mayTake(l, p.sub)
 	}
 }
@@ -219,7 +219,7 @@ func (s *sim) received(p *post) {
 // checkCalled checks that what mail asks for was called once, or what it has instead.
 func (s *sim) checkCalled(p *post, takes bool) {
 	switch {
-	case p.own || p.kind != MailNudge && p.kind != MailDo:
+	case p.own || p.kind != RequestNudge && p.kind != RequestDo:
 	case takes:
 		s.check(p.calls == 1 && p.lost == 0, "%v: mail of kind %d was called %d times, and lost %d times", p.to, p.kind, p.calls, p.lost)
 	default:
@@ -231,7 +231,7 @@ func (s *sim) checkCalled(p *post, takes bool) {
 	}
 }
 
-// does is what is called by DoElse: it does this and that, by the rules of the handler.
+// does is what is called by DoOrElse: it does this and that, by the rules of the handler.
 func (s *sim) does(p *post) {
 	l := p.to
 	s.mustBeCalled(l, p)
@@ -242,7 +242,7 @@ func (s *sim) does(p *post) {
 	case 0:
 		if l.pauses() {
 			l.deaf = false
-			l.conn.Listen(true)
+			l.conn.SetReading(true)
 		}
 	case 1:
 		s.write(l, []byte("done"))
@@ -277,7 +277,7 @@ func (s *sim) flushTo(l *life, p *post) *post {
 		k := l.kept[0]
 		l.kept = l.kept[1:]
 		l.waiting--
-		if k.kind == MailNudge || k.kind == MailDo && !k.own {
+		if k.kind == RequestNudge || k.kind == RequestDo && !k.own {
 			s.check(p == nil || p == k, "%v: is called by mail out of turn", l)
 			return k
 		}
@@ -292,12 +292,12 @@ func (s *sim) flush(l *life) {
 	defer func() { l.flushing = false }()
 	for len(l.kept) > 0 && !l.dead {
 		k := l.kept[0]
-		calls := k.kind == MailNudge || k.kind == MailDo && !k.own
+		calls := k.kind == RequestNudge || k.kind == RequestDo && !k.own
 		s.check(!calls, "%v: kept mail of kind %d has not called", l, k.kind)
 		l.kept = l.kept[1:]
 		l.waiting--
 		s.received(k)
-		l.dead = k.kind == MailClose || k.own && l.conn.is(closing) && l.conn.more.why != nil && len(l.wire)+l.conn.Pending() == len(l.wrote)
+		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentBytes() == len(l.wrote)
 	}
 	s.forget(l)
 }
@@ -337,7 +337,7 @@ func (s *sim) cast() {
 
 func (s *sim) castTo(l *life, all []byte, each []*Shared) {
 	c := l.conn
-	room := simMaxUnsent - (c.unsent() - c.posted())
+	room := simMaxUnsent - (c.unsentInMemory() - c.postedOutput())
 	switch {
 	case !s.hears(l):
 	case len(all) <= room:
@@ -352,12 +352,12 @@ func (s *sim) castTo(l *life, all []byte, each []*Shared) {
 			}
 		}
 	}
-	c.Cast(all, each)
+	c.WriteBroadcasts(all, each)
 }
 
 // hears says whether messages to all are for a connection.
 func (s *sim) hears(l *life) bool {
-	return !l.finishing && !l.conn.is(greeting|openPending|relayed|closing) && !l.upgrading
+	return !l.finishing && !l.conn.is(handshaking|openPending|relayed|closing) && !l.upgrading
 }
 
 // tooMuch notes that a message has no room.
@@ -373,8 +373,8 @@ func (s *sim) tooMuch(l *life) {
 // receiveCast is received for a message to all.
 func (s *sim) receiveCast(l *life, p []byte) (after func()) {
 	c := l.conn
-	inBox := c.posted()
-	tooMuch := c.unsent()-inBox+s.host.direct+len(p) > simMaxUnsent
+	inBox := c.postedOutput()
+	tooMuch := c.unsentInMemory()-inBox+s.host.directSent+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
 	case !s.hears(l):
@@ -388,14 +388,14 @@ func (s *sim) receiveCast(l *life, p []byte) (after func()) {
 
 // topic is a topic and its values, as many as its number.
 type topic struct {
-	Topic
+	LatestValue
 	values [][]byte
 }
 
 // sub is one connection's part in a topic.
 type sub struct {
 	topic    *topic
-	latest   *Latest
+	latest   *LatestSubscription
 	told     int  // the last value that it was told of
 	taken    int  // the last that it took
 	due      bool // it has mail about one, or is to take one
@@ -423,20 +423,20 @@ func (s *sim) publish() {
 func (s *sim) publishTo(l *life, t *topic, size int) {
 	u := l.subs[t]
 	if u == nil {
-		u = &sub{topic: t, latest: NewLatest(&t.Topic)}
+		u = &sub{topic: t, latest: NewLatestSubscription(&t.LatestValue)}
 		l.subs[t] = u
 	} else if s.dice.roll(20) == 0 && !u.left {
 		s.log("%v: leaves a topic", l)
 		u.left = true
-		u.latest.Leave()
+		u.latest.Unsubscribe()
 	}
 	if u.left {
 		return
 	}
-	p := &post{to: l, kind: MailLatest, shared: true, sub: u}
+	p := &post{to: l, kind: RequestLatest, shared: true, sub: u}
 	waits := len(s.posts)
 	s.posting = p
-	err := l.ref.Publish(u.latest, size)
+	err := l.ref.SendLatest(u.latest, size)
 	s.posting = nil
 	s.log("%v: is told of the value: %v", l, err)
 	if u.due && s.takesMail(l) && size <= simMaxUnsent {

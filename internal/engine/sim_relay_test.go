@@ -46,10 +46,10 @@ func (s *sim) joined() {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
 			continue
 		}
-		if to := l.conn.remote(); to != nil {
-			l.mate = s.past[slices.IndexFunc(s.past, func(o *life) bool { return o.known && o.ref == to.partner })]
+		if to := l.conn.remotePartner(); to != nil {
+			l.mate = s.past[slices.IndexFunc(s.past, func(o *life) bool { return o.known && o.ref == to.ref })]
 		} else {
-			l.mate = s.lives[l.conn.seen]
+			l.mate = s.lives[l.conn.refusedBytes]
 		}
 		l.joining = false
 		l.heard, l.relieved = s.now, s.now
@@ -70,7 +70,7 @@ func (s *sim) pull(l *life, least int) {
 	if s.joined(); l.mate == nil {
 		return
 	}
-	n := max(len(l.wire)+l.conn.Pending(), len(l.wire)+least) - len(l.wrote)
+	n := max(len(l.wire)+l.conn.UnsentBytes(), len(l.wire)+least) - len(l.wrote)
 	if n <= 0 {
 		return
 	}
@@ -110,10 +110,12 @@ func (s *sim) relayedByMail(to *life, p []byte) {
 func (s *sim) bypass(c *Conn, p []byte) int {
 	s.joined()
 	l := s.lives[c.Slot()]
-	if l == nil || l.shut || !slices.ContainsFunc(s.lives, func(o *life) bool { return o != nil && o.conn.remote() != nil && o.conn.remote().partner == l.ref }) {
+	if l == nil || l.shut || !slices.ContainsFunc(s.lives, func(o *life) bool {
+		return o != nil && o.conn.remotePartner() != nil && o.conn.remotePartner().ref == l.ref
+	}) {
 		return 0 // its socket is closed, or its direction
 	}
-	s.check(len(l.wire) == len(l.wrote) && c.mark.posted() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
+	s.check(len(l.wire) == len(l.wrote) && c.refState.postedBytes() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
 	s.check(l.layer == nil && !l.shut && !c.is(closingWrite), "%v: gets bytes past its layer or its end: state %b", l, c.state)
 	n := min(l.room, len(p))
 	if l.reset {
@@ -179,11 +181,11 @@ func (s *sim) detach(l *life) {
 	if s.dice.roll(8) == 0 {
 		s.log("%v: can't be detached", l)
 		l.cause(syscall.EMFILE)
-		l.conn.Detached(nil, syscall.EMFILE)
+		l.conn.OnDetached(nil, syscall.EMFILE)
 		return
 	}
 	nc, panics := &outlet{}, s.panics
-	l.conn.Detached(nc, nil)
+	l.conn.OnDetached(nc, nil)
 	s.check(l.taken, "%v: was detached, and its function was not called", l)
 	s.check(nc.closed == (s.panics > panics), "%v: closed by the engine: %v, but panicked: %v", l, nc.closed, s.panics > panics)
 	if !nc.closed {

@@ -114,7 +114,7 @@ type sim struct {
 	dice dice
 
 	now      time.Duration
-	host     Host
+	host     Runtime
 	counters Counters
 	box      Mailbox
 	lent     map[*Buffer]bool
@@ -161,8 +161,8 @@ func simulate(t *testing.T, name string, d dice) {
 
 func newSim(name string, d dice) *sim {
 	s := &sim{name: name, dice: d, lent: map[*Buffer]bool{}}
-	s.box.Max, s.box.MaxBytes, s.box.Counters = simMaxMail, 16<<20, &s.counters
-	s.host = Host{
+	s.box.MaxRequests, s.box.MaxBytes, s.box.Counters = simMaxMail, 16<<20, &s.counters
+	s.host = Runtime{
 		Config: Config{
 			Handler: s, Timer: s.timer, Log: slog.New(slog.DiscardHandler),
 			Limits: Limits{
@@ -174,7 +174,7 @@ func newSim(name string, d dice) *sim {
 		Buffers: s, Poster: s, Counters: &s.counters, Admission: admitAll,
 		Now: func() time.Duration { return s.now },
 	}
-	s.host.Direct, s.host.DirectSize, s.host.piece = s.direct, 3, 8<<s.dice.roll(5)
+	s.host.SendDirect, s.host.MinDirectSend, s.host.maxPieceSize = s.direct, 3, 8<<s.dice.roll(5)
 	s.dress()
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
@@ -205,14 +205,14 @@ func (s *sim) dress() {
 		h.NewLayer = s.newLayer
 	}
 	if roll&32 != 0 { // as with workers, but that they are quick
-		h.OnWorkers, h.Direct = true, nil
+		h.OnWorkers, h.SendDirect = true, nil
 		h.Shed = s.shed
 	}
 	switch {
 	case roll&64 != 0: // as on a loop; otherwise connections reach each other by mail
 		h.Loop = simLoop{sim: s}
 	case roll&128 != 0: // as where anybody may use a socket
-		h.Pass = s.bypass
+		h.SendToPartner = s.bypass
 	}
 }
 
@@ -223,7 +223,7 @@ type simLoop struct {
 }
 
 func (o simLoop) Conn(slot uint32) *Conn { return o.slots[slot] }
-func (o simLoop) HasConn(*Conn) bool     { return o.dice.roll(5) > 0 }
+func (o simLoop) OwnsConn(*Conn) bool    { return o.dice.roll(5) > 0 }
 func (o simLoop) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
 func (simLoop) OnLoop() bool             { return true }
 

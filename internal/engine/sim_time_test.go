@@ -24,30 +24,30 @@ func (s *sim) pass(d time.Duration) {
 func (s *sim) expire(l *life) {
 	c := l.conn
 	s.pull(l, 0)
-	owes, open := c.Pending() > 0, !c.is(closing|failed)
+	owes, open := c.UnsentBytes() > 0, !c.is(closing|failed)
 	at, over := l.due()
 	must := s.overdue(l)
-	if over && c.is(greeting) {
+	if over && c.is(handshaking) {
 		l.cause(ErrHandshakeTimeout)
 	}
 	if over && owes {
 		l.cause(ErrCloseTimeout)
 	}
 	l.cause(s.mayExpire(l)...)
-	own := open && !c.is(greeting|openPending) && !(over && owes) // its own times count
+	own := open && !c.is(handshaking|openPending) && !(over && owes) // its own times count
 	deadline, timer := own && l.passed(l.deadline), own && l.passed(l.timer)
 	beats, timers := s.beats, s.timers
-	acted := c.Expire(s.now)
+	acted := c.CheckTimeouts(s.now)
 	if next := s.next(l); !acted {
 		s.check(next == Wait, "%v: Expire did nothing, and Next is %d", l, next)
-	} else if over && (owes || !open || c.is(greeting)) {
+	} else if over && (owes || !open || c.is(handshaking)) {
 		s.check(next == Close, "%v: not expired at %v, due %v", l, s.now, at)
 	}
 	s.check(!deadline || c.is(closing), "%v: not closed at %v, the deadline was at %v", l, s.now, l.deadline)
 	s.check(!timer || deadline || s.timers == timers+1, "%v: Timer was not called at %v, it was set for %v", l, s.now, l.timer)
 	if open && c.is(closing) && !deadline && s.timers == timers && !l.told {
 		silence := []error{ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout, ErrHeartbeatTimeout}
-		s.check(!slices.Contains(silence, c.more.why), "%v: closed for %v, and nobody has looked for input", l, c.more.why)
+		s.check(!slices.Contains(silence, c.extra.closeReason), "%v: closed for %v, and nobody has looked for input", l, c.extra.closeReason)
 	}
 	arrived := l.arrived
 	s.drive(l)
@@ -58,14 +58,14 @@ func (s *sim) expire(l *life) {
 
 // due is when it is given up because of its end or its layer, and whether that is over.
 func (l *life) due() (at time.Duration, over bool) {
-	if l.conn.more == nil || l.conn.more.due == 0 {
+	if l.conn.extra == nil || l.conn.extra.expiry == 0 {
 		return 0, false
 	}
-	return l.conn.more.due, l.conn.more.due <= l.conn.host.Now()
+	return l.conn.extra.expiry, l.conn.extra.expiry <= l.conn.runtime.Now()
 }
 
 // passed says whether one of its own times has passed.
-func (l *life) passed(at time.Duration) bool { return at != 0 && at <= l.conn.host.Now() }
+func (l *life) passed(at time.Duration) bool { return at != 0 && at <= l.conn.runtime.Now() }
 
 // setsTimes has the handler set its timer and its deadline.
 func (s *sim) setsTimes(l *life) {
@@ -101,7 +101,7 @@ func (s *sim) timer(c *Conn) {
 // mayExpire are the reasons for which a connection may be closed now.
 func (s *sim) mayExpire(l *life) (may []error) {
 	lim, c := &s.host.Limits, l.conn
-	if c.is(closing | failed | greeting | openPending) {
+	if c.is(closing | failed | handshaking | openPending) {
 		return nil
 	}
 	quiet, calm := s.now-l.heard, s.now-l.free(l.heard)
@@ -119,7 +119,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 	if l.told && l.bound() {
 		add(ErrIdleTimeout, lim.IdleTimeout, quiet)
 	}
-	if !l.told && !c.is(outbound|overHighWater|readPaused) {
+	if !l.told && !c.is(dialled|overHighWater|readPaused) {
 		switch {
 		case c.is(relayed):
 			add(ErrIdleTimeout, lim.IdleTimeout, calm)
@@ -141,7 +141,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 // is none.
 func (s *sim) overdue(l *life) error {
 	lim, c := &s.host.Limits, l.conn
-	if lim.WriteTimeout == 0 || c.is(greeting|openPending|closing|failed|peerEnded|inputHeld|relayed) {
+	if lim.WriteTimeout == 0 || c.is(handshaking|openPending|closing|failed|peerEOF|inputHeld|relayed) {
 		return nil
 	}
 	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout && !l.filed {
@@ -149,7 +149,7 @@ func (s *sim) overdue(l *life) error {
 	}
 	quiet, since := s.now-l.free(l.heard), l.free(l.since)
 	switch {
-	case c.is(outbound | overHighWater | readPaused):
+	case c.is(dialled | overHighWater | readPaused):
 	case l.plain() == 0 && quiet >= lim.FirstByteTimeout+coarse:
 		return ErrFirstByteTimeout
 	case l.plain() > 0 && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
@@ -163,7 +163,7 @@ func (s *sim) overdue(l *life) error {
 // beat is the handler's heartbeat.
 func (s *sim) beat(c *Conn) {
 	l := s.lives[c.Slot()]
-	s.check(l.opened && !l.closed && !c.is(closing|failed|peerEnded), "%v: heartbeat: state %b", l, c.state)
+	s.check(l.opened && !l.closed && !c.is(closing|failed|peerEOF), "%v: heartbeat: state %b", l, c.state)
 	quiet := s.now - l.heard
 	s.check(!c.is(overHighWater|inputHeld|readPaused|relayed), "%v: heartbeat while nobody listens: state %b", l, c.state)
 	s.check(quiet >= simBeat && l.unheard < simMissed, "%v: heartbeat after %v, %d unheard", l, quiet, l.unheard)
@@ -181,10 +181,10 @@ func (s *sim) water(l *life) {
 		l.choked, l.high = false, false // its backpressure is the other one's
 		return
 	}
-	if l.conn.Pending() > simHigh {
+	if l.conn.UnsentBytes() > simHigh {
 		l.choked, l.high = true, true
 	}
-	if l.conn.Pending() <= simLow {
+	if l.conn.UnsentBytes() <= simLow {
 		l.choked = false
 	}
 }
@@ -194,8 +194,8 @@ func (s *sim) writable(c *Conn) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Writable after the end: state %b", l, c.state)
 	s.check(l.high, "%v: Writable, and never was more than %d bytes owed", l, simHigh)
-	s.check(c.Pending() <= simHigh, "%v: Writable while %d bytes are owed", l, c.Pending())
-	l.high, l.awaits = c.Pending() > simHigh, false
+	s.check(c.UnsentBytes() <= simHigh, "%v: Writable while %d bytes are owed", l, c.UnsentBytes())
+	l.high, l.awaits = c.UnsentBytes() > simHigh, false
 	s.log("%v: writable", l)
 	s.mayPanic(l)
 	if l.acts == streams && l.streamed < 20 && s.dice.roll(4) > 0 {

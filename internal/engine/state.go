@@ -1,52 +1,51 @@
 package engine
 
-// This file is where a connection's state is: the bits of Conn.state, which are the
-// core's. Finish and Abandon clear all of them.
+// These are the bits of Conn.state, which belong to the core. OnClosed and ResetFailedDial clear
+// all of them.
 //
 //	bit              meaning                                           set by             cleared by
-//	open             established, not finished                         Open
-//	outbound         we dialled                                        Open
-//	registered       counted among the connections of its source       Open, SetPeer
-//	ownHandler       user is an Owned                                  SetOwned
-//	greeting         layers are at work: Opened is not called yet      Open, Upgrade      Greeted
-//	openPending      Opened is to be called by a worker                Open, Greeted      Deliver
-//	inCall           its handler is being called for it                each call          its return
-//	silent           the peer has sent nothing yet                     Open, Greeted      Arrived
-//	inputHeld        input waits for a worker, for output to drain     Arrived, Deliver   Deliver
-//	                 or for Listen: not for more input
-//	readPaused       the handler, or a relay, wants no input           Listen, Relay      Listen
-//	overHighWater    more is unsent than HighWater, and has not        Write              Sent
-//	                 been down to LowWater since
-//	blocked          the kernel has taken less than it was given       Sent, Offered      Sent, Room
-//	drainedPending   Drained is to be called                           Sent               Deliver
-//	drainingPending  Draining is to be called                          Drain              Deliver
-//	draining         to be closed at the next idle moment              Drain
-//	readBeforeClose  to be read from before it is closed for           Expire, Drain      Empty, Arrived
-//	                 silence or a drain
-//	relayed          joined with another connection                    Relay
-//	peerEnded        the peer sends no more                            PeerClosed
-//	endDelivered     the handler, or a partner, knows that             Deliver            Relay
-//	closingWrite     our direction is to be shut when all is sent      CloseWrite
-//	yielded          it has had its turn; what it holds waits for      Yield              TakeTurn, Deliver
-//	                 the next one
-//	closing          no more input is offered; more says why           CloseWith
-//	shut             our direction is shut                             ShutDone
-//	failed           the transport is of no more use: close at once    Abort, Failed
+//	open             established, not closed                           OnOpen
+//	dialled          we dialled                                        OnOpen
+//	sourceCounted    counted among the connections of its source       OnOpen, RegisterProxiedPeer
+//	ownHandler       userData is a ConnHandler                         SetConnHandler
+//	handshaking      a layer's handshake is under way                  OnOpen, InsertLayer  OnHandshakeDone
+//	openPending      a worker must call Opened                         OnOpen, OnHandshakeDone  FeedHandler
+//	inCall           the handler is being called                       each call          its return
+//	neverHeard       the peer has sent nothing yet                     OnOpen, OnHandshakeDone  OnRead
+//	inputHeld        buffered input waits for a worker, for output     OnRead, FeedHandler  FeedHandler
+//	                 or for SetReading, not for more input
+//	readPaused       the handler or a relay wants no input             SetReading, Relay  SetReading
+//	overHighWater    unsent output has exceeded HighWater and not      Write              OnSent
+//	                 fallen to LowWater since
+//	blocked          the kernel does not take output                   OnSent, OnSendStarted  OnSent, OnWritable
+//	drainedPending   Drained is due                                    OnSent             FeedHandler
+//	drainingPending  Draining is due                                   StartDrain         FeedHandler
+//	draining         close at the next idle moment                     StartDrain
+//	readBeforeClose  read once more before closing for a timeout or    CheckTimeouts,     OnReadEmpty, OnRead
+//	                 a drain                                           StartDrain
+//	relayed          in a relay                                        Relay
+//	peerEOF          the peer sends no more                            OnEOF
+//	eofDelivered     the handler or partner knows that                 FeedHandler        Relay
+//	closingWrite     shut our direction when all output is sent        CloseWrite
+//	yielded          its buffered input waits for the next turn        YieldInput         ClearYield, FeedHandler
+//	closing          no more input is passed on; see closeReason       CloseWith
+//	shut             our direction is shut                             OnWriteShut
+//	failed           close immediately                                 Abort, OnTransportError
 //
-// Above them is counted how many heartbeats the peer has left unanswered, up to 255.
+// The bits above them count the peer's unanswered heartbeats, up to 255.
 //
-// Beside them there are Conn.Armed, whose bits belong to the driver and to package loop,
-// which has a table of them, and Host.OnWorkers: whether workers call the handler. While Armed
-// has loop.Busy the connection is with a worker, and so are the bits here.
+// Further state is in Conn.DriverFlags, whose bits belong to the driver and to package loop, which
+// documents them, and in Runtime.OnWorkers. While loop.Busy is set in DriverFlags, a worker owns
+// the connection, including these bits.
 const (
 	open uint32 = 1 << iota
-	outbound
-	registered
+	dialled
+	sourceCounted
 	ownHandler
-	greeting
+	handshaking
 	openPending
 	inCall
-	silent
+	neverHeard
 	inputHeld
 	readPaused
 	overHighWater
@@ -56,16 +55,16 @@ const (
 	draining
 	readBeforeClose
 	relayed
-	peerEnded
-	endDelivered
+	peerEOF
+	eofDelivered
 	closingWrite
 	closing
 	shut
 	failed
 	yielded
 
-	missed    = 1 << 24 // one heartbeat
-	allMissed = 0xff * missed
+	oneUnanswered  = 1 << 24 // one heartbeat
+	unansweredMask = 0xff * oneUnanswered
 )
 
 func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }

@@ -5,80 +5,77 @@ import (
 	"time"
 )
 
-// This file is what the passing of time does to connections. No connection has a
-// timer: its owner looks at all of them, a slice at a time, with Expire.
+// This file enforces timeouts. Connections have no timers: the owner calls CheckTimeouts for all of
+// them, a slice at a time.
 
-// coarseTime is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
-// It wraps after 834 days; a difference of two is right as long as they are not
-// half of that apart.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days; differences are
+// right up to half of that.
 type coarseTime uint32
 
-func coarseOf(d time.Duration) coarseTime { return coarseTime(d >> 24) }
+func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// since is how long ago m was, up to 34 ms less where Host.moment made it, and
-// never more: nobody's time is over too early.
-func (m coarseTime) since(now time.Duration) time.Duration {
-	if ago := int32(coarseOf(now) - m); ago > 0 {
+// elapsed returns the time since m, or up to 34 ms less if m is from Runtime.coarseNow, but never
+// more, so that timeouts never fire early.
+func (m coarseTime) elapsed(now time.Duration) time.Duration {
+	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
 	}
 	return 0
 }
 
-// Due is when a connection expires that is closing, whose peer has ended, that greets,
-// is being dialled, or has a timer or a deadline; ok is false while it has no such
-// bound. Connections that have one are looked at more often than the others.
-func (c *Conn) Due() (at time.Duration, ok bool) {
-	if c.more == nil {
+// ExpiresAt returns when the connection expires, if it is closing, in a handshake or being dialled,
+// its peer has ended, or it has a timer or deadline; otherwise ok is false. Such connections are
+// checked more often.
+func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
+	if c.extra == nil {
 		return 0, false
 	}
-	at = c.more.due
+	at = c.extra.expiry
 	if !c.is(closing) {
-		at = earlier(earlier(at, c.more.timer), c.more.deadline)
+		at = earlierTime(earlierTime(at, c.extra.timer), c.extra.deadline)
 	}
 	return at, at != 0
 }
 
-// earlier is the earlier of two times, of which 0 is never.
-func earlier(a, b time.Duration) time.Duration {
+// earlierTime returns the earlier of two times; 0 means never.
+func earlierTime(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// SetTimer has the handler's Timer called after a time; 0 is never. The next call takes
-// its place.
+// SetTimer calls the handler's Timer after d, instead of an earlier setting; 0 means never.
 func (c *Conn) SetTimer(d time.Duration) {
-	if c.is(open) && (d > 0 || c.more != nil) {
-		c.extra().timer = c.after(d)
+	if c.is(open) && (d > 0 || c.extra != nil) {
+		c.ensureExtra().timer = c.timeAfter(d)
 	}
 }
 
-// SetDeadline has the connection closed after a time, with ErrDeadline; 0 is never. The
-// next call takes its place.
+// SetDeadline closes the connection with ErrDeadline after d, instead of an earlier setting; 0
+// means never.
 func (c *Conn) SetDeadline(d time.Duration) {
-	if c.is(open) && (d > 0 || c.more != nil) {
-		c.extra().deadline = c.after(d)
+	if c.is(open) && (d > 0 || c.extra != nil) {
+		c.ensureExtra().deadline = c.timeAfter(d)
 	}
 }
 
-func (c *Conn) after(d time.Duration) time.Duration {
+func (c *Conn) timeAfter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	return c.host.Now() + d
+	return c.runtime.Now() + d
 }
 
-// DialTimeout gives up a connection that is being dialled at a time.
-func (c *Conn) DialTimeout(at time.Duration) { c.extra().due = at }
+// SetDialTimeout sets when connecting fails.
+func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// runTimer does what the connection's own times ask for, and says whether that was
-// something.
-func (c *Conn) runTimer(now time.Duration) bool {
-	if c.more == nil || c.is(closing|greeting|openPending) {
+// fireTimerOrDeadline calls Timer or closes at the deadline, and reports whether either was due.
+func (c *Conn) fireTimerOrDeadline(now time.Duration) bool {
+	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
 	}
-	switch x := c.more; {
+	switch x := c.extra; {
 	case x.deadline != 0 && now >= x.deadline:
 		x.deadline = 0
 		c.CloseWith(ErrDeadline)
@@ -91,119 +88,118 @@ func (c *Conn) runTimer(now time.Duration) bool {
 	return true
 }
 
-// Expire does what is due: it gives up a connection whose time has come, or sends
-// a heartbeat. It says whether it did anything.
-func (c *Conn) Expire(now time.Duration) (acted bool) {
+// CheckTimeouts closes the connection if a time limit has passed, calls its timer, or sends a
+// heartbeat. It reports whether it did anything.
+func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	switch {
-	case !c.is(open) || c.is(failed) || c.leaves():
+	case !c.is(open) || c.is(failed) || c.isExporting():
 		return false
-	case c.endIsDue(now):
-		c.expireEnd()
+	case c.isEndOverdue(now):
+		c.abortOverdue()
 		return true
-	case c.runTimer(now):
+	case c.fireTimerOrDeadline(now):
 		return true
-	case c.is(closing | greeting):
-		if c.is(greeting) {
-			c.resumeLayer() // in case its mail found no room
+	case c.is(closing | handshaking):
+		if c.is(handshaking) {
+			c.resumeLayer() // its request may not have fit into the mailbox
 			c.endEvent()
 		}
 		return true
 	}
-	why, beat := c.overdue(now)
+	why, beat := c.exceededLimit(now)
 	switch {
 	case beat:
 		c.sendHeartbeat()
 	case why == nil:
 		return false
 	case why == ErrWriteTimeout:
-		c.fail(why)
-	case c.is(peerEnded):
+		c.abortWith(why)
+	case c.is(peerEOF):
 		c.CloseWith(why)
 	default:
-		c.state |= readBeforeClose // it may have said something that nobody has read
+		c.state |= readBeforeClose // unread input may have arrived
 	}
 	return true
 }
 
-// giveUp closes a connection whose time is over. A peer that has left heartbeats
-// unanswered is not sent anything any more.
-func (c *Conn) giveUp(why error) {
+// closeForTimeout closes a connection. If the peer has left heartbeats unanswered, the output is
+// discarded.
+func (c *Conn) closeForTimeout(why error) {
 	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
-		c.fail(why)
+		c.abortWith(why)
 	} else {
 		c.CloseWith(why)
 	}
 }
 
-// endIsDue says whether something has not come to its end in time.
-func (c *Conn) endIsDue(now time.Duration) bool {
-	return c.more != nil && c.more.due != 0 && now >= c.more.due && (c.is(closing|greeting) || c.Pending() > 0)
+// isEndOverdue reports whether a close or handshake has exceeded its time limit.
+func (c *Conn) isEndOverdue(now time.Duration) bool {
+	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
 }
 
-// expireEnd gives up a connection that has not come to its end in time.
-func (c *Conn) expireEnd() {
+func (c *Conn) abortOverdue() {
 	switch {
-	case c.is(greeting) && !c.is(closing):
-		c.fail(ErrHandshakeTimeout)
-	case c.is(greeting): // it is turned away, and has been told why
+	case c.is(handshaking) && !c.is(closing):
+		c.abortWith(ErrHandshakeTimeout)
+	case c.is(handshaking): // a refused connection that has got its reply
 		c.state |= failed
-	case c.Pending() > 0:
-		c.fail(ErrCloseTimeout)
+	case c.UnsentBytes() > 0:
+		c.abortWith(ErrCloseTimeout)
 	case c.is(closing):
 		c.state |= failed
 	}
 }
 
-// timeLimit is when a limit of time is over, and the reason to close the connection
-// then; without one a heartbeat is due. The zero value is none.
+// timeLimit is when a time limit ends and the close reason; without a reason a heartbeat is due.
+// The zero value is no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
 }
 
-func limitFrom(since, limit time.Duration, why error) timeLimit {
+func newTimeLimit(since, limit time.Duration, why error) timeLimit {
 	if limit <= 0 {
 		return timeLimit{}
 	}
 	return timeLimit{since + limit, why}
 }
 
-// timeLimits are those that run for an open connection. Where several are over, the
-// first counts.
-func (c *Conn) timeLimits(now time.Duration, all *[3]timeLimit) {
-	c.noteBypassUse()
-	l, heard := &c.host.Limits, now-c.heard.since(now)
+// fillTimeLimits sets the time limits that currently apply to an open connection. If several have
+// passed, the first counts.
+func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
+	c.updateHeardFromFastPath()
+	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
 	if c.hasOutput() {
-		all[0] = limitFrom(c.outputSince(), l.WriteTimeout, ErrWriteTimeout)
+		limits[0] = newTimeLimit(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
-	if c.is(peerEnded) && c.retained() {
-		all[1] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+	if c.is(peerEOF) && c.isRetained() {
+		limits[1] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
-	if c.is(peerEnded | inputHeld | openPending | overHighWater | readPaused) {
-		return // it is not the peer's turn, or nobody listens
+	if c.is(peerEOF | inputHeld | openPending | overHighWater | readPaused) {
+		return // the peer need not send, or input is not read
 	}
-	if every := c.host.Heartbeat.Every; !c.is(relayed) {
-		all[1] = limitFrom(heard+time.Duration(c.unanswered())*every, every, nil)
-		if c.unanswered() >= c.host.Heartbeat.MaxMissed {
-			all[1].why = ErrHeartbeatTimeout
+	if every := c.runtime.Heartbeat.Every; !c.is(relayed) {
+		limits[1] = newTimeLimit(heard+time.Duration(c.unansweredHeartbeats())*every, every, nil)
+		if c.unansweredHeartbeats() >= c.runtime.Heartbeat.MaxMissed {
+			limits[1].why = ErrHeartbeatTimeout
 		}
 	}
 	switch {
-	case c.state&(outbound|ownHandler) == outbound:
-	case c.state&(outbound|silent) == silent:
-		all[2] = limitFrom(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
-	case c.in != nil || c.partial() > 0:
-		all[2] = limitFrom(c.begun(), l.MessageTimeout, ErrMessageTimeout)
+	case c.state&(dialled|ownHandler) == dialled:
+	case c.state&(dialled|neverHeard) == neverHeard:
+		limits[2] = newTimeLimit(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
+	case c.in != nil || c.partialSince() > 0:
+		limits[2] = newTimeLimit(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
 	default:
-		all[2] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+		limits[2] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
 }
 
-// overdue is the reason of the limit that is over, nil if none is, and then whether a
+// exceededLimit returns the close reason of the limit that has passed, otherwise whether a
 // heartbeat is due.
-func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
+func (c *Conn) exceededLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
-	c.timeLimits(now, &limits)
+	c.fillTimeLimits(now, &limits)
 	for i := range limits {
 		l := &limits[i]
 		switch {
@@ -211,109 +207,103 @@ func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
 		case l.why != nil:
 			return l.why, false
 		default:
-			beat = true
+			heartbeatDue = true
 		}
 	}
-	return nil, beat
+	return nil, heartbeatDue
 }
 
-// begun is when the message at hand has begun.
-func (c *Conn) begun() time.Duration {
+// messageStartedAt returns when the current partial message began, 0 without one.
+func (c *Conn) messageStartedAt() time.Duration {
 	if c.in != nil {
-		return earlier(c.in.since, c.partial())
+		return earlierTime(c.in.waitingSince, c.partialSince())
 	}
-	return c.partial()
+	return c.partialSince()
 }
 
-// ProcessStopped says that the process has stood still for so long. Then what bounds a
-// connection's beginning and end has stood still, too.
-func (c *Conn) ProcessStopped(d time.Duration) {
-	if c.more != nil && c.more.due > 0 {
-		c.more.due += min(d, math.MaxInt64-c.more.due)
+// ExtendAfterSuspend extends all time limits after the process was suspended.
+func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
+	if c.extra != nil && c.extra.expiry > 0 {
+		c.extra.expiry += min(suspended, math.MaxInt64-c.extra.expiry)
 	}
-	c.ExtendTimes(d)
+	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimes says that for so long nobody has read from the peer, because a handler was at work: its
-// limits of time are extended by that. Of a connection that is being dialled nothing
-// is expected yet.
-func (c *Conn) ExtendTimes(d time.Duration) {
+// ExtendTimeouts extends the peer's time limits by d, during which a handler ran and nobody read.
+// It does nothing while the connection is dialled.
+func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
 	}
-	if heard := c.heard + coarseOf(d); int32(c.host.coarseNow()-heard) > 0 {
-		c.heard = heard
+	if heard := c.lastHeard + toCoarseTime(d); int32(c.runtime.coarseNow()-heard) > 0 {
+		c.lastHeard = heard
 	} else {
-		c.heard = c.host.coarseNow()
+		c.lastHeard = c.runtime.coarseNow()
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			b.since = min(b.since+d, c.host.Clock())
+			b.waitingSince = min(b.waitingSince+d, c.runtime.Clock())
 		}
 	}
-	if c.more != nil && c.more.heldSince > 0 {
-		c.more.heldSince = min(c.more.heldSince+d, c.host.Clock())
+	if c.extra != nil && c.extra.handlerPartialSince > 0 {
+		c.extra.handlerPartialSince = min(c.extra.handlerPartialSince+d, c.runtime.Clock())
 	}
-	c.files().extend(d, c.host.Clock())
+	c.queuedFiles().extendWaiting(d, c.runtime.Clock())
 }
 
-// Wakes is when Expire may have something to do, as far as is known now; ok is
-// false for never.
-func (c *Conn) Wakes() (at time.Duration, ok bool) {
-	at, _ = c.Due()
-	if !c.is(closing | greeting | failed) {
+// NextTimeout returns when CheckTimeouts may have something to do, as currently known; ok is false
+// for never.
+func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
+	at, _ = c.ExpiresAt()
+	if !c.is(closing | handshaking | failed) {
 		var limits [3]timeLimit
-		c.timeLimits(c.host.Clock(), &limits)
+		c.fillTimeLimits(c.runtime.Clock(), &limits)
 		for i := range limits {
-			at = earlier(at, limits[i].at)
+			at = earlierTime(at, limits[i].at)
 		}
 	}
 	return at, at != 0
 }
 
-// Heartbeat is what keeps a silent connection alive, and finds out whether it is.
+// Heartbeat configures heartbeats.
 type Heartbeat struct {
-	// Every is after how long a silence one is sent, 0 for never.
+	// Every is the silence after which a heartbeat is sent; 0 means never.
 	Every time.Duration
-	// Send sends one. It is called on the connection's owner and does not
-	// block.
+	// Send sends a heartbeat. It is called on the connection's owner and must not block.
 	Send func(c *Conn)
-	// MaxMissed is after how many without a byte from the peer the connection
-	// is given up; at most 255.
+	// MaxMissed is the number of unanswered heartbeats after which the connection is closed; at
+	// most 255.
 	MaxMissed int
 }
 
-// Watches says whether the engine itself gives up an idle peer that has gone without
-// a word, within a time: by heartbeats, or by IdleTimeout.
-func (c *Config) Watches(gone time.Duration) bool {
+// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead
+// peer within limit.
+func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
-	return beats > 0 && beats <= gone || idle > 0 && idle <= gone
+	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
 }
 
-// unanswered is how many heartbeats the peer has not answered.
-func (c *Conn) unanswered() int { return int(c.state / missed) }
+func (c *Conn) unansweredHeartbeats() int { return int(c.state / oneUnanswered) }
 
-// sendHeartbeat sends a heartbeat.
 func (c *Conn) sendHeartbeat() {
-	c.state += missed
-	c.host.Counters.Add(Heartbeats, 1)
-	c.call(c.host.Heartbeat.Send)
+	c.state += oneUnanswered
+	c.runtime.Counters.Add(Heartbeats, 1)
+	c.callHandler(c.runtime.Heartbeat.Send)
 	c.endEvent()
 }
 
-// ExpectNoAnswer is called while a heartbeat is sent whose peer has nothing to say: its time
-// begins anew, as if it had answered.
-func (c *Conn) ExpectNoAnswer() {
-	c.state &^= allMissed
-	c.heard = c.host.coarseNow()
+// ResetHeartbeat is called from Heartbeat.Send if no answer is expected: the silence starts anew.
+func (c *Conn) ResetHeartbeat() {
+	c.state &^= unansweredMask
+	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod is how often each connection is to be looked at because of these
-// limits: eight times in the shortest. It is 0 if that is never.
-func (h *Host) SweepPeriod() time.Duration {
-	l := &h.Limits
+// SweepPeriod returns how often to check each connection's time limits: eight times within the
+// shortest. It is 0 without limits.
+func (rt *Runtime) SweepPeriod() time.Duration {
+	l := &rt.Limits
 	var shortest time.Duration
-	for _, d := range []time.Duration{l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout, h.Heartbeat.Every} {
+	for _, d := range []time.Duration{l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout, rt.Heartbeat.Every} {
 		if d > 0 && (shortest == 0 || d < shortest) {
 			shortest = d
 		}
@@ -321,27 +311,26 @@ func (h *Host) SweepPeriod() time.Duration {
 	if shortest == 0 {
 		return 0
 	}
-	return max(shortest/8, UrgentSweepPeriod)
+	return max(shortest/8, FastSweepPeriod)
 }
 
-// The times of sweeping: the least time between two slices, and in how long all
-// connections are looked at when some are about to end.
+// MinSliceInterval is the minimum time between two slices, and FastSweepPeriod the period in which
+// all connections are checked while some are about to expire.
 const (
-	MinSlice          = 50 * time.Millisecond
-	UrgentSweepPeriod = 8 * MinSlice
+	MinSliceInterval = 50 * time.Millisecond
+	FastSweepPeriod  = 8 * MinSliceInterval
 )
 
-// maxSlices is in how many slices all connections are looked at, at most.
-const maxSlices = 64
+// maxSweepSlices is the maximum number of slices in a period.
+const maxSweepSlices = 64
 
-// Slice says how often a slice of the connections is looked at when each is to be
-// once in a period, and how many of so many chunks of them that is. Where there
-// are few and there is time, there are few slices.
-func Slice(period time.Duration, chunks int) (every time.Duration, n int) {
-	slices := int(min(period/MinSlice, maxSlices))
-	if period > UrgentSweepPeriod {
-		slices = min(slices, chunks)
+// SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long
+// periods have few slices.
+func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
+	slices := int(min(period/MinSliceInterval, maxSweepSlices))
+	if period > FastSweepPeriod {
+		slices = min(slices, numChunks)
 	}
 	slices = max(slices, 1)
-	return period / time.Duration(slices), (chunks + slices - 1) / slices
+	return period / time.Duration(slices), (numChunks + slices - 1) / slices
 }

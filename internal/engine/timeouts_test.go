@@ -19,7 +19,7 @@ func TestWatches(t *testing.T) {
 		{"slow heartbeats", 0, time.Minute + 1, false},
 	} {
 		c := Config{Limits: Limits{IdleTimeout: test.idle}, Heartbeat: Heartbeat{Every: test.beats, MaxMissed: 2}}
-		if got := c.Watches(gone); got != test.want {
+		if got := c.DetectsDeadPeersWithin(gone); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
@@ -32,24 +32,24 @@ func TestHeartbeatAnswered(t *testing.T) {
 	minute := func() {
 		d.now += time.Minute + time.Second
 		d.host.SetClock(d.now)
-		d.Expire(d.now)
+		d.CheckTimeouts(d.now)
 		if d.hasOutput() {
-			d.Sent(len(d.Output()))
+			d.OnSent(len(d.Output()))
 		}
 	}
 	for range 5 {
 		minute()
-		if d.unanswered() != 1 {
-			t.Fatalf("%d heartbeats are unanswered after one", d.unanswered())
+		if d.unansweredHeartbeats() != 1 {
+			t.Fatalf("%d heartbeats are unanswered after one", d.unansweredHeartbeats())
 		}
-		d.Arrived([]byte("x"))
-		if d.unanswered() != 0 {
-			t.Fatalf("%d heartbeats are unanswered after an answer", d.unanswered())
+		d.OnRead([]byte("x"))
+		if d.unansweredHeartbeats() != 0 {
+			t.Fatalf("%d heartbeats are unanswered after an answer", d.unansweredHeartbeats())
 		}
 	}
 	minute()
 	minute()
 	minute()
-	d.Empty() // the last read has found nothing
+	d.OnReadEmpty() // the last read has found nothing
 	d.wantClosed(ErrHeartbeatTimeout)
 }

@@ -28,10 +28,10 @@ func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, n := startWithScripts(nil, []script{{serves: true, lifetime: time.Hour}, {serves: true, lifetime: time.Hour}, {serves: true}}, []script{{serves: true}})
 		synctest.Wait()
-		if err := s.Hold(true); err != nil {
+		if err := s.PauseAccept(true); err != nil {
 			t.Error(err)
 		}
-		if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != nil {
+		if err := s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
@@ -45,7 +45,7 @@ func TestCommands(t *testing.T) {
 		if got := n.allProcesses()[2].takeFrameKinds(); got != "p" {
 			t.Errorf("the worker that was started again was passed %q, want p", got)
 		}
-		s.Hold(false)
+		s.PauseAccept(false)
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
 		if got := n.allProcesses()[2].takeFrameKinds(); got != "r" {
@@ -57,7 +57,7 @@ func TestCommands(t *testing.T) {
 		if err := s.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
-		for _, err := range []error{s.Hold(true), s.Expel(netip.MustParseAddrPort("192.0.2.1:80"))} {
+		for _, err := range []error{s.PauseAccept(true), s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80"))} {
 			if !errors.Is(err, engine.ErrClosed) {
 				t.Errorf("after the end: %v, want %v", err, engine.ErrClosed)
 			}
@@ -71,11 +71,11 @@ func TestCommandsWhileDraining(t *testing.T) {
 	s := &Supervisor{messages: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
 	close(s.draining)
 	for _, on := range []bool{true, false} {
-		if err := s.Hold(on); !errors.Is(err, engine.ErrClosed) {
+		if err := s.PauseAccept(on); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("Hold(%v): %v, want %v", on, err, engine.ErrClosed)
 		}
 	}
-	if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
+	if err := s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
 		t.Errorf("Expel: %v, %d left for the relay, want one", err, len(s.messages))
 	}
 }
@@ -86,12 +86,12 @@ type recordingEngine struct {
 	calls []string
 }
 
-func (e *recordingEngine) Hold(on bool) error {
+func (e *recordingEngine) PauseAccept(on bool) error {
 	e.calls = append(e.calls, fmt.Sprint("hold ", on))
 	return nil
 }
 
-func (e *recordingEngine) Expel(peer netip.AddrPort) error {
+func (e *recordingEngine) ClosePeerConns(peer netip.AddrPort) error {
 	e.calls = append(e.calls, "expel "+peer.String())
 	return nil
 }

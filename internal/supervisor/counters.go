@@ -24,13 +24,13 @@ type counterBlock struct {
 // listenerCounters are the counters of one listener.
 type listenerCounters struct{ open, accepted, refused atomic.Int64 }
 
-func (l *listenerCounters) store(from engine.Listening) {
+func (l *listenerCounters) store(from engine.ListenerStats) {
 	l.open.Store(from.Open)
 	l.accepted.Store(from.Accepted)
 	l.refused.Store(from.Refused)
 }
 
-func (l *listenerCounters) addTo(sum *engine.Listening) {
+func (l *listenerCounters) addTo(sum *engine.ListenerStats) {
 	sum.Open += l.open.Load()
 	sum.Accepted += l.accepted.Load()
 	sum.Refused += l.refused.Load()
@@ -68,9 +68,9 @@ func (p *counterPublisher) publish() {
 	debug.ReadGCStats(&p.gc)
 	counts[engine.Goroutines] = int64(runtime.NumGoroutine())
 	counts[engine.GCs], counts[engine.GCPause] = p.gc.NumGC, int64(p.gc.PauseTotal)
-	p.block.counts.Store(&counts)
+	p.block.counts.SetAll(&counts)
 	p.block.loops.Store(int64(p.engine.Loops()))
-	for i, l := range p.engine.Listening() {
+	for i, l := range p.engine.ListenerStats() {
 		p.block.listeners[i].store(l)
 	}
 }
@@ -81,18 +81,18 @@ func (b *counterBlock) addToEnded(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
 	openConns = last[engine.Open]
-	sum := last.Past()
+	sum := last.WithoutGauges()
 	ended.counts.AddTo(&sum)
-	ended.counts.Store(&sum)
-	b.counts.Store(&none)
+	ended.counts.SetAll(&sum)
+	b.counts.SetAll(&none)
 	b.loops.Store(0)
 	for i := range b.listeners {
-		var sum engine.Listening
+		var sum engine.ListenerStats
 		b.listeners[i].addTo(&sum)
 		ended.listeners[i].addTo(&sum)
 		sum.Open = 0 // nothing is open any more
 		ended.listeners[i].store(sum)
-		b.listeners[i].store(engine.Listening{})
+		b.listeners[i].store(engine.ListenerStats{})
 	}
 	return openConns
 }

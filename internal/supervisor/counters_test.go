@@ -15,7 +15,7 @@ func distinctCounts(t *testing.T, factor int64) (n engine.Counts) {
 	return n
 }
 
-func fill(c *engine.Counters, n engine.Counts) { c.Store(&n) }
+func fill(c *engine.Counters, n engine.Counts) { c.SetAll(&n) }
 
 func TestSharedCounters(t *testing.T) {
 	b := make(sharedCounters, 2*blockStride)
@@ -24,14 +24,14 @@ func TestSharedCounters(t *testing.T) {
 	fill(&first.counts, distinctCounts(t, 1))
 	fill(&second.counts, distinctCounts(t, 10))
 	first.loops.Store(2)
-	first.listeners[1].store(engine.Listening{Open: 1, Accepted: 2, Refused: 3})
-	past.listeners[1].store(engine.Listening{Accepted: 10, Refused: 10})
+	first.listeners[1].store(engine.ListenerStats{Open: 1, Accepted: 2, Refused: 3})
+	past.listeners[1].store(engine.ListenerStats{Accepted: 10, Refused: 10})
 
 	var sum engine.Counts
 	first.counts.AddTo(&sum)
 	second.counts.AddTo(&sum)
 	want := distinctCounts(t, 11)
-	want[engine.CastAge] = distinctCounts(t, 10)[engine.CastAge] // the larger one
+	want[engine.OldestBroadcastAge] = distinctCounts(t, 10)[engine.OldestBroadcastAge] // the larger one
 	if sum != want {
 		t.Errorf("the sum is %+v, want %+v", sum, want)
 	}
@@ -40,9 +40,9 @@ func TestSharedCounters(t *testing.T) {
 	}
 	fill(&first.counts, distinctCounts(t, 100)) // the next run
 	first.addToEnded(&past)
-	var came engine.Listening
+	var came engine.ListenerStats
 	past.listeners[1].addTo(&came)
-	if want := (engine.Listening{Accepted: 12, Refused: 13}); came != want {
+	if want := (engine.ListenerStats{Accepted: 12, Refused: 13}); came != want {
 		t.Errorf("the past of the listener is %+v, want %+v", came, want)
 	}
 	if first.listeners[1].addTo(&came); came.Open != 0 || came.Accepted != 12 {
@@ -50,7 +50,7 @@ func TestSharedCounters(t *testing.T) {
 	}
 	sum = engine.Counts{}
 	past.counts.AddTo(&sum)
-	want = distinctCounts(t, 101).Past()
+	want = distinctCounts(t, 101).WithoutGauges()
 	if sum != want {
 		t.Errorf("the past is %+v, want %+v", sum, want)
 	}

@@ -30,7 +30,7 @@ const (
 
 // handoffReply is a worker's reply to an order.
 type handoffReply struct {
-	engine.Handover
+	engine.ExportResult
 	Failed string // the error, if the order failed
 }
 
@@ -46,7 +46,7 @@ func (m *handoffReply) toError(index int, sendErr error) error {
 }
 
 // Ends implements engine.Migrator. All workers have the same number of loops.
-func (s *Supervisor) Ends() int {
+func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	each := int64(1)
@@ -56,16 +56,16 @@ func (s *Supervisor) Ends() int {
 	return s.cfg.Processes * int(each)
 }
 
-// Sockets implements engine.Migrator.
-func (s *Supervisor) Sockets() (counts []int) {
+// SocketsPerListener implements engine.Migrator.
+func (s *Supervisor) SocketsPerListener() (counts []int) {
 	for _, l := range s.spawner.(*execSpawner).sockets {
 		counts = append(counts, len(l))
 	}
 	return counts
 }
 
-// SendListeners implements engine.Migrator.
-func (s *Supervisor) SendListeners(control *os.File, message string) error {
+// SendListenerSockets implements engine.Migrator.
+func (s *Supervisor) SendListenerSockets(control *os.File, message string) error {
 	sp := s.spawner.(*execSpawner)
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
@@ -81,22 +81,22 @@ func (s *Supervisor) SendListeners(control *os.File, message string) error {
 
 // ShareListeners implements engine.Migrator. It does nothing: neither the supervisor nor the workers
 // shut down listeners, because all of them share the sockets.
-func (s *Supervisor) ShareListeners(bool) {}
+func (s *Supervisor) SetListenersShared(bool) {}
 
 // HandOver implements engine.Migrator. The connections of a worker that dies meanwhile count as
 // unknown, as many as it published last.
-func (s *Supervisor) HandOver(ctx context.Context, channels []*os.File) (sum engine.Handover, err error) {
+func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannels(channels, func(index int, w workerState, part []*os.File) error {
 		var m handoffReply
 		asked := w.process.(*osProcess).link.SendOrder(ctx, orderHandOver, &m, part...)
 		if asked != nil {
-			m.Unknown = s.waitLostConns(index, w)
+			m.Unconfirmed = s.waitLostConns(index, w)
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		sum.Gone += m.Gone
-		sum.Unknown += m.Unknown
+		sum.Exported += m.Exported
+		sum.Unconfirmed += m.Unconfirmed
 		return m.toError(index, asked)
 	})
 	return sum, err
@@ -114,8 +114,8 @@ func (s *Supervisor) waitLostConns(index int, w workerState) int {
 	return int(s.workers[index].lostConns - w.lostConns)
 }
 
-// TakeOver implements engine.Migrator.
-func (s *Supervisor) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (s *Supervisor) ImportConns(channels []*os.File) error {
 	defer func() {
 		for _, f := range channels {
 			f.Close() // the workers have copies
@@ -164,13 +164,13 @@ func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx co
 		err := errors.ErrUnsupported
 		switch {
 		case ok && order == orderHandOver:
-			if err = e.Hold(true); err == nil {
+			if err = e.PauseAccept(true); err == nil {
 				publish(ctx) // the supervisor counts these as lost if this process dies
-				answer.Handover, err = m.HandOver(ctx, files)
+				answer.ExportResult, err = m.ExportConns(ctx, files)
 			}
 			publish(ctx)
 		case ok && order == orderTakeOver:
-			if err = m.TakeOver(files); err == nil {
+			if err = m.ImportConns(files); err == nil {
 				return answer
 			}
 		}
@@ -187,7 +187,7 @@ func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx co
 // startOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
 func (w *Worker) startOrderHandler(e engine.Engine, publish func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
-		m.ShareListeners(true) // the supervisor has them as well
+		m.SetListenersShared(true) // the supervisor has them as well
 	}
 	var attending sync.WaitGroup
 	attending.Go(func() { w.link.ServeOrders(newOrderHandler(e, publish)) })

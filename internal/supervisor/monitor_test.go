@@ -303,7 +303,7 @@ func TestStopWhileResting(t *testing.T) {
 		if err := sup.Stop(t.Context()); err != nil || time.Since(began) > 0 || n.countStarts() != starts {
 			t.Errorf("%v after %v, %d starts; want at once and no further one than %d", err, time.Since(began), n.countStarts(), starts)
 		}
-		if sup.Dial(engine.Dial{}) == nil {
+		if sup.Dial(engine.DialRequest{}) == nil {
 			t.Error("a supervisor dialled")
 		}
 	})

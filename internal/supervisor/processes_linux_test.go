@@ -70,7 +70,7 @@ func (w *Worker) serveOnce() error {
 		return errors.New("the listener was given twice")
 	}
 	log := slog.New(slog.DiscardHandler)
-	model, _ := models.Best()
+	model, _ := models.BestAvailable()
 	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Sockets: l[0]}}, Handler: discardHandler{}, Loops: 1, Log: log, Limits: engine.Limits{
 		MaxConns: 100, MaxMessage: 100, MaxUnsent: 100, MaxMail: 100, MaxMailBytes: 100, CloseTimeout: time.Second, Linger: time.Second,
 	}})

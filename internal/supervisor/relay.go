@@ -20,11 +20,13 @@ func (s *Supervisor) Broadcast(p []byte) error {
 
 // Hold implements engine.Engine: all workers stop or resume accepting. Draining workers do not
 // accept.
-func (s *Supervisor) Hold(on bool) error { return s.enqueueFrame(encodePauseAccept(on), s.draining) }
+func (s *Supervisor) PauseAccept(on bool) error {
+	return s.enqueueFrame(encodePauseAccept(on), s.draining)
+}
 
 // Expel implements engine.Engine: it closes the connections from a peer in all workers, draining
 // ones included.
-func (s *Supervisor) Expel(peer netip.AddrPort) error {
+func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.enqueueFrame(encodeExpel(peer), s.done)
 }
 

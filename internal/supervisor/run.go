@@ -186,13 +186,13 @@ func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- s
 func executeCommand(e engine.Engine, kind byte, payload []byte) error {
 	switch kind {
 	case kindPause, kindResume:
-		return e.Hold(kind == kindPause)
+		return e.PauseAccept(kind == kindPause)
 	case kindExpel:
 		var peer netip.AddrPort
 		if err := peer.UnmarshalBinary(payload); err != nil || !peer.IsValid() {
 			return fmt.Errorf("peer to expel is %x; expected an address and a port", payload)
 		}
-		return e.Expel(peer)
+		return e.ClosePeerConns(peer)
 	}
 	return nil
 }

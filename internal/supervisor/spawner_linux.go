@@ -66,7 +66,7 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 				return nil, err
 			}
 		}
-		defer engine.CloseAll(all)
+		defer engine.CloseListeners(all)
 		for _, l := range all {
 			fd, err := sock.DupConnDescriptor(l)
 			if err != nil {

@@ -202,11 +202,11 @@ func isClosed(c <-chan struct{}) bool {
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
 // Listening returns the listeners and their counters, which are as recent as those of Counters.
-func (s *Supervisor) Listening() (all []engine.Listening) {
+func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, addr := range s.addrs {
-		sum := engine.Listening{Addr: addr}
+		sum := engine.ListenerStats{Addr: addr}
 		s.ended.listeners[i].addTo(&sum)
 		for w := range s.counters.workerCount() {
 			s.counters.block(w).listeners[i].addTo(&sum)
@@ -248,7 +248,7 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 func (s *Supervisor) Adopt(net.Conn, int, []byte) error { return engine.ErrClosed }
 
 // Dial fails: workers only accept.
-func (s *Supervisor) Dial(engine.Dial) error {
+func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 

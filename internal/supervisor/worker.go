@@ -107,7 +107,7 @@ func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Lis
 		all = append(all, some)
 	}
 	if err != nil {
-		engine.CloseAll(slices.Concat(all...))
+		engine.CloseListeners(slices.Concat(all...))
 		return nil, err
 	}
 	return all, nil
@@ -123,7 +123,9 @@ func (w *Worker) Broadcast(p []byte) error {
 }
 
 // Hold makes all workers stop or resume accepting.
-func (w *Worker) Hold(on bool) error { return w.out.enqueue(encodePauseAccept(on), 0) }
+func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseAccept(on), 0) }
 
-// Expel closes the connections from a peer in all workers.
-func (w *Worker) Expel(peer netip.AddrPort) error { return w.out.enqueue(encodeExpel(peer), 0) }
+// ClosePeerConns closes the connections from a peer in all workers.
+func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
+	return w.out.enqueue(encodeExpel(peer), 0)
+}

@@ -54,22 +54,22 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 
 // CloseWrite ends the peer's direction, like a client that half-closes or closes: the server gets
 // an end of file and may still answer.
-func (p *Peer) CloseWrite() { p.s.runSettled(p.end.End) }
+func (p *Peer) CloseWrite() { p.s.runSettled(p.end.CloseWrite) }
 
 // Reset resets the connection, like a crashed client: the close reason is syscall.ECONNRESET.
 func (p *Peer) Reset() { p.s.runSettled(p.end.Reset) }
 
 // StopReading makes the peer accept no more output, as if all buffers to a slow client were full.
 // Output then waits in the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
-func (p *Peer) StopReading() { p.s.runSettled(func() { p.end.Window(0) }) }
+func (p *Peer) StopReading() { p.s.runSettled(func() { p.end.SetWindow(0) }) }
 
 // Take lets the peer read n more bytes of output after StopReading.
 func (p *Peer) Take(n int) {
 	p.s.t.Helper()
 	reads := false
 	p.s.runSettled(func() {
-		if reads = p.end.Open() < 0; !reads {
-			p.end.Window(p.end.Open() + max(n, 0))
+		if reads = p.end.Window() < 0; !reads {
+			p.end.SetWindow(p.end.Window() + max(n, 0))
 		}
 	})
 	if reads || n < 0 {
@@ -78,13 +78,13 @@ func (p *Peer) Take(n int) {
 }
 
 // StartReading undoes StopReading.
-func (p *Peer) StartReading() { p.s.runSettled(func() { p.end.Window(-1) }) }
+func (p *Peer) StartReading() { p.s.runSettled(func() { p.end.SetWindow(-1) }) }
 
 // Output returns what the server has sent since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
 	p.s.runSettled(func() {
-		text = string(p.end.Held())
-		p.end.Forget(len(text))
+		text = string(p.end.Received())
+		p.end.DiscardReceived(len(text))
 	})
 	return text
 }
@@ -95,10 +95,10 @@ func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
 	p.waitUntil(func() bool {
-		have := p.end.Held()
+		have := p.end.Received()
 		got = string(have[:min(len(have), len(want))])
 		if met = got == want; met {
-			p.end.Forget(len(want))
+			p.end.DiscardReceived(len(want))
 		}
 		_, closed := p.end.Closed()
 		return met || closed || !strings.HasPrefix(want, got)
@@ -148,7 +148,7 @@ func (p *Peer) waitUntil(found func() bool) {
 		}
 		timer := time.NewTimer(left)
 		select {
-		case <-p.s.engine.Woken():
+		case <-p.s.engine.Wakeups():
 			timer.Stop()
 		case <-timer.C:
 			return
@@ -177,9 +177,9 @@ func (p *Peer) describe() string {
 		case paused:
 			return fmt.Sprintf("the connection is open, and paused: %d bytes of input wait, because the peer has %d bytes of output to take, "+
 				"and that was more than Limits.HighWater (%d); reading goes on when at most LowWater (%d) are left: see Peer.Take and StartReading",
-				p.end.Unread(), p.end.Unsent(), high, low)
+				p.end.UnreadBytes(), p.end.UnsentBytes(), high, low)
 		case p.end.PausedByHandler():
-			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.Unread())
+			return fmt.Sprintf("the connection is open, and paused by its handler (Conn.Pause): %d bytes of input wait", p.end.UnreadBytes())
 		}
 		return "the connection is open"
 	}

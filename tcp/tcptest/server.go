@@ -113,7 +113,7 @@ func (s *Server) runSettled(f func()) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
 	}
 	defer s.inCall.Store(false)
-	s.engine.Do(f)
+	s.engine.DoSettled(f)
 }
 
 // Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server
@@ -164,7 +164,7 @@ func (s *Server) Drain() {
 		within = shutdownTimeout
 	}
 	s.runSettled(func() {})
-	_ = s.srv.Shutdown(virtual.Within(within)) // does not block
+	_ = s.srv.Shutdown(virtual.StopWithin(within)) // does not block
 	s.runSettled(func() {})
 }
 

@@ -18,11 +18,11 @@ import (
 type fakeEngine struct {
 	engine.Engine
 	full    int // answer that many dials with ErrFull
-	dialled []engine.Dial
-	onDial  func(engine.Dial)
+	dialled []engine.DialRequest
+	onDial  func(engine.DialRequest)
 }
 
-func (f *fakeEngine) Dial(d engine.Dial) error {
+func (f *fakeEngine) Dial(d engine.DialRequest) error {
 	if f.full > 0 {
 		f.full--
 		return engine.ErrFull
@@ -53,7 +53,7 @@ func TestPacing(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()
 			var f fakeEngine
-			f.onDial = func(engine.Dial) {
+			f.onDial = func(engine.DialRequest) {
 				if got, most := f.count(), 1+int(time.Since(begin).Seconds()*float64(rate)); got > most {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
@@ -128,7 +128,7 @@ func TestConnectStall(t *testing.T) {
 		f := &fakeEngine{}
 		r := fakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
 		defer r.progressTicker.Stop()
-		f.onDial = func(engine.Dial) { r.generator.DialFailed(errors.New("no")) }
+		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
 		if err := r.connectAll(t.Context()); err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestConnectStall(t *testing.T) {
 			t.Errorf("%d failed, want 1000", n)
 		}
 		c := openConn(r.generator)
-		if c.Next() != engine.Close || r.sumTotals().run[nOpened] != 0 {
+		if c.NextAction() != engine.Close || r.sumTotals().run[nOpened] != 0 {
 			t.Error("a late connection was taken")
 		}
 	})
@@ -163,7 +163,7 @@ func TestSlow(t *testing.T) {
 			f := &fakeEngine{}
 			r := fakeRun(cfg, f)
 			defer r.progressTicker.Stop()
-			f.onDial = func(d engine.Dial) {
+			f.onDial = func(d engine.DialRequest) {
 				for range d.Count {
 					openConn(r.generator)
 				}
@@ -181,13 +181,13 @@ func TestSlow(t *testing.T) {
 // openConn opens a connection of a handler without an engine.
 func openConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
-	c.Bind(&engine.Host{
+	c.Bind(&engine.Runtime{
 		Config:   engine.Config{Handler: t, Limits: engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30}, Log: slog.New(slog.DiscardHandler)},
 		Buffers:  &engine.FreeList{},
 		Counters: &engine.Counters{},
-		Now:      engine.Since,
+		Now:      engine.MonotonicNow,
 	}, 0, 0)
-	c.Open(testTarget.addr, true)
+	c.OnOpen(testTarget.addr, true)
 	return c
 }
 
@@ -231,7 +231,7 @@ func TestTargetsOfAllKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range f.dialled {
-		if d.Check() != nil || d.Path == "" != d.Source.IsValid() {
+		if d.Validate() != nil || d.Path == "" != d.Source.IsValid() {
 			t.Errorf("dialled %+v", d)
 		}
 	}

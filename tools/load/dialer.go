@@ -26,7 +26,9 @@ const dialInterval = 2 * time.Millisecond
 // dialer starts connections at a rate. It computes what is due from the time since it last had
 // nothing to do, so a late tick is made up for and the rate holds overall.
 type dialer struct {
-	engine  interface{ Dial(engine.Dial) error }
+	engine interface {
+		Dial(engine.DialRequest) error
+	}
 	targets []target
 	// sources has the number of connections for each source address; the dialer starts over at its
 	// end if connections are replaced.
@@ -118,7 +120,7 @@ func (d *dialer) startAttempts(n int) error {
 		if len(d.targets) > 1 {
 			count = min(count, max(part/len(d.targets), 1))
 		}
-		if err := d.engine.Dial(engine.Dial{Target: t.addr, Path: t.path, Source: t.matchingSource(s.addr), Count: count}); err != nil {
+		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.matchingSource(s.addr), Count: count}); err != nil {
 			return err
 		}
 		d.batches++

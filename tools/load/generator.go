@@ -72,7 +72,7 @@ const (
 
 // newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
-	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
+	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
 	t.setWindow(pacer.Never, math.MinInt64)
 	if cfg.Unprompted { // the server may send before all are connected
 		t.setWindow(pacer.Never, pacer.Never)
@@ -119,7 +119,7 @@ const goroutineShards = 16
 // isOpenLoop reports whether messages have planned times.
 func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == openLoopPerConn }
 
-func (g *generator) now() time.Duration { return engine.Since() - g.epoch }
+func (g *generator) now() time.Duration { return engine.MonotonicNow() - g.epoch }
 
 func (g *generator) setWindow(from, until time.Duration) {
 	g.windowStart.Store(int64(from))
@@ -146,14 +146,14 @@ func (g *generator) isInWindow(now time.Duration) bool {
 // shardIndex returns the index of a connection's shard.
 func (g *generator) shardIndex(c *engine.Conn) int {
 	if g.shardPerLoop {
-		return c.Owner()
+		return c.LoopIndex()
 	}
 	return int(c.Slot()) % len(g.shards)
 }
 
 // Opened starts the WebSocket handshake or the connection itself.
 func (g *generator) Opened(c *engine.Conn) {
-	began := c.DialledAt() - g.epoch
+	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
 		g.script.frames.sendHandshake(c, g.nextNumber.Add(1)-1, began)
 		return
@@ -216,7 +216,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 	case *heldConn:
 		g.sendVerificationLine(c, v)
 	case *pubsubConn:
-		c.Listen(true)
+		c.SetReading(true)
 	default: // established too late to be held
 		g.cancelReservation(g.shardByRef(c.Ref()), c.Ref())
 	}

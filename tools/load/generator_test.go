@@ -63,8 +63,8 @@ func testTraffic(t testing.TB, cfg Config) *generator {
 // echoBack sends a connection its output.
 func echoBack(c *engine.Conn) {
 	out := append([]byte(nil), c.Output()...)
-	c.Sent(len(out))
-	c.Arrived(out)
+	c.OnSent(len(out))
+	c.OnRead(out)
 }
 
 // TestLatency reads known times off the ring: each answer's own, up to a limit.

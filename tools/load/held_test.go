@@ -246,11 +246,11 @@ func TestHeldMemory(t *testing.T) {
 		}
 	}
 	same("opened")
-	a.Arrived([]byte("all\n"))
+	a.OnRead([]byte("all\n"))
 	if a.Value() == b.Value() {
 		t.Error("a broadcast leaves no trace")
 	}
-	b.Arrived([]byte("all\n"))
+	b.OnRead([]byte("all\n"))
 	same("told")
 	v := &verification{number: 1, lineEnd: tr.lineEnd, limit: 10}
 	line, ping := make([]byte, 0, maxVerifyLine), []byte("ping\n")
@@ -261,10 +261,10 @@ func TestHeldMemory(t *testing.T) {
 			}
 			tr.Nudged(c)
 			line = append(line[:0], c.Output()...)
-			c.Sent(len(line))
-			c.Arrived(line)
-			c.Arrived(ping)
-			c.Sent(c.Pending())
+			c.OnSent(len(line))
+			c.OnRead(line)
+			c.OnRead(ping)
+			c.OnSent(c.UnsentBytes())
 		}
 	}); n > 0 {
 		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)

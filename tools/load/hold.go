@@ -181,7 +181,7 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 		s.totals.run[nVerifyWrong]++
 		s.countDroppedMessage(len(want))
 		at := firstDifference(line, want)
-		_, slot, _ := ref.Slot()
+		_, slot, _ := ref.Location()
 		g.faults.recordMismatch(errWrongLine, Mismatch{
 			Connection: int64(slot), Message: int64(a.verification.number) - 1, Byte: at, Want: quoteBytes(want[at:]), Got: quoteBytes(line[at:]),
 		})

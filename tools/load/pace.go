@@ -447,7 +447,7 @@ func (g *generator) floodSend(c *engine.Conn, cs *connState) {
 	bufferSize := g.cfg.floodBufferSize()
 	n := max(bufferSize/g.script.maxMessageLen(), 1)
 	for range floodBatches {
-		if c.Pending() > bufferSize {
+		if c.UnsentBytes() > bufferSize {
 			break
 		}
 		now := g.now()
@@ -462,9 +462,9 @@ func (g *generator) floodSend(c *engine.Conn, cs *connState) {
 		s.totals.addCount(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 		s.mu.Unlock()
 		g.sendBatch(c, cs, p)
-		if c.Aborted() {
+		if c.IsAborted() {
 			return
 		}
 	}
-	c.Paused()
+	c.IsPaused()
 }

@@ -254,7 +254,7 @@ func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bo
 	defer h.mu.Unlock()
 	if h.isSlow(m) {
 		h.slowRefs = append(h.slowRefs, c.Ref())
-		c.Listen(false)
+		c.SetReading(false)
 	} else {
 		h.subscribersByTopic[m.topic]++
 	}

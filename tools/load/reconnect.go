@@ -60,7 +60,9 @@ func (g *generator) markOrderlyClose(s *shard, cs *connState) {
 
 // reconnector dials replacements for closed connections. It is safe for concurrent use.
 type reconnector struct {
-	engine   interface{ Dial(engine.Dial) error }
+	engine interface {
+		Dial(engine.DialRequest) error
+	}
 	targets  []target
 	sources  []source
 	timeout  time.Duration
@@ -103,7 +105,7 @@ func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
 
 // Opened continues the traffic of the connection on the new socket.
 func (o *reconnection) Opened(c *engine.Conn) {
-	if o.shardPerLoop && c.Owner() != int(o.conn.shard) {
+	if o.shardPerLoop && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
 		o.conn = nil
 		c.Abort(errWrongLoop)
@@ -160,9 +162,9 @@ func (r *reconnector) dialQueued() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
 		r.nextSource++
-		d := engine.Dial{
+		d := engine.DialRequest{
 			Target: o.target.addr, Path: o.target.path, Source: o.target.matchingSource(r.sources[r.nextSource%len(r.sources)].addr),
-			Count: 1, Owned: o, Timeout: r.timeout,
+			Count: 1, Handler: o, Timeout: r.timeout,
 		}
 		if o.shardPerLoop {
 			d.Loop = int(o.conn.shard) + 1
@@ -223,7 +225,7 @@ func (g *generator) resumeOnSocket(c *engine.Conn, cs *connState) {
 	cs.flags &^= connReconnecting | connReplied | connNudged
 	g.table.matchStates[cs.index], g.table.openedAt[cs.index] = match.State{}, now
 	s.totals.run[nReconnected]++
-	s.times.connect.record(now+g.epoch-c.DialledAt(), 1)
+	s.times.connect.record(now+g.epoch-c.DialStartedAt(), 1)
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
 		g.assignPlannedMessages(s, cs, now)
 	}

@@ -73,7 +73,7 @@ func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	started, used, _, err := models.Start(model, explicitModel, r.engineConfig())
+	started, used, _, err := models.StartWithFallback(model, explicitModel, r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
@@ -115,7 +115,7 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, _ := models.Find(cfg.Model); !m.Loops { // checked before
+	if m, _ := models.Find(cfg.Model); !m.HasLoops { // checked before
 		loops = 0
 	}
 	if r.generator, err = newGenerator(&r.cfg, loops); err != nil {
@@ -189,21 +189,21 @@ func (r *run) engineConfig() engine.Config {
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
-		Loops:  loops,
-		Shard:  shard,
-		Reset:  !r.cfg.Graceful,
-		Socket: engine.Socket{SendBuffer: r.cfg.Socket.SendBuffer, ReceiveBuffer: r.cfg.Socket.ReceiveBuffer, Delay: r.cfg.Socket.Delay},
-		Log:    slog.New(slog.DiscardHandler),
+		Loops:            loops,
+		MaxConnsPerShard: shard,
+		ResetDialled:     !r.cfg.Graceful,
+		Socket:           engine.Socket{SendBuffer: r.cfg.Socket.SendBuffer, ReceiveBuffer: r.cfg.Socket.ReceiveBuffer, Delay: r.cfg.Socket.Delay},
+		Log:              slog.New(slog.DiscardHandler),
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.generator.paceVerification
+		cfg.Scheduler = r.generator.paceVerification
 	case r.generator.needsPacing():
-		cfg.Pace = r.generator.paceLoop
+		cfg.Scheduler = r.generator.paceLoop
 	}
 	if r.cfg.Flood {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodBufferSize(), r.cfg.floodBufferSize()/2
-		cfg.Drained, cfg.ReadOn = r.generator.Drained, true
+		cfg.Drained, cfg.IgnoreHighWater = r.generator.Drained, true
 	}
 	if r.cfg.reconnects() { // one that is closing may still have its place
 		cfg.Limits.MaxConns += maxHalfOpen

@@ -88,7 +88,7 @@ func (s *simulation) begin(lead time.Duration) {
 // play goes from event to event.
 func (s *simulation) play(over func() bool) {
 	for !over() {
-		next := s.generator.paceLoop(0, engine.Since(), func(r engine.Ref) bool {
+		next := s.generator.paceLoop(0, engine.MonotonicNow(), func(r engine.Ref) bool {
 			if s.mail == 0 {
 				s.nudge(s.conns[r])
 			} else {
@@ -106,23 +106,23 @@ func (s *simulation) play(over func() bool) {
 				s.nudge(a.to)
 				continue
 			}
-			a.to.Arrived(a.text)
+			a.to.OnRead(a.text)
 			s.serve(a.to)
 		}
 	}
 }
 
 func (s *simulation) nudge(c *engine.Conn) {
-	c.Touched()
+	c.OnNudge()
 	s.serve(c)
 }
 
 // serve takes what a connection sends.
 func (s *simulation) serve(c *engine.Conn) {
 	now := s.generator.now()
-	for c.Pending() > 0 {
+	for c.UnsentBytes() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
-		c.Sent(len(text))
+		c.OnSent(len(text))
 		s.free = s.server.ServiceEnd(max(now, s.free))
 		s.sent = append(s.sent, now)
 		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})

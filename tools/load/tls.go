@@ -49,7 +49,7 @@ func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
 // newLayer returns a connection's layer. It is an engine.Config.NewLayer.
 func (e *tlsClient) newLayer(c *engine.Conn) engine.Layer {
-	return &handshakeLayer{Layer: e.layers.First(c), client: e, startedAt: engine.Since()}
+	return &handshakeLayer{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
 // handshakeLayer wraps a connection's TLS layer until the handshake is done. For a failed handshake
@@ -62,34 +62,34 @@ type handshakeLayer struct {
 	serverEnded bool  // the server has closed the connection
 }
 
-func (h *handshakeLayer) Arrived(c *engine.Conn, p []byte) error {
-	return h.removeWhenDone(c, h.Layer.Arrived(c, p))
+func (h *handshakeLayer) OnRead(c *engine.Conn, p []byte) error {
+	return h.removeWhenDone(c, h.Layer.OnRead(c, p))
 }
 func (h *handshakeLayer) Resume(c *engine.Conn) error { return h.removeWhenDone(c, h.Layer.Resume(c)) }
 
 // Ended records that the server has closed.
-func (h *handshakeLayer) Ended(c *engine.Conn) error {
+func (h *handshakeLayer) OnEOF(c *engine.Conn) error {
 	h.serverEnded = true
-	return h.removeWhenDone(c, h.Layer.Ended(c))
+	return h.removeWhenDone(c, h.Layer.OnEOF(c))
 }
 
 // removeWhenDone records err, and removes h from the connection once the handshake is done.
 func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
-	if c.Greets() {
+	if c.InHandshake() {
 		return err
 	}
 	c.SetLayer(h.Layer)
 	if h.client.firstState.Load() == nil {
-		h.client.firstState.CompareAndSwap(nil, layers.State(c))
+		h.client.firstState.CompareAndSwap(nil, layers.TLSState(c))
 	}
 	return err
 }
 
 // Closed reports a failed handshake; the engine calls it only in that case.
 func (h *handshakeLayer) Closed(c *engine.Conn) {
-	h.Layer.Closed(c)
-	if c.Owned() == nil { // a reconnection's DialFailed is called by the engine
+	h.Layer.OnClosed(c)
+	if c.ConnHandler() == nil { // a reconnection's DialFailed is called by the engine
 		h.client.onFailure(handshakeError{h.failureCause()})
 	}
 }
@@ -100,7 +100,7 @@ func (h *handshakeLayer) failureCause() error {
 		return io.EOF
 	case h.tlsErr != nil:
 		return h.tlsErr
-	case engine.Since()-h.startedAt >= h.client.timeout:
+	case engine.MonotonicNow()-h.startedAt >= h.client.timeout:
 		return errHandshakeTimeout
 	}
 	return errHandshakeBroken

@@ -98,7 +98,7 @@ func (c Config) withDefaults() Config {
 		c.Pipeline = 1
 	}
 	if c.Model == "" || c.Model == models.Auto {
-		best, _ := models.Best()
+		best, _ := models.BestAvailable()
 		c.Model = best.Name
 	}
 	return c
@@ -357,7 +357,7 @@ func (c Config) checkEnvironment() error {
 // descriptor table: see sock.Shards.
 func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
 	limit := maxLoops
-	if m, err := models.Find(c.Model); err != nil || !m.Loops {
+	if m, err := models.Find(c.Model); err != nil || !m.HasLoops {
 		limit = 0
 	}
 	return sock.PlanLoops(c.maxOpenConns(), c.Loops, limit)

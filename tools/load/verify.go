@@ -48,7 +48,7 @@ const maxVerifyLine = 96
 // appendLine appends the line of a connection. It contains the connection's slot, which is unique
 // at any time, and a number derived from the slot and the seed.
 func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
-	owner, slot, generation := ref.Slot()
+	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
 	dst = strconv.AppendInt(dst, int64(v.number), 10)
 	dst = append(dst, ' ')
@@ -115,7 +115,7 @@ func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge
 		if r.stopped.Load() {
 			return -1
 		}
-		for w.next < len(s.heldConns) && s.heldConns[w.next].Closed() {
+		for w.next < len(s.heldConns) && s.heldConns[w.next].IsClosed() {
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
@@ -130,7 +130,7 @@ func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge
 			g.cancelReservation(s, ref)
 			return at + paceRetryDelay
 		}
-		if g.shardPerLoop || ref.Closed() { // otherwise the nudge is in its mailbox
+		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge is in its mailbox
 			g.cancelReservation(s, ref)
 		}
 		w.next++
@@ -150,7 +150,7 @@ func (s *shard) finishScan(r *verification) {
 
 // shardByRef returns the shard of a connection.
 func (g *generator) shardByRef(ref engine.Ref) *shard {
-	owner, slot, _ := ref.Slot()
+	owner, slot, _ := ref.Location()
 	if g.shardPerLoop {
 		return g.shards[owner]
 	}
@@ -200,7 +200,7 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 	s.totals.run[nSent]++
 	s.totals.run[nBytesSent] += int64(len(line))
 	if g.script.frames != nil {
-		_, slot, _ := ref.Slot()
+		_, slot, _ := ref.Location()
 		line = g.script.frames.appendFrame(s.frameBuf[:0], line, slot, uint64(a.verification.number))
 	}
 	_, _ = c.Write(line) // Closed gets the error

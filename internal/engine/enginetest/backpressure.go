@@ -27,7 +27,7 @@ func streaming(b *bench) {
 	piece := pattern(size)
 	stream := func(c *engine.Conn) {
 		n, _ := c.Value().(int)
-		for ; n < pieces && !c.Paused(); n++ {
+		for ; n < pieces && !c.IsPaused(); n++ {
 			if _, err := c.Write(piece); err != nil {
 				b.Errorf("Write: %v", err)
 			}
@@ -41,7 +41,7 @@ func streaming(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 256<<10, 100<<10, 10<<10 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
-				if p := c.Pending(); p > 100<<10 {
+				if p := c.UnsentBytes(); p > 100<<10 {
 					b.Errorf("Writable while %d bytes are owed", p)
 				}
 				calls.Add(1)
@@ -95,7 +95,7 @@ func overBudget(b *bench) {
 		}
 	}
 	testkit.WaitFor(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
-		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
+		return s.Counters().ClosedBy(engine.ClosedBudget) == int64(len(s.reasons()))
 	})
 	small.Send("age\n")
 	small.Expect("half a message\n")

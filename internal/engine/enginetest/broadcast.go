@@ -208,7 +208,7 @@ func castToSlow(b *bench, drop bool) {
 func castToBusy(b *bench) {
 	const size = 1000
 	missed := make(chan int64, 1)
-	s, held, _, release := b.hold(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.Missed() }},
+	s, held, _, release := b.hold(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
 		limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
 		func(cfg *engine.Config) { cfg.DropMessages = true })
 	sent := 0

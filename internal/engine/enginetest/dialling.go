@@ -17,7 +17,7 @@ import (
 )
 
 var dialCases = []testCase{
-	{"Dial", func(b *bench) { dialOut(b, engine.Dial{Target: echoServer(b)}) }},
+	{"Dial", func(b *bench) { dialOut(b, engine.DialRequest{Target: echoServer(b)}) }},
 	{"Dial from an address", dialFrom},
 	{"Dial of more than MaxConns", dialTooMany},
 	{"Dial from an engine that listens to itself", dialItself},
@@ -56,13 +56,13 @@ func echoAt(b *bench, l net.Listener) {
 
 // caller is a script that says hello and closes when it has come back.
 func caller(b *bench, target netip.AddrPort) *Script {
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	return &Script{
 		Opened: func(c *engine.Conn) {
-			if !c.Outbound() {
+			if !c.IsDialled() {
 				b.Error("Outbound is false for a connection that was dialled")
 			}
-			if at, now := c.DialledAt(), engine.Since(); at < start || at > now {
+			if at, now := c.DialStartedAt(), engine.MonotonicNow(); at < start || at > now {
 				b.Errorf("DialledAt is %v in Opened at %v, want a time since %v", at, now, start)
 			}
 			if c.Peer() != target {
@@ -84,7 +84,7 @@ func caller(b *bench, target netip.AddrPort) *Script {
 	}
 }
 
-func dialOut(b *bench, to engine.Dial) {
+func dialOut(b *bench, to engine.DialRequest) {
 	const n = 50
 	s := b.serve(caller(b, to.Target), dialsOnly)
 	if s.Addr() != nil {
@@ -110,7 +110,7 @@ func dialFrom(b *bench) {
 	l := listen(b)
 	s := b.serve(&Script{}, dialsOnly)
 	source := netip.MustParseAddr("127.0.0.2")
-	b.must(s.Dial(engine.Dial{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}))
+	b.must(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}))
 	nc, err := l.Accept()
 	b.must(err)
 	if got := nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); got != source {
@@ -129,7 +129,7 @@ func dialRefused(b *bench) {
 	target := l.Addr().(*net.TCPAddr).AddrPort()
 	l.Close()
 	s := b.serve(&Script{}, dialsOnly)
-	b.must(s.Dial(engine.Dial{Target: target, Count: 3}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: 3}))
 	s.wantDialFailed(refused, refused, refused)
 	s.wantOpened(0)
 }
@@ -138,7 +138,7 @@ func dialTooMany(b *bench) {
 	const most, more = 3, 2
 	target := echoServer(b)
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = most }))
-	b.must(s.Dial(engine.Dial{Target: target, Count: most + more}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: most + more}))
 	refs := s.wantOpened(most)
 	s.wantDialFailed(engine.ErrFull, engine.ErrFull)
 	for _, r := range refs {
@@ -147,7 +147,7 @@ func dialTooMany(b *bench) {
 	s.wantClosed(make([]error, most)...)
 	// A worker that has called Closed gives the connection back to its loop.
 	testkit.WaitFor(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
-	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
 }
 
@@ -156,19 +156,19 @@ func dialItself(b *bench) {
 	const n = 20
 	s := b.serve(&Script{
 		Opened: func(c *engine.Conn) {
-			if c.Outbound() {
+			if c.IsDialled() {
 				c.WriteString("ping\n")
 			}
 		},
 		Received: func(c *engine.Conn, in []byte) int {
-			if c.Outbound() && string(in) == "ping\n" {
+			if c.IsDialled() && string(in) == "ping\n" {
 				c.CloseWith(nil)
 				return len(in)
 			}
 			return answerLine(c, in)
 		},
 	})
-	b.must(s.Dial(engine.Dial{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}))
+	b.must(s.Dial(engine.DialRequest{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}))
 	whys := s.closed(2 * n)
 	if ends := len(slices.DeleteFunc(whys, func(err error) bool { return err == nil })); ends != n {
 		b.Errorf("closed for %v, want %d times nil and %d times %v", whys, n, n, io.EOF)
@@ -187,5 +187,5 @@ func dialPath(b *bench, path string) {
 	l, err := net.Listen("unix", path)
 	b.must(err)
 	echoAt(b, l)
-	dialOut(b, engine.Dial{Path: path})
+	dialOut(b, engine.DialRequest{Path: path})
 }

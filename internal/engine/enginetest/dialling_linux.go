@@ -37,8 +37,8 @@ func dialReset(b *bench) {
 	const n = 5
 	target := echoServer(b)
 	before := socketsTo(b, target) // of another case, if the port was its target
-	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
-	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
+	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
 	testkit.WaitFor(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
@@ -84,8 +84,8 @@ const dialledAll = "all are open\n"
 
 func dialUntilKilled(b *bench, target netip.AddrPort, n int) {
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
-		func(cfg *engine.Config) { cfg.Reset = true })
-	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
+		func(cfg *engine.Config) { cfg.ResetDialled = true })
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantOpened(n)
 	fmt.Print(dialledAll)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
@@ -113,10 +113,10 @@ func dialFromNowhere(b *bench) {
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
 	for i := range 3 {
 		source := netip.MustParseAddr("192.0.2.1")
-		b.must(s.Dial(engine.Dial{Target: target, Source: source, Count: 1}))
+		b.must(s.Dial(engine.DialRequest{Target: target, Source: source, Count: 1}))
 		s.wantDialFailed(slices.Repeat([]error{syscall.EADDRNOTAVAIL}, i+1)...)
 	}
-	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(1)
 }
 
@@ -125,7 +125,7 @@ func dialFromNowhere(b *bench) {
 func stopWhileDialling(b *bench) {
 	const n = 20
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
-	b.must(s.Dial(engine.Dial{Target: deafListener(b), Count: n}))
+	b.must(s.Dial(engine.DialRequest{Target: deafListener(b), Count: n}))
 	testkit.WaitFor(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
 	b.ok(s.stopNow(b))
 	made := len(s.reasons())
@@ -149,7 +149,7 @@ func dialAfterShared(b *bench) {
 		defer nc.Close()
 	}
 	s := b.serve(&Script{Opened: func(c *engine.Conn) {
-		if c.Outbound() {
+		if c.IsDialled() {
 			b.Error("the dial that is never answered has succeeded")
 		}
 	}}, dialsOnly)
@@ -163,10 +163,10 @@ func dialAfterShared(b *bench) {
 	defer shared.Close()
 	b.must(s.Adopt(accepted, -1, nil))
 	ref := s.wantOpened(1)[0]
-	owner, _, _ := ref.Slot()
+	owner, _, _ := ref.Location()
 	c.CloseWrite()
 	s.wantClosed(io.EOF)
-	b.must(s.Dial(engine.Dial{Target: target, Count: 1, Loop: owner + 1, Timeout: short}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1, Loop: owner + 1, Timeout: short}))
 	s.wantDialFailed(engine.ErrDialTimeout)
 }
 

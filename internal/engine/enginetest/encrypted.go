@@ -69,7 +69,7 @@ const handshakes = 8
 func (b *bench) layered(proxied, encrypted bool) with {
 	cfg := &layers.Config{}
 	if proxied {
-		cfg.Proxied = func(netip.Addr) bool { return true }
+		cfg.IsProxy = func(netip.Addr) bool { return true }
 	}
 	if encrypted {
 		gate := secure.NewHandshakeLimiter(handshakes, 1)
@@ -78,9 +78,9 @@ func (b *bench) layered(proxied, encrypted bool) with {
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}
 	}
 	return func(c *engine.Config) {
-		c.NewLayer = cfg.First
-		if cfg.Proxied != nil {
-			c.Proxied = func(_ int, a netip.Addr) bool { return cfg.Proxied(a) }
+		c.NewLayer = cfg.NewFirstLayer
+		if cfg.IsProxy != nil {
+			c.IsProxy = func(_ int, a netip.Addr) bool { return cfg.IsProxy(a) }
 		}
 	}
 }
@@ -135,8 +135,8 @@ func proxyHeader(b *bench) {
 			b.Errorf("Peer is %v, want %v", got, want)
 		}
 	}
-	if n := s.Counters(); n[engine.Greeting] != 0 || n[engine.Accepted] != 2 {
-		b.Errorf("counted %d greeting and %d accepted, want 0 and 2", n[engine.Greeting], n[engine.Accepted])
+	if n := s.Counters(); n[engine.Handshaking] != 0 || n[engine.Accepted] != 2 {
+		b.Errorf("counted %d greeting and %d accepted, want 0 and 2", n[engine.Handshaking], n[engine.Accepted])
 	}
 }
 
@@ -183,8 +183,8 @@ func proxySource(b *bench) {
 		}
 		testkit.WaitFor(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
 	}
-	if n := s.Counters(); n.Refused(engine.RefusedSource) != 3 || n.Refused(engine.RefusedDenied) != 3 {
-		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.Refused(engine.RefusedSource), n.Refused(engine.RefusedDenied))
+	if n := s.Counters(); n.RefusedBy(engine.RefusedSource) != 3 || n.RefusedBy(engine.RefusedDenied) != 3 {
+		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.RefusedBy(engine.RefusedSource), n.RefusedBy(engine.RefusedDenied))
 	}
 }
 
@@ -198,27 +198,27 @@ type patient struct {
 func (l *patient) Resume(c *engine.Conn) error {
 	select {
 	case <-l.ready:
-		c.Greeted()
+		c.OnHandshakeDone()
 	default:
 	}
 	return nil
 }
 
-func (l *patient) Arrived(c *engine.Conn, p []byte) error {
+func (l *patient) OnRead(c *engine.Conn, p []byte) error {
 	l.refs <- c.Ref()
 	return nil
 }
 
 func (l *patient) Write(c *engine.Conn, p []byte) error {
-	c.Append(p)
+	c.AppendToTransport(p)
 	return nil
 }
 
-func (l *patient) Full() bool               { return false }
-func (l *patient) Held() (int, bool)        { return 0, false }
-func (l *patient) Ended(*engine.Conn) error { return nil }
-func (l *patient) Closing(*engine.Conn)     {}
-func (l *patient) Closed(*engine.Conn)      {}
+func (l *patient) InputFull() bool          { return false }
+func (l *patient) Memory() (int, bool)      { return 0, false }
+func (l *patient) OnEOF(*engine.Conn) error { return nil }
+func (l *patient) SendClose(*engine.Conn)   {}
+func (l *patient) OnClosed(*engine.Conn)    {}
 
 // endsInGreeting has a peer end its sending before its layer has done its part:
 // the handler hears of it afterwards. Until then nobody is busy with it.
@@ -236,8 +236,8 @@ func endsInGreeting(b *bench) {
 	if used := cpuTime(b) - before; used > 60*time.Millisecond {
 		b.Errorf("100 ms of waiting have cost %v of CPU", used)
 	}
-	if n := s.Counters(); n[engine.Greeting] != 1 || n[engine.Accepted] != 0 {
-		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Greeting], n[engine.Accepted])
+	if n := s.Counters(); n[engine.Handshaking] != 1 || n[engine.Accepted] != 0 {
+		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Handshaking], n[engine.Accepted])
 	}
 	close(l.ready)
 	b.ok(ref.ResumeLayer())
@@ -306,7 +306,7 @@ func tlsBroken(b *bench) {
 		if !errors.As(why, &broken) || !errors.As(why, &op) && !errors.As(why, &header) {
 			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, why)
 		}
-		testkit.WaitFor(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
+		testkit.WaitFor(b, "the closed are not counted as TLS's", func() bool { return s.Counters().ClosedBy(engine.ClosedTLS) == int64(i+1) })
 	}
 }
 
@@ -341,7 +341,7 @@ func tlsMany(b *bench) {
 				if conns[i], err = c.encrypt(clientTLS()); err == nil {
 					err = exchangeTLS(conns[i], fmt.Appendf(nil, "client %d\n", i))
 				}
-				if err == nil || s.Counters().Refused(engine.RefusedHandshake) == 0 {
+				if err == nil || s.Counters().RefusedBy(engine.RefusedHandshake) == 0 {
 					break
 				}
 			}
@@ -383,7 +383,7 @@ func tlsProxied(b *bench) {
 	}
 	opened := make(chan seen, 1)
 	s := b.serve(&Script{Received: answerLine, Opened: func(c *engine.Conn) {
-		opened <- seen{c.Peer(), layers.State(c)}
+		opened <- seen{c.Peer(), layers.TLSState(c)}
 	}}, b.layered(true, true))
 	raw := s.dial()
 	raw.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
@@ -413,7 +413,7 @@ func tlsStop(b *bench) {
 		c.Send("\x16\x03\x01\x02\x00\x01")
 		stalled = append(stalled, c)
 	}
-	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
+	testkit.WaitFor(b, "they do not greet", func() bool { return s.Counters()[engine.Handshaking] == 10 })
 	done := s.stop(background(b))
 	for _, c := range stalled {
 		c.ExpectClosed()
@@ -470,7 +470,7 @@ func tlsLowWater(b *bench) {
 	s := b.serve(lines(), b.layered(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
-				if layers.State(c) == nil {
+				if layers.TLSState(c) == nil {
 					b.Error("Writable before Opened")
 				}
 			}

@@ -33,8 +33,8 @@ func tooManyConns(b *bench) {
 	for range more {
 		s.dial().ExpectClosed()
 	}
-	if n := s.Counters(); n.AllRefused() != more || n[engine.Accepted] != most || n[engine.Open] != most {
-		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.AllRefused(), n[engine.Accepted], n[engine.Open], more, most, most)
+	if n := s.Counters(); n.TotalRefused() != more || n[engine.Accepted] != most || n[engine.Open] != most {
+		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.TotalRefused(), n[engine.Accepted], n[engine.Open], more, most, most)
 	}
 	for _, c := range clients[1:] {
 		c.exchange("still there\n")
@@ -71,7 +71,7 @@ func severalListeners(b *bench) {
 			{Name: "a", Network: "tcp", Addr: "127.0.0.1:0"}, {Name: "b", Network: "tcp", Addr: "127.0.0.1:0", MaxConns: 2, Backlog: 8}, {Name: "c", Socket: own},
 		}
 	})
-	at := s.Listening()
+	at := s.ListenerStats()
 	if len(at) != 3 || s.Addr().String() != at[0].Addr.String() {
 		b.Fatalf("Listening: %+v, want three, Addr %v being the first", at, s.Addr())
 	}
@@ -85,7 +85,7 @@ func severalListeners(b *bench) {
 	full := dialTo(b, at[1].Addr.String())
 	full.Read(make([]byte, 1)) // it is turned away, by its end or a reset
 	wantListening(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
-	if n := s.Counters().Refused(engine.RefusedFull); n != 1 {
+	if n := s.Counters().RefusedBy(engine.RefusedFull); n != 1 {
 		b.Errorf("%d are counted as refused for want of room, want 1", n)
 	}
 	there[1].Close()
@@ -94,7 +94,7 @@ func severalListeners(b *bench) {
 	again := dialTo(b, at[1].Addr.String())
 	again.ask("?", "b 1\n")
 	other := listen(b)
-	b.must(s.Dial(engine.Dial{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
+	b.must(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()
 	b.must(err)
 	s.wantOpened(6)
@@ -104,7 +104,7 @@ func severalListeners(b *bench) {
 		c.Close()
 	}
 	wantStopped(b, s, s.stopNow(b))
-	for _, l := range s.Listening() {
+	for _, l := range s.ListenerStats() {
 		if l.Open != 0 {
 			b.Errorf("%d connections are counted as open at %s after Stop", l.Open, l.Name)
 		}
@@ -116,7 +116,7 @@ func wantListening(b *bench, s *server, want string) {
 	b.Helper()
 	text := func() string {
 		var all []string
-		for _, l := range s.Listening() {
+		for _, l := range s.ListenerStats() {
 			all = append(all, fmt.Sprintf("%s %d %d %d", l.Name, l.Open, l.Accepted, l.Refused))
 		}
 		return strings.Join(all, ", ")
@@ -159,16 +159,16 @@ func (s *server) dialFrom(ip string) *client {
 
 func (s *server) wantRefused(cause engine.Cause, n int64) {
 	s.t.Helper()
-	testkit.WaitFor(s.t, "the refused are not counted", func() bool { return s.Counters().Refused(cause) >= n })
-	if c := s.Counters(); c.Refused(cause) != n || c.AllRefused() != n {
-		s.t.Errorf("%d connections are counted as refused for cause %d, %d in all, want %d", c.Refused(cause), cause, c.AllRefused(), n)
+	testkit.WaitFor(s.t, "the refused are not counted", func() bool { return s.Counters().RefusedBy(cause) >= n })
+	if c := s.Counters(); c.RefusedBy(cause) != n || c.TotalRefused() != n {
+		s.t.Errorf("%d connections are counted as refused for cause %d, %d in all, want %d", c.RefusedBy(cause), cause, c.TotalRefused(), n)
 	}
 }
 
 // refusing answers who is turned away.
 func refusing(answer string, want error, b *bench) with {
 	return func(cfg *engine.Config) {
-		cfg.Refuse = func(peer netip.AddrPort, why error) []byte {
+		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte {
 			if !errors.Is(why, want) || !peer.IsValid() {
 				b.Errorf("Refuse of %v for %v, want %v", peer, why, want)
 			}
@@ -204,8 +204,8 @@ func acceptRate(b *bench) {
 	for _, c := range clients {
 		c.exchange("is anybody there?\n")
 	}
-	if c := s.Counters(); c[engine.AcceptPauses] == 0 || c[engine.Accepted] != n || c.AllRefused() != 0 {
-		b.Errorf("counted %d pauses, %d accepted, %d refused; want some, %d and 0", c[engine.AcceptPauses], c[engine.Accepted], c.AllRefused(), n)
+	if c := s.Counters(); c[engine.AcceptPauses] == 0 || c[engine.Accepted] != n || c.TotalRefused() != 0 {
+		b.Errorf("counted %d pauses, %d accepted, %d refused; want some, %d and 0", c[engine.AcceptPauses], c[engine.Accepted], c.TotalRefused(), n)
 	}
 }
 

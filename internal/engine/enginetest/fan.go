@@ -57,10 +57,10 @@ func together(b *bench, casts bool) {
 		}
 	}
 	if casts && s.Loops() == 0 { // where others than the handler's owner bring them
-		testkit.WaitFor(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
+		testkit.WaitFor(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.ActiveBroadcasts] == 0 })
 	}
-	if n := s.Counters(); n[engine.Casting] > 0 && (n[engine.CastBytes] == 0 || n[engine.CastAge] == 0) {
-		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
+	if n := s.Counters(); n[engine.ActiveBroadcasts] > 0 && (n[engine.ActiveBroadcastBytes] == 0 || n[engine.OldestBroadcastAge] == 0) {
+		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.ActiveBroadcasts], n[engine.ActiveBroadcastBytes], n[engine.OldestBroadcastAge])
 	}
 	release()
 	held.Expect(want)
@@ -69,7 +69,7 @@ func together(b *bench, casts bool) {
 	}
 	testkit.WaitFor(b, "broadcasts stay under way", func() bool {
 		n := s.Counters()
-		return n[engine.Casting] == 0 && n[engine.CastBytes] == 0 && n[engine.CastAge] == 0
+		return n[engine.ActiveBroadcasts] == 0 && n[engine.ActiveBroadcastBytes] == 0 && n[engine.OldestBroadcastAge] == 0
 	})
 }
 
@@ -159,10 +159,10 @@ func leavesGroup(b *bench) {
 }
 
 // publish makes one the newest value of a topic, and tells a connection.
-func (s *server) publish(topic *engine.Topic, r engine.Ref, l *engine.Latest, p []byte) {
+func (s *server) publish(topic *engine.LatestValue, r engine.Ref, l *engine.LatestSubscription, p []byte) {
 	s.t.Helper()
 	topic.Set(p)
-	if err := r.Publish(l, len(p)); err != nil {
+	if err := r.SendLatest(l, len(p)); err != nil {
 		s.t.Errorf("Publish: %v", err)
 	}
 }
@@ -172,13 +172,13 @@ func (s *server) publish(topic *engine.Topic, r engine.Ref, l *engine.Latest, p 
 func latestToSlow(b *bench) {
 	const size = 8 << 10
 	missed := make(chan int64, 1)
-	s := b.serve(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.Missed() }},
+	s := b.serve(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
 		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }))
 	slow := s.dial()
 	slow.smallBuffers()
 	ref := s.wantOpened(1)[0]
-	var topic engine.Topic
-	latest, n := engine.NewLatest(&topic), 0
+	var topic engine.LatestValue
+	latest, n := engine.NewLatestSubscription(&topic), 0
 	testkit.WaitFor(b, "nothing is replaced", func() bool {
 		for range 20 {
 			s.publish(&topic, ref, latest, bulletin(n, size))
@@ -189,7 +189,7 @@ func latestToSlow(b *bench) {
 	if why := s.reasons(); len(why) > 0 {
 		b.Fatalf("closed for %v", why)
 	}
-	if err := ref.Publish(latest, 64<<10+1); err != engine.ErrTooLarge {
+	if err := ref.SendLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
 	got := slow.reads(b)
@@ -204,7 +204,7 @@ func latestToSlow(b *bench) {
 	if n := testkit.Receive(b, missed, "Closed"); n != replaced {
 		b.Errorf("the connection has missed %d values, want %d", n, replaced)
 	}
-	if err := ref.Publish(latest, 1); err != engine.ErrClosed {
+	if err := ref.SendLatest(latest, 1); err != engine.ErrClosed {
 		b.Errorf("Publish to one that has closed: %v, want %v", err, engine.ErrClosed)
 	}
 }
@@ -212,8 +212,8 @@ func latestToSlow(b *bench) {
 func latestToBusy(b *bench) {
 	const values = 50
 	s, held, ref, release := b.hold(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
-	var topic engine.Topic
-	latest := engine.NewLatest(&topic)
+	var topic engine.LatestValue
+	latest := engine.NewLatestSubscription(&topic)
 	for i := range values {
 		s.publish(&topic, ref, latest, bulletin(i, 0))
 	}
@@ -238,11 +238,11 @@ func latestAtEnd(b *bench) {
 		ref := s.wantOpened(i + 1)[i]
 		got := c.reads(b)
 		go c.CloseWrite()
-		var topic engine.Topic
-		latest, last := engine.NewLatest(&topic), int64(-1)
+		var topic engine.LatestValue
+		latest, last := engine.NewLatestSubscription(&topic), int64(-1)
 		for n := 0; ; n++ {
 			topic.Set(bulletin(n, 100))
-			if ref.Publish(latest, 100) != nil {
+			if ref.SendLatest(latest, 100) != nil {
 				break
 			}
 			last = int64(n)

@@ -82,13 +82,13 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
 			own.Close(), // the connection has its own
 		}
-		before := c.Pending()
+		before := c.UnsentBytes()
 		c.Writev([]byte("mi"), []byte("ddle"))
 		errs = append(errs, c.SendFile(f, 1000, 300000), c.SendFile(f, 7, 100))
 		c.Write([]byte(large))
 		errs = append(errs, c.SendFile(f, 20, 20000), c.SendFile(f, 1000000, 20000))
 		c.WriteString("end")
-		if got := c.Pending(); before < len(content) || got < len(content)+300000+len(large) {
+		if got := c.UnsentBytes(); before < len(content) || got < len(content)+300000+len(large) {
 			b.Errorf("Pending is %d and %d with files that wait", before, got)
 		}
 		b.ok(errors.Join(errs...))
@@ -144,14 +144,14 @@ func fileSlowly(b *bench, encrypted bool) {
 	drained := make(chan int, 10)
 	s := b.answerFile(func(c *engine.Conn) {
 		b.ok(c.SendFile(f, 0, -1))
-		if !c.Paused() {
+		if !c.IsPaused() {
 			b.Error("not Paused with a file that waits")
 		}
 		if _, err := c.Write(make([]byte, 10)); err != nil { // files don't count against MaxUnsent
 			b.Errorf("Write behind a file: %v", err)
 		}
 	}, b.onlyTLS(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
-		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.Pending() } })
+		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.UnsentBytes() } })
 	if s == nil {
 		return
 	}

@@ -52,7 +52,7 @@ func headsAndBodies(b *bench, encrypted bool) {
 		Opened: func(c *engine.Conn) { refs <- c.Ref() },
 		Received: func(c *engine.Conn, in []byte) int {
 			for i := range in {
-				if c.Paused() {
+				if c.IsPaused() {
 					return i
 				}
 				n, _ := c.Value().(int)

@@ -86,7 +86,7 @@ func (b *bench) channels(from, to *server) (ours []*os.File) {
 		closeFiles(theirs)
 		return ours
 	}
-	b.must(to.Engine.(engine.Migrator).TakeOver(theirs))
+	b.must(to.Engine.(engine.Migrator).ImportConns(theirs))
 	return ours
 }
 
@@ -97,21 +97,21 @@ func closeFiles(all []*os.File) {
 }
 
 // handOver hands all over that s has, and says how many have gone.
-func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.Handover, error) {
+func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.ExportResult, error) {
 	s.t.Helper()
-	if err := s.Hold(true); err != nil {
+	if err := s.PauseAccept(true); err != nil {
 		s.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return s.Engine.(engine.Migrator).HandOver(ctx, channels)
+	return s.Engine.(engine.Migrator).ExportConns(ctx, channels)
 }
 
 // moves hands all over that s has, and wants n to have gone.
 func (s *server) moves(b *bench, to *server, n int) {
 	b.Helper()
 	moved, err := s.handOver(b.Context(), b.channels(s, to))
-	if err != nil || moved != (engine.Handover{Gone: n}) {
+	if err != nil || moved != (engine.ExportResult{Exported: n}) {
 		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
 	}
 }
@@ -150,8 +150,8 @@ func handOver(b *bench) {
 	testkit.WaitFor(b, "connections are left", func() bool { return from.Counters()[engine.Open] == 0 })
 	for _, s := range []*server{from, to} {
 		count := s.Counters()
-		if s == from && (count[engine.HandedOver] != n || count[engine.Open] != 0) || s == to && (count[engine.TakenOver] != n || count[engine.Open] != n) {
-			b.Errorf("counted: %d handed over, %d taken over, %d open", count[engine.HandedOver], count[engine.TakenOver], count[engine.Open])
+		if s == from && (count[engine.ConnsExported] != n || count[engine.Open] != 0) || s == to && (count[engine.ConnsImported] != n || count[engine.Open] != n) {
+			b.Errorf("counted: %d handed over, %d taken over, %d open", count[engine.ConnsExported], count[engine.ConnsImported], count[engine.Open])
 		}
 	}
 	for _, c := range clients {
@@ -226,14 +226,14 @@ func handOverToNobody(b *bench) {
 		c.Expect("a0\n")
 	}
 	moved, err := from.handOver(b.Context(), b.channels(from, nil))
-	if err == nil || moved != (engine.Handover{}) {
+	if err == nil || moved != (engine.ExportResult{}) {
 		b.Errorf("handed over %+v, %v; want an error", moved, err)
 	}
 	for _, c := range clients {
 		c.Send("\n")
 		c.Expect("b1\n")
 	}
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }
 
 // handOverFull hands over to an engine that has room for some: the others stay.
@@ -248,14 +248,14 @@ func handOverFull(b *bench) {
 		c.exchange("a\n")
 	}
 	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }
 
 // handOverExactly hands over to an engine that has room for just so many, from loops of which
 // one has most of them: the others need less room than they are promised.
 func handOverExactly(b *bench) {
 	script := counting()
-	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.Owner())}) }
+	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.LoopIndex())}) }
 	from := b.serve(script, saves)
 	var clients []*client
 	var owners [10]int
@@ -299,11 +299,11 @@ func handOverTogether(b *bench) {
 			channels := b.channels(from, to)
 			moving.Go(func() {
 				moved, err := from.handOver(b.Context(), channels)
-				if err != nil || moved.Unknown != 0 {
+				if err != nil || moved.Unconfirmed != 0 {
 					b.Errorf("handed over %+v, %v", moved, err)
 				}
-				gone.Add(int64(moved.Gone))
-				if err := from.Hold(false); err != nil {
+				gone.Add(int64(moved.Exported))
+				if err := from.PauseAccept(false); err != nil {
 					b.Error(err)
 				}
 			})
@@ -374,17 +374,17 @@ func handOverInPart(b *bench) {
 	clients := from.dials(n)
 	from.wantOpened(n)
 	moved, err := from.handOver(ctx, b.channels(from, to))
-	if moved.Unknown != 0 || err != nil && !errors.Is(err, context.Canceled) {
+	if moved.Unconfirmed != 0 || err != nil && !errors.Is(err, context.Canceled) {
 		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
 	}
 	for _, c := range clients {
 		c.exchange("a\n")
 	}
-	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == int64(n-moved.Gone) })
-	if there := to.Counters()[engine.TakenOver]; there != int64(moved.Gone) {
-		b.Errorf("%d have come of %d that have gone", there, moved.Gone)
+	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == int64(n-moved.Exported) })
+	if there := to.Counters()[engine.ConnsImported]; there != int64(moved.Exported) {
+		b.Errorf("%d have come of %d that have gone", there, moved.Exported)
 	}
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }
 
 // handOverEndsInSave ends handing over while a connection is saved: when it is over that one has gone
@@ -409,16 +409,16 @@ func handOverEndsInSave(b *bench) {
 	refs := from.wantOpened(1)
 	moved, err := from.handOver(ctx, b.channels(from, to))
 	close(over)
-	if moved.Unknown != 0 || err != nil && !errors.Is(err, context.Canceled) {
+	if moved.Unconfirmed != 0 || err != nil && !errors.Is(err, context.Canceled) {
 		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
 	}
-	if err := refs[0].Send([]byte("x\n")); moved.Gone == 0 && err != nil || moved.Gone == 1 && !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("sent to one of whom %d have gone: %v", moved.Gone, err)
+	if err := refs[0].Send([]byte("x\n")); moved.Exported == 0 && err != nil || moved.Exported == 1 && !errors.Is(err, engine.ErrClosed) {
+		b.Errorf("sent to one of whom %d have gone: %v", moved.Exported, err)
 	} else if err == nil {
 		c.Expect("x\n")
 	}
 	c.exchange("a\n")
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }
 
 // handOverMail has a goroutine send to a connection all the time: each message that was taken
@@ -483,7 +483,7 @@ func handOverStays(b *bench) {
 	done := make(chan error, 1)
 	go func() {
 		moved, err := from.handOver(ctx, channels)
-		if moved.Gone != 2 {
+		if moved.Exported != 2 {
 			err = errors.Join(err, errors.New("not 2 are handed over"))
 		}
 		done <- err
@@ -499,5 +499,5 @@ func handOverStays(b *bench) {
 		c.exchange("z\n")
 	}
 	testkit.WaitFor(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker calls Closed
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }

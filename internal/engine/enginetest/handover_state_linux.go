@@ -69,7 +69,7 @@ func handOverState(b *bench) {
 		c.exchange("on\n")
 	}
 	testkit.WaitFor(b, "those with more have not stayed", func() bool { return from.Counters()[engine.Open] == each })
-	b.must(from.Hold(false))
+	b.must(from.PauseAccept(false))
 }
 
 // handOverExits has some handlers end their goroutine when they save their state, and others when

@@ -50,12 +50,12 @@ func listensLater(b *bench) {
 				return len(in)
 			}
 			deaf.Store(true)
-			c.Listen(false)
+			c.SetReading(false)
 			return copyHalf(&got, in)
 		},
 		Nudged: func(c *engine.Conn) {
 			deaf.Store(false)
-			c.Listen(true)
+			c.SetReading(true)
 		},
 	})
 	c := s.dial()
@@ -86,10 +86,10 @@ func listensByTurns(b *bench) {
 		Opened: func(c *engine.Conn) { r := c.Ref(); ref.Store(&r) },
 		Received: func(c *engine.Conn, in []byte) int {
 			n, _ := got.Write(in[:min(len(in), piece)])
-			c.Listen(false)
+			c.SetReading(false)
 			return n
 		},
-		Nudged: func(c *engine.Conn) { c.Listen(true) },
+		Nudged: func(c *engine.Conn) { c.SetReading(true) },
 	}, paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 		if r := ref.Load(); r != nil {
 			touch(*r)
@@ -113,7 +113,7 @@ func endsUnheard(b *bench, network, addr string) {
 	var got bytes.Buffer
 	var listens atomic.Bool
 	s := b.serve(&Script{
-		Opened: func(c *engine.Conn) { c.Listen(false) },
+		Opened: func(c *engine.Conn) { c.SetReading(false) },
 		Received: func(_ *engine.Conn, in []byte) int {
 			if !listens.Load() {
 				b.Error("Received while the handler does not listen")
@@ -128,13 +128,13 @@ func endsUnheard(b *bench, network, addr string) {
 		},
 		Nudged: func(c *engine.Conn) {
 			if listens.Load() {
-				c.Listen(true)
+				c.SetReading(true)
 			}
 		},
 	}, dialsOnly)
-	d := engine.Dial{Count: 1, Path: addr}
+	d := engine.DialRequest{Count: 1, Path: addr}
 	if network == "tcp" {
-		d = engine.Dial{Count: 1, Target: l.Addr().(*net.TCPAddr).AddrPort()}
+		d = engine.DialRequest{Count: 1, Target: l.Addr().(*net.TCPAddr).AddrPort()}
 	}
 	b.must(s.Dial(d))
 	nc, err := l.Accept()
@@ -161,7 +161,7 @@ func endsUnheard(b *bench, network, addr string) {
 // stopUnheard stops while a handler does not listen, to a peer that has said
 // nothing.
 func stopUnheard(b *bench) {
-	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.Listen(false) }})
+	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.SetReading(false) }})
 	c := s.dial()
 	s.wantOpened(1)
 	done := s.stop(background(b))

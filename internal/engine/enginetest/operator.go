@@ -28,13 +28,13 @@ func (s *server) wantHolding(on bool) {
 		want = int64(max(s.Loops(), 1))
 	}
 	testkit.WaitFor(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
-		return s.Counters()[engine.Holding] == want
+		return s.Counters()[engine.AcceptPausedCount] == want
 	})
 }
 
 func (s *server) holdNow(on bool) {
 	s.t.Helper()
-	if err := s.Hold(on); err != nil {
+	if err := s.PauseAccept(on); err != nil {
 		s.t.Errorf("Hold(%v): %v", on, err)
 	}
 	s.wantHolding(on)
@@ -47,7 +47,7 @@ func (c *client) peer() netip.AddrPort {
 
 func (s *server) expelNow(c *client) {
 	s.t.Helper()
-	if err := s.Expel(c.peer()); err != nil {
+	if err := s.ClosePeerConns(c.peer()); err != nil {
 		s.t.Errorf("Expel: %v", err)
 	}
 }
@@ -55,7 +55,7 @@ func (s *server) expelNow(c *client) {
 // holds has an engine accept nothing until it is told, from the start or while it serves others.
 func holds(b *bench) {
 	for _, fromStart := range []bool{false, true} {
-		s := b.serve(lines(), func(cfg *engine.Config) { cfg.Held = fromStart })
+		s := b.serve(lines(), func(cfg *engine.Config) { cfg.StartPaused = fromStart })
 		var clients []*client
 		meanwhile := func() {
 			for _, c := range clients {
@@ -114,7 +114,7 @@ func stopHeld(b *bench) {
 	c.Close()
 	b.ok(testkit.Receive(b, done, "the return of Stop"))
 	late.ExpectClosed()
-	if n := s.Counters()[engine.Holding]; n != 0 {
+	if n := s.Counters()[engine.AcceptPausedCount]; n != 0 {
 		b.Errorf("%d are counted as holding after the end", n)
 	}
 }
@@ -125,11 +125,11 @@ func expels(b *bench) {
 	for _, c := range clients {
 		c.exchange("hello\n")
 	}
-	b.ok(s.Expel(netip.MustParseAddrPort("192.0.2.1:80")))
+	b.ok(s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")))
 	s.expelNow(clients[2])
 	clients[2].ExpectClosed()
-	s.wantClosed(engine.ErrExpelled)
-	s.wantCause(engine.ClosedExpelled, 1)
+	s.wantClosed(engine.ErrClosedByOperator)
+	s.wantCause(engine.ClosedByOperator, 1)
 	for i, c := range clients {
 		if i != 2 {
 			c.exchange("still there\n")
@@ -152,8 +152,8 @@ func expelsAmongMany(b *bench) {
 	for i, c := range clients[:3] {
 		s.expelNow(c)
 		c.ExpectClosed()
-		if whys := s.closed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrExpelled {
-			b.Errorf("closed for %v, want %d for %v", whys, i+1, engine.ErrExpelled)
+		if whys := s.closed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrClosedByOperator {
+			b.Errorf("closed for %v, want %d for %v", whys, i+1, engine.ErrClosedByOperator)
 		}
 	}
 	clients[3].exchange("still there\n")
@@ -167,17 +167,17 @@ func expelsBusy(b *bench) {
 		b.Errorf("closed for %v while the handler has not returned", whys)
 	}
 	release()
-	s.wantClosed(engine.ErrExpelled)
+	s.wantClosed(engine.ErrClosedByOperator)
 	c.ExpectClosed()
 }
 
 func ordersAfterStop(b *bench) {
 	s := b.serve(lines())
 	wantStopped(b, s, s.stopNow(b))
-	if err := s.Hold(true); err != engine.ErrClosed {
+	if err := s.PauseAccept(true); err != engine.ErrClosed {
 		b.Errorf("Hold after Stop: %v, want %v", err, engine.ErrClosed)
 	}
-	if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != engine.ErrClosed {
+	if err := s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")); err != engine.ErrClosed {
 		b.Errorf("Expel after Stop: %v, want %v", err, engine.ErrClosed)
 	}
 }

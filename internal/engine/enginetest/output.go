@@ -20,7 +20,7 @@ func readingPauses(b *bench) {
 	var most atomic.Int64
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
-		most.Store(max(most.Load(), int64(c.Pending())))
+		most.Store(max(most.Load(), int64(c.UnsentBytes())))
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }))
 	c := s.dial()

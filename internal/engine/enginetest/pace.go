@@ -19,7 +19,7 @@ var paceCases = []testCase{
 }
 
 // paced has a Pace.
-func paced(f engine.Pace) with { return func(cfg *engine.Config) { cfg.Pace = f } }
+func paced(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
 
 // plan is a Pace that touches each Ref of a list once, on the loop that owns it.
 type plan struct {
@@ -40,7 +40,7 @@ func (p *plan) take(loop int) (mine []engine.Ref) {
 	defer p.mu.Unlock()
 	var others []engine.Ref
 	for _, r := range p.refs {
-		if owner, _, _ := r.Slot(); owner == loop || loop < 0 {
+		if owner, _, _ := r.Location(); owner == loop || loop < 0 {
 			mine = append(mine, r)
 		} else {
 			others = append(others, r)
@@ -191,10 +191,10 @@ func paceIdle(b *bench) {
 	}))
 	testkit.WaitFor(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
 	begun := time.Now()
-	time.Sleep(5 * engine.PaceRest)
+	time.Sleep(5 * engine.MaxSchedulerDelay)
 	for i := range count {
 		n := count[i].Load()
-		if most := 20 + int64(time.Since(begun)/engine.PaceRest); n > most {
+		if most := 20 + int64(time.Since(begun)/engine.MaxSchedulerDelay); n > most {
 			b.Errorf("Pace was called %d times for loop %d within %v, want %d at most", n, i-1, time.Since(begun), most)
 		}
 	}

@@ -293,8 +293,8 @@ func exitsInDialFailed(b *bench) {
 	target := echoServer(b)
 	s := b.serve(&Script{DialFailed: func(error) { runtime.Goexit() }}, dialsOnly)
 	const n = 20
-	b.must(s.Dial(engine.Dial{Target: nobody, Count: n}))
-	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
+	b.must(s.Dial(engine.DialRequest{Target: nobody, Count: n}))
+	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.dialsFailed(n)
 	s.wantOpened(n)
 	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
@@ -302,7 +302,7 @@ func exitsInDialFailed(b *bench) {
 
 func panicsInRefuse(b *bench, blow blow) {
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
-		cfg.Refuse = func(netip.AddrPort, error) []byte {
+		cfg.RefusalReply = func(netip.AddrPort, error) []byte {
 			blow.call()
 			return nil
 		}

@@ -79,7 +79,7 @@ func refTellsNothing(b *bench) {
 	old := s.wantOpened(1)[0]
 	first.Close()
 	s.closed(1)
-	_, slot, _ := old.Slot()
+	_, slot, _ := old.Location()
 	clients, next := s.dialBeside(b, old, 1, &slot)
 	if got := tell(old); got != (told{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)

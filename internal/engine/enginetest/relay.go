@@ -40,10 +40,10 @@ type nearCase struct {
 // has more, anywhere.
 func nearCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
 	for _, c := range cases {
-		if !m.Loops || loops > 1 {
+		if !m.HasLoops || loops > 1 {
 			all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }})
 		}
-		if m.Loops {
+		if m.HasLoops {
 			all = append(all, testCase{c.name + ", on one loop", func(b *bench) { c.run(b, true) }})
 		}
 	}
@@ -67,7 +67,7 @@ func (b *bench) relay(target netip.AddrPort, near bool, changes ...with) *relayT
 	ready := make(chan struct{})
 	r.server = b.serve(&Script{
 		Opened: func(c *engine.Conn) {
-			if <-ready; !c.Outbound() {
+			if <-ready; !c.IsDialled() {
 				r.accepted(c)
 				return
 			}
@@ -94,10 +94,10 @@ func (b *bench) relay(target netip.AddrPort, near bool, changes ...with) *relayT
 
 // accepted dials the target for a client.
 func (r *relayTo) accepted(c *engine.Conn) {
-	c.Listen(false)
-	d := engine.Dial{Target: r.target, Count: 1}
+	c.SetReading(false)
+	d := engine.DialRequest{Target: r.target, Count: 1}
 	if r.near {
-		d.Loop = c.Owner() + 1
+		d.Loop = c.LoopIndex() + 1
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,11 +46,11 @@ func (h *holder) hold(b *bench, r engine.Ref) {
 // with slot set in that one. It gives all that it has dialled, that one last.
 func (s *server) dialBeside(b *bench, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
 	b.Helper()
-	owner, _, _ := r.Slot()
+	owner, _, _ := r.Location()
 	for len(clients) < 200 {
 		clients = append(clients, s.dial())
 		ref = s.wantOpened(opened + len(clients))[opened+len(clients)-1]
-		if o, n, _ := ref.Slot(); o == owner && (slot == nil || n == *slot) {
+		if o, n, _ := ref.Location(); o == owner && (slot == nil || n == *slot) {
 			return clients, ref
 		}
 	}
@@ -79,7 +79,7 @@ func mailAtReset(b *bench) {
 	}
 	close(h.release)
 	s.wantClosed(syscall.ECONNRESET)
-	_, slot, _ := victim.Slot()
+	_, slot, _ := victim.Location()
 	more, _ := s.dialBeside(b, held, 1+n, &slot)
 	last := more[len(more)-1]
 	last.exchange("hello\n")

@@ -57,7 +57,7 @@ func (s *server) end() {
 	if n[engine.Open] != 0 {
 		s.t.Errorf("%d connections are counted as open after Stop", n[engine.Open])
 	}
-	if got := int(n[engine.Accepted] + n[engine.Dialled] + n[engine.TakenOver]); got != len(s.opened) {
+	if got := int(n[engine.Accepted] + n[engine.Dialled] + n[engine.ConnsImported]); got != len(s.opened) {
 		s.t.Errorf("%d connections are counted as accepted, dialled or taken over, %d were opened", got, len(s.opened))
 	}
 }

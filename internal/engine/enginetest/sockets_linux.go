@@ -49,8 +49,8 @@ func dialFullUnix(b *bench) {
 	if err := syscall.Listen(fd, 0); err != nil {
 		b.Fatal(err)
 	}
-	s := b.serve(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
-	b.must(s.Dial(engine.Dial{Path: path, Count: n}))
+	s := b.serve(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
+	b.must(s.Dial(engine.DialRequest{Path: path, Count: n}))
 	const room = 1 // of a queue of 0
 	s.wantOpened(room)
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
@@ -67,8 +67,8 @@ func socketOptions(b *bench, dials bool, want engine.Socket) {
 	set := func(cfg *engine.Config) { cfg.Socket = want }
 	if dials {
 		l := listen(b)
-		s := b.serve(script, dialsOnly, set, func(cfg *engine.Config) { cfg.Reset = true }) // nobody takes the connection, to end it in order
-		b.must(s.Dial(engine.Dial{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
+		s := b.serve(script, dialsOnly, set, func(cfg *engine.Config) { cfg.ResetDialled = true }) // nobody takes the connection, to end it in order
+		b.must(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	} else {
 		defer b.serve(script, set).dial().Close()
 	}

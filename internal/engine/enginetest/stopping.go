@@ -212,7 +212,7 @@ func afterStop(b *bench) {
 	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
-	err := s.Dial(engine.Dial{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
+	err := s.Dial(engine.DialRequest{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
 	if !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("Dial after Stop: %v, want %v", err, engine.ErrClosed)
 	}
@@ -224,7 +224,7 @@ func stopWithUnreadHeader(b *bench) {
 	const n = 20
 	s := b.serve(lines(), b.layered(true, false))
 	clients := s.dials(n)
-	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
+	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Handshaking] == n })
 	for _, c := range clients {
 		c.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
 	}

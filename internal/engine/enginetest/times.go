@@ -30,7 +30,7 @@ const short = 400 * time.Millisecond
 // wantCause checks that n connections are counted as closed for a cause.
 func (s *server) wantCause(cause engine.Cause, n int64) {
 	s.t.Helper()
-	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().Closed(cause) == n })
+	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().ClosedBy(cause) == n })
 }
 
 // silence has a peer for each of the limits of silence.
@@ -141,12 +141,12 @@ func handlerTime(b *bench) {
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		time.Sleep(40 * time.Millisecond)
 		return answerLine(c, in)
-	}}, limited(func(l *engine.Limits) { l.HandlerTime = 20 * time.Millisecond }))
+	}}, limited(func(l *engine.Limits) { l.SlowHandlerTime = 20 * time.Millisecond }))
 	c := s.dial()
 	for range 3 {
 		c.exchange("hello\n")
 	}
-	testkit.WaitFor(b, "no slow handler is counted", func() bool { return s.Counters()[engine.Slow] > 0 })
+	testkit.WaitFor(b, "no slow handler is counted", func() bool { return s.Counters()[engine.SlowCalls] > 0 })
 	if s.log.count(slog.LevelWarn, "peer", c.LocalAddr().String()) == 0 {
 		b.Error("nothing is logged of it")
 	}

@@ -106,7 +106,7 @@ func (w *witness) offer(c *engine.Conn, call string, in []byte, f func(*engine.C
 		used = f(c, in)
 	}
 	l.refused = 0
-	if used == 0 && !c.Paused() {
+	if used == 0 && !c.IsPaused() {
 		l.refused = len(in)
 	}
 	return used

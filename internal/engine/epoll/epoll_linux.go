@@ -20,7 +20,7 @@ import (
 // Model is event loops over epoll.
 var Model = engine.Model{
 	Name:      "epoll",
-	Loops:     true,
+	HasLoops:  true,
 	Available: func() error { return nil },
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -101,30 +101,30 @@ func (d *driver) handleEvents(count int) bool {
 // handleConnEvents handles the events of one connection.
 func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	switch {
-	case c.FD() < 0 || c.Armed()&loop.ClosePending != 0:
+	case c.FD() < 0 || c.DriverFlags()&loop.ClosePending != 0:
 		return // closed earlier in this turn
-	case c.Armed()&loop.Connecting != 0:
+	case c.DriverFlags()&loop.Connecting != 0:
 		d.loop.FinishDial(c)
 		return
-	case c.Armed()&loop.Busy != 0:
+	case c.DriverFlags()&loop.Busy != 0:
 		d.suspendWatch(c)
 		return
 	}
 	if events&sock.Out != 0 {
-		c.Room()
+		c.OnWritable()
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
 		if d.loop.IsReadQueued(c) {
 			d.suspendWatch(c) // the loop will see
 		} else if c.WantsInput() {
 			d.ReadOnce(c)
-		} else if (c.ReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
+		} else if (c.IsReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
 			// A unix socket whose peer has gone, which may have input left; or both directions
 			// have ended in order, and mail is on its way, which settles the connection.
 			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is unsent.
-			c.Failed(cmp.Or(sock.TakeSocketError(c.FD()), syscall.ECONNRESET))
+			c.OnTransportError(cmp.Or(sock.TakeSocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.PerformActions(c)
@@ -134,25 +134,25 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 // arm brings it back.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
-	c.SetArmed(c.Armed()&^(watchedIn|watchedOut) | unwatched)
+	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
 // unwatchConn stops watching a descriptor before it is closed. Closing alone does not where another
 // process has the socket, too: during a hand-over, or for a moment after a fork. Its events would
 // be taken for those of the next connection in the slot.
 func (d *driver) unwatchConn(c *engine.Conn) {
-	if c.Armed()&unwatched == 0 {
+	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
 // WatchConn begins with input, or while connecting with room.
 func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
-	if c.Armed()&loop.Connecting != 0 {
-		c.SetArmed(c.Armed() | watchedOut)
+	if c.DriverFlags()&loop.Connecting != 0 {
+		c.SetDriverFlags(c.DriverFlags() | watchedOut)
 		return d.poll.Add(c.FD(), int32(c.Slot()), sock.Out)
 	}
-	c.SetArmed(c.Armed() | watchedIn)
+	c.SetDriverFlags(c.DriverFlags() | watchedIn)
 	return d.poll.Add(c.FD(), int32(c.Slot()), sock.In)
 }
 
@@ -172,19 +172,19 @@ func (d *driver) ReadOnce(c *engine.Conn) bool { return d.loop.ReceiveOnce(c, d.
 
 func (d *driver) PerformActions(c *engine.Conn) {
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			d.sendOutput(c)
 		case engine.SendFile:
 			d.loop.SendFile(c, sock.SendFile)
-		case engine.Deliver:
+		case engine.FeedHandler:
 			if !d.loop.CallHandler(c) {
 				return
 			}
-		case engine.Detach:
+		case engine.DetachOrExport:
 			d.suspendWatch(c)
 			d.loop.DetachConn(c)
-		case engine.Shut:
+		case engine.ShutWrite:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
 			d.unwatchConn(c)
@@ -200,7 +200,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 			if errno := d.updateWatch(c); errno == 0 {
 				return
 			} else {
-				c.Failed(errno)
+				c.OnTransportError(errno)
 			}
 		}
 	}
@@ -210,11 +210,11 @@ func (d *driver) sendOutput(c *engine.Conn) {
 	n, errno := sock.Send(c.FD(), c.Output())
 	switch errno {
 	case 0:
-		c.Sent(n)
+		c.OnSent(n)
 	case syscall.EAGAIN, syscall.ENOBUFS, syscall.ENOMEM:
-		c.Sent(0)
+		c.OnSent(0)
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 }
 
@@ -223,17 +223,17 @@ func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
 	d.loop.TrackExpiry(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.Armed()&watchedIn != 0) { // it may be dequeued before it is reported
+	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // it may be dequeued before it is reported
 		want, events = watchedIn, sock.In
 	}
-	if c.WantsRoom() {
+	if c.WantsWritable() {
 		want, events = want|watchedOut, events|sock.Out
 	}
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	if armed&(watchedIn|watchedOut) == want {
 		return 0
 	}
-	c.SetArmed(armed&^(watchedIn|watchedOut|unwatched) | want)
+	c.SetDriverFlags(armed&^(watchedIn|watchedOut|unwatched) | want)
 	if armed&unwatched != 0 {
 		return d.poll.Add(c.FD(), int32(c.Slot()), events)
 	}

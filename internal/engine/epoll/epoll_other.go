@@ -15,7 +15,7 @@ var errUnsupported = errors.New("I/O model epoll needs Linux; this is " + runtim
 // Model can't run here.
 var Model = engine.Model{
 	Name:      "epoll",
-	Loops:     true,
+	HasLoops:  true,
 	Available: func() error { return errUnsupported },
 	Start:     func(engine.Config) (engine.Engine, error) { return nil, errUnsupported },
 }

@@ -8,7 +8,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 
 // Broadcast implements engine.Engine. The queue has room for all that may be under way.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
-	b, err := e.broadcastTracker.Begin(payload, 1, &e.cfg.Limits)
+	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (e *goroutineEngine) Broadcast(payload []byte) error {
 // runBroadcaster is the caster. It ends with the last broadcast.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
-	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.UnderWay() > 0; {
+	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.ActiveCount() > 0; {
 		select {
 		case b := <-e.broadcastQueue:
 			batch = append(batch[:0], b)
@@ -29,7 +29,7 @@ func (e *goroutineEngine) runBroadcaster() {
 			}
 			e.enqueueBroadcasts(batch)
 			for _, b := range batch {
-				b.Done()
+				b.OwnerDone()
 			}
 			clear(batch)
 		case <-ended:
@@ -56,12 +56,12 @@ func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
 func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.mailbox(), false
 	for _, m := range batch {
-		switch err := box.PutShared(&c.Conn, engine.MailCast, &m.Shared); {
+		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {
 		case err == nil:
 			enqueued = true
 		case err != engine.ErrFull:
 		case e.cfg.DropMessages:
-			box.Miss() // first: who sees the count finds it at the connection
+			box.CountMissedBroadcast() // first: who sees the count finds it at the connection
 			e.counters.Add(engine.Dropped, 1)
 		default:
 			c.requestAndWake(requestSlowConsumer)

@@ -75,18 +75,18 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 		open(c)
 	}
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			c.sendOutput()
 		case engine.SendFile:
 			c.sendFile()
-		case engine.Deliver:
-			c.Deliver()
+		case engine.FeedHandler:
+			c.FeedHandler()
 		case engine.Read:
 			c.readAvailable()
-		case engine.Detach:
+		case engine.DetachOrExport:
 			c.detachConn()
-		case engine.Shut:
+		case engine.ShutWrite:
 			c.shutdownWrite()
 		case engine.Close:
 			closed = true
@@ -94,12 +94,12 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 			return
 		case engine.Wait:
 			switch {
-			case !c.WantsRoom():
+			case !c.WantsWritable():
 				c.receiveInputOrMail()
-			case c.awaitingWritable || c.ReadsOn() && c.startWritableWait():
+			case c.awaitingWritable || c.HasIndependentDirections() && c.startWritableWait():
 				c.receiveInputOrMail() // neither direction waits for the other
 			default:
-				c.Room() // the next Send waits for it
+				c.OnWritable() // the next Send waits for it
 			}
 		}
 	}
@@ -111,11 +111,11 @@ func (c *conn) openConn(dialStart time.Duration, received []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
 	if dialStart != 0 {
-		c.Dialling(peer, dialStart)
+		c.OnDialling(peer, dialStart)
 	}
-	c.Open(peer, dialStart != 0)
+	c.OnOpen(peer, dialStart != 0)
 	if len(received) > 0 {
-		c.Arrived(received)
+		c.OnRead(received)
 		c.recordProxiedPeer()
 	}
 }
@@ -127,11 +127,11 @@ func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 func (c *conn) sendOutput() {
 	c.publishSweepState()
 	n, err := c.writeOutput()
-	if c.writeBlocked || n < c.Pending() {
+	if c.writeBlocked || n < c.UnsentBytes() {
 		c.writeBlocked = false
 		c.updateClock()
 	}
-	c.Sent(n)
+	c.OnSent(n)
 	c.handleSendResult(err)
 }
 
@@ -172,7 +172,7 @@ func (c *conn) expireIfDue() bool {
 		return false
 	}
 	now := c.engine.readClock()
-	return int32(toSweepTime(now)-due) > 0 && c.Expire(now)
+	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
 // readAvailable reads once without waiting.
@@ -181,20 +181,20 @@ func (c *conn) readAvailable() {
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
 	c.handleReadResult(received, err)
 	if drained {
-		c.Empty()
+		c.OnReadEmpty()
 	}
 }
 
 // handleReadResult gives the core what a read has brought.
 func (c *conn) handleReadResult(received []byte, err error) {
 	if len(received) > 0 {
-		c.Arrived(received)
+		c.OnRead(received)
 		c.recordProxiedPeer()
 	}
 	c.releaseReadBuffer()
 	switch {
 	case errors.Is(err, io.EOF):
-		c.PeerClosed()
+		c.OnEOF()
 	case err != nil:
 		c.handleWaitError(err)
 	}
@@ -203,28 +203,28 @@ func (c *conn) handleReadResult(received []byte, err error) {
 // handleWaitError takes the end of a wait: because it was woken, or by an error.
 func (c *conn) handleWaitError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.Failed(err)
+		c.OnTransportError(err)
 		return
 	}
 	_ = c.netConn.SetDeadline(time.Time{})
 	c.handleRequests()
-	c.Expire(c.engine.readClock())
+	c.CheckTimeouts(c.engine.readClock())
 }
 
 // publishSweepState shows the sweeper when this connection wants to be woken, and what its buffers
 // hold.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
-	if at, ok := c.Wakes(); ok {
+	if at, ok := c.NextTimeout(); ok {
 		due = toSweepTime(at)
 	}
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
 	}
-	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.bufferedBytes.Load() != n {
+	if n := uint32(min(int64(c.BufferMemory()), math.MaxUint32)); c.bufferedBytes.Load() != n {
 		c.bufferedBytes.Store(n)
 	}
-	if _, soon := c.Due(); soon != c.expiryCounted {
+	if _, soon := c.ExpiresAt(); soon != c.expiryCounted {
 		c.setExpiryCounted(soon)
 	}
 }
@@ -243,7 +243,7 @@ func (c *conn) hasRequests() bool {
 		return true
 	}
 	box := c.mailboxPtr.Load()
-	return box != nil && box.Waiting()
+	return box != nil && box.HasRequests()
 }
 
 // parkOrFindRequests says that the owner is about to wait, and whether it should not.
@@ -257,7 +257,7 @@ func (c *conn) handleRequests() {
 	if c.requests.Load()&requestWritable != 0 {
 		c.requests.And(^uint32(requestWritable))
 		c.awaitingWritable = false
-		c.Room()
+		c.OnWritable()
 	}
 	c.deliverMail()
 	requested := c.requests.Load()
@@ -269,7 +269,7 @@ func (c *conn) handleRequests() {
 		c.startExport()
 	}
 	if todo&requestDrain != 0 {
-		c.Drain()
+		c.StartDrain()
 	}
 	if todo&requestKill != 0 {
 		c.Abort(engine.ErrServerClosed)
@@ -278,7 +278,7 @@ func (c *conn) handleRequests() {
 		c.Abort(engine.ErrOverBudget)
 	}
 	if todo&requestExpel != 0 {
-		c.Abort(engine.ErrExpelled)
+		c.Abort(engine.ErrClosedByOperator)
 	}
 	if todo&requestSlowConsumer != 0 {
 		c.Abort(engine.ErrSlowConsumer)
@@ -296,19 +296,19 @@ func (c *conn) deliverMail() {
 	if box == nil {
 		return
 	}
-	c.Miss(box.Missed())
-	if !box.Waiting() {
+	c.AddMissed(box.TakeMissedBroadcasts())
+	if !box.HasRequests() {
 		return
 	}
 	c.updateClock()
-	mail, data := box.Take()
-	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Done(mail, data))) }()
+	mail, data := box.TakeAll()
+	defer func() { c.engine.counters.Add(engine.Buffered, -int64(box.Recycle(mail, data))) }()
 	left, rest := mail, data
 	deliverRemaining := func() {
 		for len(left) > 0 {
 			m, p := left[0], rest[:left[0].Size]
 			left, rest = left[1:], rest[len(p):]
-			c.Mailed(m, p)
+			c.OnRequest(m, p)
 		}
 	}
 	defer deliverRemaining() // what a Goexit leaves is released
@@ -328,7 +328,7 @@ func (c *conn) mailbox() *engine.Mailbox {
 		return box
 	}
 	l := &c.engine.cfg.Limits
-	c.mailboxPtr.CompareAndSwap(nil, &engine.Mailbox{Max: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.engine.counters})
+	c.mailboxPtr.CompareAndSwap(nil, &engine.Mailbox{MaxRequests: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.engine.counters})
 	return c.mailboxPtr.Load()
 }
 
@@ -339,9 +339,9 @@ func (c *conn) shutdownWrite() {
 		// An error means that the peer has gone; reading will tell.
 		_ = w.CloseWrite()
 	} else {
-		c.PeerClosed() // there is no half of it to wait for
+		c.OnEOF() // there is no half of it to wait for
 	}
-	c.ShutDone()
+	c.OnWriteShut()
 }
 
 // detachConn makes the connection another one of package net: the deadline of this one may be
@@ -351,26 +351,26 @@ func (c *conn) detachConn() {
 		c.receiveInputOrMail()
 		return
 	}
-	if c.Leaving() {
+	if c.IsExporting() {
 		c.finishExport()
 		return
 	}
 	s, ok := c.netConn.(interface{ File() (*os.File, error) })
 	if !ok {
-		c.Detached(nil, errors.ErrUnsupported)
+		c.OnDetached(nil, errors.ErrUnsupported)
 		return
 	}
 	f, err := s.File()
 	if err != nil {
-		c.Detached(nil, err)
+		c.OnDetached(nil, err)
 		return
 	}
 	defer f.Close()
-	c.Detached(net.FileConn(f))
+	c.OnDetached(net.FileConn(f))
 }
 
 // closesWithReset says whether the connection is to be closed with a reset.
-func (c *conn) closesWithReset() bool { return c.Outbound() && c.engine.cfg.Reset }
+func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
 // closedMailbox is the mailbox of connections that have closed without one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
@@ -383,10 +383,10 @@ func (c *conn) closeConn() {
 		c.setExpiryCounted(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.Miss(box.Missed()) // Closed may ask
+		c.AddMissed(box.TakeMissedBroadcasts()) // Closed may ask
 	}
 	defer c.releaseClosed() // whatever the handler does
-	c.Finish()
+	c.OnClosed()
 }
 
 // releaseClosed is the rest of close, when the handler has heard of it.

@@ -26,7 +26,7 @@ type chunk struct {
 }
 
 // addConn gives a connection the first free slot.
-func (t *connTable) addConn(c *conn, h *engine.Host) {
+func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * chunkSize
 		t.chunks = append(t.chunks, new(chunk))

@@ -21,8 +21,8 @@ const (
 )
 
 // Dial starts a goroutine for each connection, which becomes its owner.
-func (e *goroutineEngine) Dial(request engine.Dial) error {
-	if err := request.Check(); err != nil {
+func (e *goroutineEngine) Dial(request engine.DialRequest) error {
+	if err := request.Validate(); err != nil {
 		return err
 	}
 	e.mu.Lock()
@@ -37,13 +37,13 @@ func (e *goroutineEngine) Dial(request engine.Dial) error {
 	}
 	e.running.Go(func() {
 		defer func() { <-e.dialRequests }()
-		engine.Outlive(func() { e.startDials(&request) })
+		engine.SurviveGoexit(func() { e.startDials(&request) })
 	})
 	return nil
 }
 
 // startDials starts the dials that are left of one order, as many at once as may be.
-func (e *goroutineEngine) startDials(request *engine.Dial) {
+func (e *goroutineEngine) startDials(request *engine.DialRequest) {
 	for request.Count > 0 {
 		request.Count--
 		select {
@@ -54,17 +54,17 @@ func (e *goroutineEngine) startDials(request *engine.Dial) {
 				e.dialOne(one)
 			})
 		case <-e.stopCtx.Done():
-			e.host.DialFailed(request.Owned, engine.ErrClosed)
+			e.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
 		}
 	}
 }
 
-func (e *goroutineEngine) dialOne(request engine.Dial) {
+func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 	if !e.admission.Acquire() {
-		e.host.DialFailed(request.Owned, engine.ErrFull)
+		e.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return
 	}
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	nc, err := e.connectTo(request)
 	if err != nil {
 		e.releaseAdmission()
@@ -74,16 +74,16 @@ func (e *goroutineEngine) dialOne(request engine.Dial) {
 		if e.stopCtx.Err() != nil {
 			err = engine.ErrClosed
 		}
-		e.host.DialFailed(request.Owned, err)
+		e.host.NotifyDialFailed(request.Handler, err)
 		return
 	}
-	if !e.startConn(nc, -1, request.Owned, func(c *conn) { c.openConn(start, nil) }) {
+	if !e.startConn(nc, -1, request.Handler, func(c *conn) { c.openConn(start, nil) }) {
 		e.releaseAdmission()
 	}
 }
 
 // connectTo makes a connection of package net.
-func (e *goroutineEngine) connectTo(request engine.Dial) (net.Conn, error) {
+func (e *goroutineEngine) connectTo(request engine.DialRequest) (net.Conn, error) {
 	options := e.cfg.SocketOptions(true)
 	dialer := net.Dialer{Timeout: cmp.Or(request.Timeout, defaultDialTimeout), Control: options.DialControl}
 	if request.Path != "" {

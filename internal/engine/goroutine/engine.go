@@ -79,7 +79,7 @@ const (
 // goroutineEngine is a running engine.
 type goroutineEngine struct {
 	cfg              engine.Config
-	host             engine.Host
+	host             engine.Runtime
 	counters         engine.Counters
 	buffers          engine.SharedBuffers
 	listeners        []net.Listener
@@ -100,8 +100,8 @@ type goroutineEngine struct {
 	closeLargestMu   sync.Mutex         // held by who looks for connections that are to give way
 	blockedSenders   senderQueue        // that wait until buffers hold less
 	clock            pausableClock
-	expiringConns    atomic.Int64 // connections that are about to end
-	freedMemory      engine.Given // memory of connections that have been handed over
+	expiringConns    atomic.Int64      // connections that are about to end
+	freedMemory      engine.FreedBytes // memory of connections that have been handed over
 	handoff          handoffState
 	connAdded        chan struct{} // a connection has come; for the sweeper
 	lastConnClosed   chan struct{} // the last one has gone; for the sweeper
@@ -125,43 +125,43 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 		connAdded: make(chan struct{}, 1), lastConnClosed: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
 	if err := e.openListeners(); err != nil {
-		engine.CloseAll(e.listeners)
+		engine.CloseListeners(e.listeners)
 		return nil, err
 	}
-	e.host.Grain = clockGrain
-	e.host.SetUp(&cfg, e.admission)
+	e.host.ClockSlack = clockGrain
+	e.host.Configure(&cfg, e.admission)
 	e.host.LocalAddr, e.host.Loops = e.localAddr, 1
-	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.Timing, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
+	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.TimeAllCalls, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
-	e.host.Direct = sendDirect
+	e.host.SendDirect = sendDirect
 	e.pipePool.enable(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
-	e.acceptPause.paused, e.acceptPause.changed = cfg.Held, make(chan struct{})
+	e.acceptPause.paused, e.acceptPause.changed = cfg.StartPaused, make(chan struct{})
 	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	e.running.Go(e.runSweeper)
 	e.running.Go(e.runBroadcaster)
-	if cfg.Pace != nil {
+	if cfg.Scheduler != nil {
 		e.pacerDone.Go(e.runPacer)
 	}
 	for i := range e.listeners {
-		e.running.Go(func() { engine.Outlive(func() { e.acceptConns(i) }) })
+		e.running.Go(func() { engine.SurviveGoexit(func() { e.acceptConns(i) }) })
 	}
 	return e, nil
 }
 
 // openListeners makes the listeners, and what else has to be opened.
 func (e *goroutineEngine) openListeners() error {
-	for _, l := range e.cfg.Where() {
-		sockets, err := l.Bind(1, e.cfg.SocketOptions(false))
+	for _, l := range e.cfg.EffectiveListeners() {
+		sockets, err := l.OpenSockets(1, e.cfg.SocketOptions(false))
 		if err != nil {
 			return err
 		}
 		for _, socket := range sockets {
-			sock.SetDeadPeerTimeout(socket, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+			sock.SetDeadPeerTimeout(socket, e.cfg.Limits.WriteTimeout, e.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 			e.listeners = append(e.listeners, socket)
-			e.listenerIndexes = append(e.listenerIndexes, len(e.host.Entrances))
+			e.listenerIndexes = append(e.listenerIndexes, len(e.host.ListenerCounters))
 		}
-		e.host.Entrances = append(e.host.Entrances, engine.NewEntrance(l, sockets[0].Addr()))
+		e.host.ListenerCounters = append(e.host.ListenerCounters, engine.NewListenerCounters(l, sockets[0].Addr()))
 	}
 	return e.readLimiter.init()
 }
@@ -173,16 +173,16 @@ func (e *goroutineEngine) Addr() net.Addr {
 	return e.listeners[0].Addr()
 }
 
-func (e *goroutineEngine) Listening() []engine.Listening { return e.host.Listening() }
+func (e *goroutineEngine) ListenerStats() []engine.ListenerStats { return e.host.ListenerStats() }
 
 func (e *goroutineEngine) Loops() int { return 0 }
 
 // readClock is the clock of all limits.
-func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.Since()) }
+func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
-	e.broadcastTracker.Count(&sum)
+	e.broadcastTracker.FillCounts(&sum)
 	return sum
 }
 
@@ -220,7 +220,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 // time to stop.
 func (e *goroutineEngine) waitForAcceptToken() bool {
 	for {
-		wait := e.admission.TakeToken(engine.Since())
+		wait := e.admission.TakeToken(engine.MonotonicNow())
 		if wait == 0 {
 			return true
 		}
@@ -248,11 +248,11 @@ func (e *goroutineEngine) admitConn(netConn net.Conn, listener int, received []b
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.Admit(listener, peer); err != nil {
 		defer netConn.Close() // whatever Refuse does
-		rejectConn(netConn, e.host.Answer(peer, err))
+		rejectConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
 	if !e.startConn(netConn, listener, nil, func(c *conn) { c.openConn(0, received) }) {
-		e.host.Disown(listener, peer)
+		e.host.UndoAdmit(listener, peer)
 		e.releaseAdmission()
 	}
 }
@@ -265,7 +265,7 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, received []byte)
 		return err
 	}
 	if listener < 0 {
-		listener = e.host.Adopted()
+		listener = e.host.AdoptedListener()
 	}
 	e.admitConn(netConn, listener, slices.Clone(received))
 	return nil
@@ -281,7 +281,7 @@ func rejectConn(netConn net.Conn, answer []byte) {
 
 // startConn starts the goroutine of a connection that has been admitted at a listener, or
 // with -1 was dialled, if it can. It opens the connection.
-func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.Owned, open func(c *conn)) bool {
+func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.ConnHandler, open func(c *conn)) bool {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
 	if err == nil {
@@ -291,14 +291,14 @@ func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine
 		netConn.Close()
 		switch {
 		case listener < 0:
-			e.host.DialFailed(owned, err)
+			e.host.NotifyDialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			e.counters.Add(engine.AcceptErrors, 1)
 		}
 		return false
 	}
 	if owned != nil {
-		c.SetOwned(owned)
+		c.SetConnHandler(owned)
 	}
 	notify(e.connAdded)
 	go c.runUntilClosed(open)
@@ -351,7 +351,7 @@ func (e *goroutineEngine) Post(to *engine.Conn, gen uint32, request engine.Reque
 		return engine.ErrClosed
 	}
 	box := c.mailbox() // first: to allocate may take long
-	if request.Kind == engine.MailSend && e.refusesMail(&request) {
+	if request.Kind == engine.RequestSend && e.refusesMail(&request) {
 		return engine.ErrFull
 	}
 	if err := box.Put(to, gen, request); err != nil {

@@ -17,7 +17,7 @@ import (
 
 // This file is how connections leave for other engines: see package handover.
 //
-// HandOver asks the connections to leave, some at a time, for those that leave are not served, and
+// ExportConns asks the connections to leave, some at a time, for those that leave are not served, and
 // round after round, until all have gone or are known to stay. Each goes by itself, on its
 // goroutine, in a batch of one. A goroutine for each channel reads it. The lock guards all of it,
 // but isn't held while a handler saves its state.
@@ -52,12 +52,12 @@ type connExporter struct {
 	unexportable map[*conn]bool
 }
 
-// HandOver implements engine.Migrator.
-func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+// ExportConns implements engine.Migrator.
+func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) == 0 {
 		return moved, errors.New("no channels to hand connections over by; expected at least 1")
 	}
-	defer e.freedMemory.GiveBack()()
+	defer e.freedMemory.StartFreeing()()
 	var files []*os.File
 	var fds []int32
 	defer func() {
@@ -106,7 +106,7 @@ func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (mo
 }
 
 // readChannel reads what comes by a channel until that ends.
-func (d *connExporter) readChannel(file *os.File, channel *handover.Outlet) {
+func (d *connExporter) readChannel(file *os.File, channel *handover.OutChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return // it was closed here
@@ -114,7 +114,7 @@ func (d *connExporter) readChannel(file *os.File, channel *handover.Outlet) {
 	_ = raw.Read(func(uintptr) bool { // likewise
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		err := d.sender.Receive(channel)
+		err := d.sender.ReceiveConfirmations(channel)
 		notify(d.progress)
 		return channel.Ended || err != nil
 	})
@@ -124,18 +124,18 @@ func (d *connExporter) readChannel(file *os.File, channel *handover.Outlet) {
 func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.sender.Asking() {
+	if d.sender.IsExporting() {
 		if roundDue && len(d.remaining) == 0 {
 			d.startRound(e)
 		}
 		if roundDue || d.unanswered <= 0 {
-			n := min(maxRequested, len(d.remaining), max(d.sender.Credit()-d.sending, 0))
+			n := min(maxRequested, len(d.remaining), max(d.sender.TotalCredit()-d.sending, 0))
 			d.unanswered = n
 			requestAllAndWake(d.remaining[:n], requestExport)
 			d.remaining = d.remaining[n:]
 		}
 	}
-	return d.sender.Step() && d.sending == 0
+	return d.sender.AdvanceStage() && d.sending == 0
 }
 
 // startRound lists who is to be asked. Nobody is the end.
@@ -155,13 +155,13 @@ func (c *conn) startExport() {
 	if d == nil {
 		return
 	}
-	err := c.Leave()
+	err := c.StartExport()
 	if err == nil {
 		return // to finishExport
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == engine.ErrStays {
+	if err == engine.ErrNotExportable {
 		d.unexportable[c] = true
 	}
 	d.countAnswer()
@@ -177,13 +177,13 @@ func (d *connExporter) countAnswer() {
 // finishExport hands the connection over. One that can't go stays open here.
 func (c *conn) finishExport() {
 	d := c.engine.handoff.exporter.Load()
-	c.AtRest()
+	c.OnQuiesced()
 	var exported, permanent bool
 	if d != nil {
 		exported, permanent = d.exportConn(c)
 	}
 	if !exported {
-		c.Stay(permanent)
+		c.AbortExport(permanent)
 	}
 }
 
@@ -192,7 +192,7 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.countAnswer()
-	if !d.sender.Asking() || d.sender.Credit() <= d.sending {
+	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.sending {
 		return false, false
 	}
 	d.sending++
@@ -202,26 +202,26 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	}()
 	r, err := d.packUnlocked(c)
 	if err != nil {
-		if permanent = !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater); permanent {
+		if permanent = !errors.Is(err, engine.ErrExportBusy) && !errors.Is(err, engine.ErrSaveLater); permanent {
 			d.unexportable[c] = true
 		}
 		return false, permanent
 	}
-	record, fds := r.Append(nil), []int{int(c.FD())}
-	for d.sender.Asking() && !exported {
-		channel, _ := d.sender.Next()
-		if exported = d.sender.Send(channel, record, fds); !exported {
+	record, fds := r.AppendTo(nil), []int{int(c.FD())}
+	for d.sender.IsExporting() && !exported {
+		channel, _ := d.sender.NextChannelWithCredit()
+		if exported = d.sender.SendBatch(channel, record, fds); !exported {
 			d.mu.Unlock()
 			time.Sleep(resendInterval)
 			d.mu.Lock()
 		}
 	}
 	if !exported {
-		c.Unpack()
+		c.CancelSnapshot()
 		return false, false
 	}
 	c.engine.freedMemory.Add(goroutineBytes)
-	c.Left()
+	c.FinishExport()
 	return true, false
 }
 
@@ -229,19 +229,19 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
-	return c.Pack()
+	return c.Snapshot()
 }
 
-// Ends implements engine.Migrator.
-func (e *goroutineEngine) Ends() int { return 1 }
+// ChannelsNeeded implements engine.Migrator.
+func (e *goroutineEngine) ChannelsNeeded() int { return 1 }
 
-// Sockets implements engine.Migrator.
-func (e *goroutineEngine) Sockets() []int {
-	return engine.CountSockets(e.listenerIndexes, len(e.host.Entrances))
+// SocketsPerListener implements engine.Migrator.
+func (e *goroutineEngine) SocketsPerListener() []int {
+	return engine.CountPerListener(e.listenerIndexes, len(e.host.ListenerCounters))
 }
 
-// SendListeners implements engine.Migrator.
-func (e *goroutineEngine) SendListeners(control *os.File, word string) error {
+// SendListenerSockets implements engine.Migrator.
+func (e *goroutineEngine) SendListenerSockets(control *os.File, message string) error {
 	var fds []int
 	for _, l := range e.listeners {
 		fd, err := sock.DupConnDescriptor(l)
@@ -251,8 +251,8 @@ func (e *goroutineEngine) SendListeners(control *os.File, word string) error {
 		defer sock.Close(fd)
 		fds = append(fds, int(fd))
 	}
-	return sock.SendFDsInChunks(int32(control.Fd()), word, fds)
+	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
-func (e *goroutineEngine) ShareListeners(bool) {}
+// SetListenersShared implements engine.Migrator: listeners are closed here, never stopped.
+func (e *goroutineEngine) SetListenersShared(bool) {}

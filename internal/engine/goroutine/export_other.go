@@ -7,4 +7,4 @@ type handoffState struct{}
 
 func (c *conn) startExport() {}
 
-func (c *conn) finishExport() { c.Stay(true) }
+func (c *conn) finishExport() { c.AbortExport(true) }

@@ -15,13 +15,13 @@ type fullLayer struct {
 	ref         chan engine.Ref
 }
 
-func (l fullLayer) Arrived(*engine.Conn, []byte) error   { return nil }
-func (l fullLayer) Write(c *engine.Conn, p []byte) error { c.Append(p); return nil }
-func (l fullLayer) Full() bool                           { l.fullCalls.Add(1); return true }
-func (l fullLayer) Ended(*engine.Conn) error             { return nil }
-func (l fullLayer) Held() (int, bool)                    { return 0, false }
-func (l fullLayer) Closing(*engine.Conn)                 {}
-func (l fullLayer) Closed(*engine.Conn)                  {}
+func (l fullLayer) OnRead(*engine.Conn, []byte) error    { return nil }
+func (l fullLayer) Write(c *engine.Conn, p []byte) error { c.AppendToTransport(p); return nil }
+func (l fullLayer) InputFull() bool                      { l.fullCalls.Add(1); return true }
+func (l fullLayer) OnEOF(*engine.Conn) error             { return nil }
+func (l fullLayer) Memory() (int, bool)                  { return 0, false }
+func (l fullLayer) SendClose(*engine.Conn)               {}
+func (l fullLayer) OnClosed(*engine.Conn)                {}
 func (l fullLayer) Resume(c *engine.Conn) error {
 	if l.resumeCalls.Add(1) == 1 {
 		l.ref <- c.Ref()

@@ -21,11 +21,11 @@ import (
 type importChannel struct {
 	group *goroutineEngine
 	mu    sync.Mutex
-	inlet *handover.Inlet
+	inlet *handover.InChannel
 }
 
-// TakeOver implements engine.Migrator.
-func (e *goroutineEngine) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, f := range channels {
@@ -55,7 +55,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 		return err
 	}
 	importing := &importChannel{group: e}
-	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInlet(int32(fd), importing) }); err != nil {
+	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInChannel(int32(fd), importing) }); err != nil {
 		return err
 	}
 	defer importing.withLock(importing.inlet.Close)
@@ -70,7 +70,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 		importing.withLock(importing.inlet.Confirm)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
-			importing.withLock(func() { received, receiveErr = importing.inlet.Receive(buffer, join) })
+			importing.withLock(func() { received, receiveErr = importing.inlet.ReceiveBatch(buffer, join) })
 			return received || receiveErr != nil
 		})
 		switch err = cmp.Or(receiveErr, err); err {
@@ -89,13 +89,13 @@ func (a *importChannel) withLock(f func()) {
 	f()
 }
 
-// ConfirmLater implements handover.Owner.
-func (a *importChannel) ConfirmLater(in *handover.Inlet) {
+// ScheduleConfirm implements handover.Owner.
+func (a *importChannel) ScheduleConfirm(in *handover.InChannel) {
 	a.group.running.Go(func() { a.withLock(in.Confirm) })
 }
 
-// Promise implements handover.Owner.
-func (a *importChannel) Promise(n int) int {
+// ReserveConns implements handover.Owner.
+func (a *importChannel) ReserveConns(n int) int {
 	e := a.group
 	n = e.admission.Reserve(n)
 	short := min(sock.MissingDescriptors(e.admission.Reserved()), n)
@@ -103,15 +103,15 @@ func (a *importChannel) Promise(n int) int {
 	return n - short
 }
 
-// Unpromise implements handover.Owner.
-func (a *importChannel) Unpromise(n int) { a.group.admission.CancelReserved(n) }
+// ReleaseConns implements handover.Owner.
+func (a *importChannel) ReleaseConns(n int) { a.group.admission.CancelReserved(n) }
 
 // importConn goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReserved()
-	if record.Listener >= len(e.host.Entrances) {
-		record.Listener = e.host.Adopted()
+	if record.Listener >= len(e.host.ListenerCounters) {
+		record.Listener = e.host.AdoptedListener()
 	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
@@ -122,20 +122,20 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		onOpened()
 		return
 	}
-	if err := e.host.AdmitMoved(record); err != nil {
+	if err := e.host.AdmitImported(record); err != nil {
 		e.running.Go(func() { // which Refuse may end
 			defer onOpened()
 			defer netConn.Close()
-			rejectConn(netConn, e.host.Answer(record.Peer, err))
+			rejectConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
 		})
 		return
 	}
 	open := func(c *conn) {
 		defer onOpened()
-		c.Join(record)
+		c.Import(record)
 	}
 	if !e.startConn(netConn, record.Listener, nil, open) {
-		e.host.DisownMoved(record)
+		e.host.UndoAdmitImported(record)
 		e.releaseAdmission()
 		onOpened()
 	}

@@ -27,7 +27,7 @@ type acceptPause struct {
 	changed         chan struct{} // closed when on has changed, and made anew
 }
 
-func (e *goroutineEngine) Hold(paused bool) error {
+func (e *goroutineEngine) PauseAccept(paused bool) error {
 	if e.stopCtx.Err() != nil {
 		return engine.ErrClosed
 	}
@@ -76,10 +76,10 @@ func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 // addPausedAcceptors counts one acceptor more, or less, that waits.
 func (h *acceptPause) addPausedAcceptors(e *goroutineEngine, n int) {
 	h.pausedAcceptors += n
-	e.counters.SetFlag(engine.Holding, h.pausedAcceptors == len(e.listeners))
+	e.counters.SetBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
 }
 
-func (e *goroutineEngine) Expel(peer netip.AddrPort) error {
+func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) error {
 	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -92,7 +92,7 @@ func (e *goroutineEngine) Expel(peer netip.AddrPort) error {
 	return nil
 }
 
-func (e *goroutineEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *goroutineEngine) VisitConns(s *engine.Shared, beforePut func(), onDone func(full int)) error {
 	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -100,9 +100,9 @@ func (e *goroutineEngine) Visit(s *engine.Shared, beforePut func(), onDone func(
 	for conns := range e.connChunks {
 		for _, c := range conns {
 			beforePut()
-			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, s); err == nil {
+			if err := c.mailbox().PutShared(&c.Conn, engine.RequestDo, s); err == nil {
 				c.wake()
-			} else if s.Lost(); err == engine.ErrFull {
+			} else if s.OnLost(); err == engine.ErrFull {
 				full++
 			}
 		}
@@ -151,7 +151,7 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 // recordProxiedPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
 func (c *conn) recordProxiedPeer() {
-	if c.engine.cfg.Proxied == nil || c.proxiedPeerRecorded || c.Greets() {
+	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return
 	}
 	c.proxiedPeerRecorded = true

@@ -14,12 +14,12 @@ import (
 // runPacer is the pacer.
 func (e *goroutineEngine) runPacer() {
 	for !isClosed(e.workDone) {
-		now := engine.Since()
-		next := e.cfg.Pace(-1, now, nudgeConn)
+		now := engine.MonotonicNow()
+		next := e.cfg.Scheduler(-1, now, nudgeConn)
 		if next < 0 {
-			next = now + engine.PaceRest
+			next = now + engine.MaxSchedulerDelay
 		}
-		yieldAndSleep(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
+		yieldAndSleep(min(max(next-engine.MonotonicNow(), engine.MinSchedulerDelay), engine.MaxSchedulerDelay))
 	}
 }
 

@@ -40,10 +40,10 @@ func (t *readLimiter) init() error {
 // acquireToken waits for a turn, and lets all others run first. The caller ends it with end.
 func (t *readLimiter) acquireToken() {
 	t.tokens <- struct{}{}
-	if engine.Since()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
+	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
 		t.pauseMu.Lock()
 		t.barrier.waitForPoll()
-		t.lastPause.Store(int64(engine.Since()))
+		t.lastPause.Store(int64(engine.MonotonicNow()))
 		t.pauseMu.Unlock()
 		t.pausing.Store(false)
 	}

@@ -36,7 +36,7 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 // and ends the turn; done says whether anything was there. What the partner doesn't take is
 // as if it were read.
 func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
-	if !c.bulk || c.Layer() != nil || !c.HasBypass() {
+	if !c.bulk || c.Layer() != nil || !c.HasFastPath() {
 		return false, false
 	}
 	pipe := c.engine.pipePool.acquirePipe()
@@ -45,7 +45,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 		return false, false
 	}
 	received := 0
-	c.Bypass(func(partner *engine.Conn) {
+	c.SendFastPath(func(partner *engine.Conn) {
 		var errno syscall.Errno
 		received, errno = pipe.SpliceFrom(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // EINVAL is of a socket that can't
@@ -65,7 +65,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) {
 	moved := 0
 	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceTo(int32(fd), n) })
-	c.Spliced(moved)
+	c.CountSpliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
 		return
@@ -85,7 +85,7 @@ type pipePool struct{ idle chan *sock.SplicePipe }
 // enable makes room for as many as there are turns, and has relays use them.
 func (p *pipePool) enable(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
-	e.host.Pass = e.sendToPartner
+	e.host.SendToPartner = e.sendToPartner
 }
 
 func (p *pipePool) acquirePipe() *sock.SplicePipe {

@@ -21,9 +21,9 @@ func (e *goroutineEngine) Wait() { <-e.done }
 
 // startStop lets nothing start any more, and has the connections told.
 func (e *goroutineEngine) startStop() {
-	e.broadcastTracker.End()
+	e.broadcastTracker.Close()
 	e.cancel()
-	engine.CloseAll(e.listeners)
+	engine.CloseListeners(e.listeners)
 	e.mu.Lock()
 	first := !e.closed
 	e.closed = true
@@ -56,11 +56,11 @@ func (e *goroutineEngine) startStop() {
 // drainConns tells the connections to drain, as many at a time as may be, while there
 // are any.
 func (e *goroutineEngine) drainConns(conns []*conn) {
-	tick := time.NewTicker(engine.DrainEvery)
+	tick := time.NewTicker(engine.DrainInterval)
 	defer tick.Stop()
-	start, drained := engine.Since(), 0
+	start, drained := engine.MonotonicNow(), 0
 	for {
-		allowed := min(engine.MayDrain(e.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
+		allowed := min(engine.DrainAllowance(e.cfg.Limits.ShutdownRate, engine.MonotonicNow()-start), len(conns))
 		requestAllAndWake(conns[drained:allowed], requestDrain)
 		if drained = allowed; drained == len(conns) {
 			return

@@ -25,7 +25,7 @@ func (e *goroutineEngine) runSweeper() {
 	defer timer.Stop()
 	<-timer.C
 	for e.waitForSweepSlice(timer) {
-		now := e.clock.advance(engine.Since())
+		now := e.clock.advance(engine.MonotonicNow())
 		e.host.SetClock(now)
 		for _, c := range e.nextSweepConns(period) {
 			if due := c.wakeAt.Load(); due != 0 && int32(toSweepTime(now)-due) >= 0 {
@@ -50,8 +50,8 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 			return false
 		}
 	}
-	e.clock.advance(engine.Since())
-	timer.Reset(engine.MinSlice)
+	e.clock.advance(engine.MonotonicNow())
+	timer.Reset(engine.MinSliceInterval)
 	select {
 	case <-timer.C:
 	case <-e.lastConnClosed:
@@ -82,12 +82,12 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 // at any time is found. The limit allows for a sweeper that is late without a stop: a clock that stood still then
 // would end limits early. After a stop, a peer that is heard before the sweeper wakes has up to standstill more.
 func (k *pausableClock) advance(now time.Duration) time.Duration {
-	if late := now - k.lastAdvance - engine.MinSlice; k.lastAdvance > 0 && late >= stoppedThreshold {
+	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
 	}
 	k.lastAdvance = now
 	now -= time.Duration(k.stoppedFor.Load())
-	k.limit.Store(int64(now + 2*engine.MinSlice + stoppedThreshold))
+	k.limit.Store(int64(now + 2*engine.MinSliceInterval + stoppedThreshold))
 	return now
 }
 
@@ -101,9 +101,9 @@ func (k *pausableClock) suspendLimit() {
 // see all once in a period: a short one while some are about to end.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
-		period = engine.UrgentSweepPeriod
+		period = engine.FastSweepPeriod
 	}
-	slices := int(period / engine.MinSlice)
+	slices := int(period / engine.MinSliceInterval)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	chunks := len(e.conns.chunks)
@@ -159,7 +159,7 @@ func (e *goroutineEngine) closeLargestConns() {
 func (c *conn) heldBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
-		n += int64(box.Memory())
+		n += int64(box.CountedMemory())
 	}
 	return n
 }
@@ -176,7 +176,7 @@ type senderQueue struct {
 func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
-	case !request.Paced():
+	case !request.CanWait():
 		return e.exceedsBudget(-limit / 4)
 	case !e.exceedsBudget(0):
 		return false
@@ -188,7 +188,7 @@ func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
 		s.freed = make(chan struct{})
 	}
 	s.hasWaiters.Store(true)
-	request.AwaitRoom(s.freed)
+	request.SetSpaceWait(s.freed)
 	return e.exceedsBudget(0)
 }
 

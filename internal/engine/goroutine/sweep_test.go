@@ -19,14 +19,14 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 			var ck pausableClock
 			var counters engine.Counters
 			h := newHandler()
-			host := engine.Host{Buffers: &engine.SharedBuffers{}, Counters: &counters}
-			host.SetUp(&engine.Config{
+			host := engine.Runtime{Buffers: &engine.SharedBuffers{}, Counters: &counters}
+			host.Configure(&engine.Config{
 				Handler: h, Log: slog.New(slog.DiscardHandler),
 				Limits: engine.Limits{MaxMessage: 1 << 10, MaxUnsent: 1 << 10, IdleTimeout: idle},
 			}, nil)
 			host.Now = func() time.Duration { return since }
 			if model == "goroutine" {
-				host.Grain = clockGrain
+				host.ClockSlack = clockGrain
 				host.Now = func() time.Duration { return ck.readAt(since) }
 			}
 			host.SetClock(since)
@@ -35,8 +35,8 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 			for i, c := range both {
 				c.Bind(&host, uint32(i), 0)
 				c.SetListener(-1)
-				c.Open(netip.AddrPort{}, false)
-				c.Arrived([]byte("hello"))
+				c.OnOpen(netip.AddrPort{}, false)
+				c.OnRead([]byte("hello"))
 			}
 
 			// turn lets the sweeper sleep, or the loop wait, and sees who is closed after it.
@@ -47,9 +47,9 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				since += d
 				if model == "loop" {
 					host.SetClock(since)
-					if late := since - asleep - engine.MinSlice; late >= engine.MinSlice {
+					if late := since - asleep - engine.MinSliceInterval; late >= engine.MinSliceInterval {
 						for _, c := range both {
-							c.ProcessStopped(late)
+							c.ExtendAfterSuspend(late)
 						}
 					}
 				}
@@ -57,35 +57,35 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				ck.advance(since)
 				host.SetClock(host.Now())
 				for _, c := range both {
-					if c.Expire(host.Now()) && closed[c] == 0 {
-						if c.Empty(); c.Closing() {
+					if c.CheckTimeouts(host.Now()) && closed[c] == 0 {
+						if c.OnReadEmpty(); c.IsClosing() {
 							closed[c] = since
 						}
 					}
 				}
 			}
 			nothing := func() {}
-			for range before / engine.MinSlice {
-				turn(engine.MinSlice, nothing)
+			for range before / engine.MinSliceInterval {
+				turn(engine.MinSliceInterval, nothing)
 			}
 			turn(stop, func() {
 				host.SetClock(host.Now())
-				talks.Arrived([]byte("still here"))
+				talks.OnRead([]byte("still here"))
 			})
 			woken := since
-			for range 4 * idle / engine.MinSlice {
-				turn(engine.MinSlice, nothing)
+			for range 4 * idle / engine.MinSliceInterval {
+				turn(engine.MinSliceInterval, nothing)
 			}
 			for _, c := range []struct {
 				name string
 				*engine.Conn
 				after time.Duration
 			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talks, idle}} {
-				most := c.after + 3*engine.MinSlice
+				most := c.after + 3*engine.MinSliceInterval
 				if model == "goroutine" && c.Conn == &talks { // heard before the sweeper has woken
 					most += stoppedThreshold
 				}
-				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSlice || after > most {
+				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSliceInterval || after > most {
 					t.Errorf("%s is closed %v after the stop, want about %v", c.name, after, c.after)
 				}
 			}

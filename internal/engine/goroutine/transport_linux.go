@@ -113,7 +113,7 @@ func (c *conn) receiveOnce(fd int32) bool {
 // parkBlockedSend is parkOrFindRequests for output of which nothing is taken.
 func (c *conn) parkBlockedSend() bool {
 	c.writeBlocked = true
-	c.SendBlocked(c.engine.readClock())
+	c.OnSendBlocked(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
@@ -172,7 +172,7 @@ func (c *conn) startWritableWait() bool {
 		return true
 	}
 	c.awaitingWritable = true
-	c.SendBlocked(c.engine.readClock())
+	c.OnSendBlocked(c.engine.readClock())
 	c.engine.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // an error the next Send tells
 		c.requestAndWake(requestWritable)
@@ -183,8 +183,8 @@ func (c *conn) startWritableWait() bool {
 // sendFile has the kernel send a file, as far as it can, and waits like write. At its
 // end, and whatever is wrong, it is read instead: that tells, or the next write does.
 func (c *conn) sendFile() {
-	if f, _, _ := c.File(); f == nil {
-		c.Load()
+	if f, _, _ := c.NextFilePart(); f == nil {
+		c.LoadFilePiece()
 		return
 	}
 	c.publishSweepState()
@@ -194,15 +194,15 @@ func (c *conn) sendFile() {
 		c.updateClock()
 	}
 	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
-	c.Sent(n)
+	c.OnSent(n)
 	c.handleSendResult(err)
 }
 
 func (c *conn) tryWriteFile(fd int32) bool {
-	f, offset, n := c.File()
+	f, offset, n := c.NextFilePart()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	return errno != syscall.EAGAIN || c.parkBlockedSend()
@@ -217,7 +217,7 @@ func (c *conn) tryWriteOutput(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.ReadsOn() || c.parkBlockedSend()
+			return c.io.n > 0 || c.HasIndependentDirections() || c.parkBlockedSend()
 		}
 		if errno != 0 {
 			break

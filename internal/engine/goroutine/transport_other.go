@@ -81,7 +81,7 @@ func (c *conn) startWritableWait() bool { return false }
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 // sendFile has a file read and written.
-func (c *conn) sendFile() { c.Load() }
+func (c *conn) sendFile() { c.LoadFilePiece() }
 
 // writeOutput writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.
@@ -91,7 +91,7 @@ func (c *conn) writeOutput() (int, error) {
 		return 0, nil
 	}
 	c.writeBlocked = true // it may well
-	c.SendBlocked(c.engine.readClock())
+	c.OnSendBlocked(c.engine.readClock())
 	return c.netConn.Write(c.Output())
 }
 

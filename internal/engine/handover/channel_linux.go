@@ -5,13 +5,13 @@
 // each end: a loop, or an engine of goroutines. The receiver sends first, and again with each batch
 // that it has received, how many connections of the channel have arrived since its last message,
 // and how many more may come: two big-endian numbers of 4 bytes. The latter is credit, which adds
-// up, or [noRoom]. The sender sends batches of connections: a byte that says where the records are,
+// up, or [noMoreCredit]. The sender sends batches of connections: a byte that says where the records are,
 // their number as a varint, and the records, with one descriptor for each in the same order.
 //
 // A receiver has places for a limited number of connections. Credit of one channel is withheld
 // from all others until it is used or the channel ends. A receiver without places for a channel
 // sends no credit, and the sender waits. When no channel has credit left, nothing can free places
-// any more: the receiver answers all that wait with noRoom.
+// any more: the receiver answers all that wait with noMoreCredit.
 //
 // The sender ends a channel in order by shutting it for writing, which gives unused credit back.
 // The receiver closes it in answer. Any other end is the death of the other side; connections that
@@ -31,66 +31,65 @@ import (
 )
 
 const (
-	inMessage byte = iota + 1 // records follow in the message
-	inFile                    // they are in a file, whose descriptor is the first
+	recordsInline byte = iota + 1 // the message contains the records
+	recordsInFile                 // the records are in a file, whose descriptor is the first
 
-	// MaxBatch is the most connections of a batch.
+	// MaxBatch is the maximum number of connections in a batch.
 	MaxBatch = 128
-	// MaxBatchBytes is the most bytes of a batch's records, not counting the last one.
+	// MaxBatchBytes is the maximum size of a batch's records, without the last one.
 	MaxBatchBytes = 4 << 20
-	// maxCredit is the most connections under way by a channel: those that are lost if the receiver
-	// dies.
+	// maxCredit is the maximum number of unconfirmed connections of a channel, which are lost if
+	// the receiver dies.
 	maxCredit = 2 * MaxBatch
-	// maxRecord is the most bytes of a record: Limits bound input and output to 1 GiB each.
-	maxRecord = 1<<31 - 1 - MaxBatchBytes
-	// noRoom in place of credit says that none will come.
-	noRoom = math.MaxUint32
+	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB of input and of output.
+	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
+	// noMoreCredit instead of a credit means that none will follow.
+	noMoreCredit = math.MaxUint32
 )
 
-var errBatch = errors.New("a batch of connections is cut off or wrong")
+var errBadBatch = errors.New("batch of connections is truncated or invalid")
 
-// failed describes what has ended a hand-over.
-func failed(err error) error {
+func wrapTransferError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
-		return fmt.Errorf("the process that takes connections over has gone: %w", err)
+		return fmt.Errorf("the importing process has ended: %w", err)
 	}
-	return fmt.Errorf("connections can't be handed over: %w", err)
+	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// readBatch calls join for each of at most limit connections of a batch, which owns the descriptor
-// then. The bytes of records belong to p. If it fails, it closes the descriptors that join has not
-// got.
-func readBatch(p []byte, fds []int32, limit int, join func(fd int32, r *engine.Record)) (err error) {
-	n, size := binary.Uvarint(p[1:])
-	records := p[1+max(size, 0):]
+// importBatch calls importConn for each connection of a batch, which then owns the descriptor.
+// There may be at most limit connections. Records refer to message. After an error it closes the
+// remaining descriptors.
+func importBatch(message []byte, fds []int32, limit int, importConn func(fd int32, r *engine.Record)) (err error) {
+	n, size := binary.Uvarint(message[1:])
+	records := message[1+max(size, 0):]
 	switch {
 	case size <= 0:
-		err = errBatch
-	case p[0] == inFile && len(fds) > 0:
-		records, err = sock.ReadAndCloseMemoryFile(fds[0], MaxBatchBytes+maxRecord)
+		err = errBadBatch
+	case message[0] == recordsInFile && len(fds) > 0:
+		records, err = sock.ReadAndCloseMemoryFile(fds[0], MaxBatchBytes+maxRecordSize)
 		fds = fds[1:]
 	}
 	if err == nil && (n != uint64(len(fds)) || len(fds) > limit) {
-		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), limit)
+		err = fmt.Errorf("batch of %d connections with %d descriptors; expected equal numbers of at most %d", n, len(fds), limit)
 	}
 	if err != nil {
 		sock.Close(fds...)
 		return err
 	}
-	return joinAll(fds, records, join)
+	return importAll(fds, records, importConn)
 }
 
-// joinAll calls join for each record, even if a handler called there ends the goroutine.
-func joinAll(fds []int32, records []byte, join func(fd int32, r *engine.Record)) error {
+// importAll calls importConn for each record, even if a handler ends the goroutine with Goexit.
+func importAll(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = joinAll(fds, records, join) // nobody is left to hear of an error
+			_ = importAll(fds, records, importConn) // the error can't be returned
 		}
 	}()
 	for len(fds) > 0 {
-		r, rest, err := engine.ReadRecord(records)
+		r, rest, err := engine.ParseRecord(records)
 		if err != nil {
 			returned = true
 			sock.Close(fds...)
@@ -98,7 +97,7 @@ func joinAll(fds []int32, records []byte, join func(fd int32, r *engine.Record))
 		}
 		fd := fds[0]
 		fds, records = fds[1:], rest
-		join(fd, &r)
+		importConn(fd, &r)
 	}
 	returned = true
 	return nil

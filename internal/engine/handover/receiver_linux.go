@@ -11,130 +11,132 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Receiver is what the channels of an engine share that takes connections over. Its lock guards
-// who has credit.
+// Receiver distributes credit over the channels of an importing engine. It is safe for concurrent
+// use.
 type Receiver struct {
-	mu      sync.Mutex
-	granted int      // credit of all inlets
-	waiting []*Inlet // without credit while others have some
+	mu            sync.Mutex
+	totalCredit   int          // of all channels
+	withoutCredit []*InChannel // channels that wait because others have credit
 }
 
-// Inlet is a channel at its receiver. It is not safe for concurrent use.
-type Inlet struct {
-	FD       int32
-	receiver *Receiver
-	owner    Owner
-	credit   int // that has been given and not used
-	granted  int // what of it the receiver counts
-	arrived  int // connections that are not confirmed
-	full     bool
+// InChannel is the receiving end of a channel. It is not safe for concurrent use.
+type InChannel struct {
+	FD                int32
+	receiver          *Receiver
+	owner             Owner
+	credit            int // granted and not used
+	countedCredit     int // what the receiver has counted of it
+	unconfirmed       int // connections that arrived since the last confirmation
+	closedOrExhausted bool
 }
 
-// Owner is the loop or engine that an inlet belongs to.
+// Owner is the loop or engine that an InChannel belongs to.
 type Owner interface {
-	// Promise keeps up to n places for connections free, and returns how many it has kept.
-	Promise(n int) int
-	// Unpromise gives n places back.
-	Unpromise(n int)
-	// ConfirmLater has the owner call in.Confirm, unless it has closed in, because others have given
-	// places back. It is called from the goroutine of any inlet.
-	ConfirmLater(in *Inlet)
+	// ReserveConns reserves places for up to n connections and returns the number.
+	ReserveConns(n int) int
+	// ReleaseConns releases n reserved places.
+	ReleaseConns(n int)
+	// ScheduleConfirm makes the owner call in.Confirm, unless it has closed in, because others have
+	// released places. It may be called on the goroutine of any channel.
+	ScheduleConfirm(in *InChannel)
 }
 
-// NewInlet returns a channel's end. Confirm sends the first message.
-func (r *Receiver) NewInlet(fd int32, owner Owner) *Inlet {
-	return &Inlet{FD: fd, receiver: r, owner: owner}
+// NewInChannel returns the receiving end of a channel. Confirm must be called to send the first
+// message.
+func (r *Receiver) NewInChannel(fd int32, owner Owner) *InChannel {
+	return &InChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns for how many connections the inlet keeps places.
-func (in *Inlet) Credit() int { return in.credit }
+// Credit returns the number of reserved places.
+func (in *InChannel) Credit() int { return in.credit }
 
-// Confirm tells the sender how many connections have arrived, and gives it credit.
-func (in *Inlet) Confirm() {
+// Confirm tells the sender how many connections have arrived, and grants it credit.
+func (in *InChannel) Confirm() {
 	r := in.receiver
 	r.mu.Lock()
-	more := uint32(0)
-	if !in.full { // or closed
-		more = uint32(in.owner.Promise(maxCredit - in.credit))
+	credit := uint32(0)
+	if !in.closedOrExhausted { // otherwise it has no space, or is closed
+		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
-	in.credit += int(more)
-	r.count(in)
+	in.credit += int(credit)
+	r.updateCredit(in)
 	switch {
-	case in.credit > 0 || in.full:
-	case r.granted > 0:
-		r.waiting = append(r.waiting, in)
+	case in.credit > 0 || in.closedOrExhausted:
+	case r.totalCredit > 0:
+		r.withoutCredit = append(r.withoutCredit, in)
 	default:
-		in.full, more = true, noRoom
+		in.closedOrExhausted, credit = true, noMoreCredit
 	}
-	if in.arrived > 0 || more > 0 {
-		in.send(more)
+	if in.unconfirmed > 0 || credit > 0 {
+		in.sendConfirmation(credit)
 	}
-	var others []*Inlet
-	if r.granted == 0 {
-		others, r.waiting = r.waiting, nil
+	var others []*InChannel
+	if r.totalCredit == 0 {
+		others, r.withoutCredit = r.withoutCredit, nil
 	}
 	r.mu.Unlock()
-	confirmLater(others)
+	scheduleConfirms(others)
 }
 
-// count counts the credit of an inlet, which does not wait any more.
-func (r *Receiver) count(in *Inlet) {
-	r.granted += in.credit - in.granted
-	in.granted = in.credit
-	r.waiting = slices.DeleteFunc(r.waiting, func(w *Inlet) bool { return w == in })
+// updateCredit updates the total for a channel that does not wait for credit any more.
+func (r *Receiver) updateCredit(in *InChannel) {
+	r.totalCredit += in.credit - in.countedCredit
+	in.countedCredit = in.credit
+	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *InChannel) bool { return w == in })
 }
 
-func confirmLater(inlets []*Inlet) {
+func scheduleConfirms(inlets []*InChannel) {
 	for _, in := range inlets {
-		in.owner.ConfirmLater(in)
+		in.owner.ScheduleConfirm(in)
 	}
 }
 
-// send sends a message. There is room for as many as connections can be under way. So an error
-// is the end of the channel, which Receive returns.
-func (in *Inlet) send(more uint32) {
-	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.arrived)), more)
+// sendConfirmation sends one message. The socket has space for one per unconfirmed connection, so
+// an error means that the channel has ended, which ReceiveBatch returns.
+func (in *InChannel) sendConfirmation(credit uint32) {
+	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), credit)
 	_ = sock.SendFDs(in.FD, p, nil)
-	in.arrived = 0
+	in.unconfirmed = 0
 }
 
-// Receive takes what waits at the channel, about a batch, and calls join for each connection, which
-// owns the descriptor and the record then, and for which a place is promised. It reports whether
-// Confirm is to be called. The end of the sender is io.EOF. buffer has sock.MaxRightsMessage bytes.
-func (in *Inlet) Receive(buffer []byte, join func(fd int32, r *engine.Record)) (some bool, err error) {
-	some = in.arrived > 0 // a handler has ended the goroutine before they were confirmed
-	for limit := in.arrived + MaxBatch; in.arrived < limit; {
+// ReceiveBatch reads about one batch from the channel and calls importConn for each connection,
+// which then owns the descriptor and the record and has a reserved place. It reports whether
+// Confirm must be called. It returns io.EOF if the sender has ended. buffer needs
+// sock.MaxRightsMessage bytes.
+func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
+	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
+	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
 		n, fds, errno := sock.ReceiveFDs(in.FD, buffer)
 		switch {
 		case errno == syscall.EAGAIN:
-			return some, nil
+			return needsConfirm, nil
 		case errno != 0:
-			return some, errno
+			return needsConfirm, errno
 		case n == 0:
-			return some, io.EOF
+			return needsConfirm, io.EOF
 		}
-		some = true
-		err = readBatch(slices.Clone(buffer[:n]), fds, in.credit, func(fd int32, r *engine.Record) {
+		needsConfirm = true
+		err = importBatch(slices.Clone(buffer[:n]), fds, in.credit, func(fd int32, r *engine.Record) {
 			in.credit--
-			in.arrived++
-			join(fd, r)
+			in.unconfirmed++
+			importConn(fd, r)
 		})
 		if err != nil {
-			return some, err
+			return needsConfirm, err
 		}
 	}
-	return some, nil
+	return needsConfirm, nil
 }
 
-// Close gives the credit back. The descriptor stays the caller's.
-func (in *Inlet) Close() {
+// Close releases the credit. The descriptor stays the caller's.
+func (in *InChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()
-	in.owner.Unpromise(in.credit)
-	in.credit, in.full = 0, true
-	r.count(in)
-	others := r.waiting
-	r.waiting = nil
+	in.owner.ReleaseConns(in.credit)
+	in.credit, in.closedOrExhausted = 0, true
+	r.updateCredit(in)
+	others := r.withoutCredit
+	r.withoutCredit = nil
 	r.mu.Unlock()
-	confirmLater(others)
+	scheduleConfirms(others)
 }

@@ -11,165 +11,166 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Sender hands the connections of one owner over. While it is [Sender.Asking] the owner asks
-// connections to leave, and sends those that are at rest. It calls [Sender.Receive] when a channel
-// is readable, and [Sender.Step] afterwards. A Sender is not safe for concurrent use.
+// Sender exports the connections of one owner. While [Sender.IsExporting], the owner starts exports
+// and sends the connections that are quiesced. It calls [Sender.ReceiveConfirmations] when a
+// channel is readable, and then [Sender.AdvanceStage]. A Sender is not safe for concurrent use.
 type Sender struct {
-	Channels []*Outlet
-	next     int // the channel by which the next batch goes
-	stage    stage
-	gone     int
-	err      error
+	Channels    []*OutChannel
+	nextChannel int // index of the channel for the next batch
+	stage       senderStage
+	exported    int
+	err         error
 }
 
-// Outlet is a channel at its sender.
-type Outlet struct {
-	FD      int32
-	Ended   bool // by the receiver, after the sender has shut it
-	credit  int
-	unknown int  // connections that have gone and are not confirmed
-	full    bool // no more credit will come
+// OutChannel is the sending end of a channel.
+type OutChannel struct {
+	FD          int32
+	Ended       bool // by the receiver, after the sender has shut it
+	credit      int
+	unconfirmed int  // connections sent and not confirmed
+	exhausted   bool // no more credit will follow
 }
 
-type stage uint8
+type senderStage uint8
 
 const (
-	asking  stage = iota // connections may go
-	stopped              // no more go
-	shut                 // and the channels are shut
-	broken               // nothing more will be known
+	exporting     senderStage = iota
+	exportStopped             // no more connections are sent
+	channelsShut
+	aborted // unconfirmed connections stay unknown
 )
 
-// NewSender returns a sender by channels, whose descriptors stay the caller's.
+// NewSender returns a sender for channels, whose descriptors stay the caller's.
 func NewSender(fds []int32) Sender {
 	s := Sender{}
 	for _, fd := range fds {
-		s.Channels = append(s.Channels, &Outlet{FD: fd})
+		s.Channels = append(s.Channels, &OutChannel{FD: fd})
 	}
 	return s
 }
 
-// Asking reports whether connections may go.
-func (s *Sender) Asking() bool { return s.stage == asking }
+// IsExporting reports whether more connections may be exported.
+func (s *Sender) IsExporting() bool { return s.stage == exporting }
 
-// Stop has no more connections go.
-func (s *Sender) Stop() { s.stage = max(s.stage, stopped) }
+// Stop ends the export of further connections.
+func (s *Sender) Stop() { s.stage = max(s.stage, exportStopped) }
 
-// Fail stops for an error, the first of which counts.
+// Fail calls Stop and keeps the first error.
 func (s *Sender) Fail(err error) {
 	s.err = cmp.Or(s.err, err)
 	s.Stop()
 }
 
-// Abort ends the hand-over at once: of connections that are not confirmed nothing will be known.
+// Abort ends the export at once; unconfirmed connections stay unknown.
 func (s *Sender) Abort(err error) {
 	s.Fail(err)
-	s.stage = broken
+	s.stage = aborted
 }
 
-// Credit returns how many connections may go.
-func (s *Sender) Credit() (sum int) {
+// TotalCredit returns how many connections may be sent.
+func (s *Sender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
 	}
 	return sum
 }
 
-// Result returns what has become of the connections, and the first error.
-func (s *Sender) Result() (engine.Handover, error) {
-	result := engine.Handover{Gone: s.gone}
+// Result returns the counts and the first error.
+func (s *Sender) Result() (engine.ExportResult, error) {
+	result := engine.ExportResult{Exported: s.exported}
 	for _, o := range s.Channels {
-		result.Unknown += o.unknown
+		result.Unconfirmed += o.unconfirmed
 	}
 	return result, s.err
 }
 
-// Step does what the answers of the receivers allow. It reports whether the hand-over is over:
-// all channels have ended in order, or one has not.
-func (s *Sender) Step() (over bool) {
-	unconfirmed := func(o *Outlet) bool { return o.unknown > 0 }
-	hasRoom := func(o *Outlet) bool { return !o.full || o.credit > 0 }
-	open := func(o *Outlet) bool { return !o.Ended }
-	if s.stage == broken || slices.ContainsFunc(s.Channels, unconfirmed) {
-		return s.stage == broken
+// AdvanceStage shuts the channels when exporting has stopped and everything is confirmed. It
+// reports whether the export is over: all channels have ended, or it was aborted.
+func (s *Sender) AdvanceStage() (over bool) {
+	unconfirmed := func(o *OutChannel) bool { return o.unconfirmed > 0 }
+	hasRoom := func(o *OutChannel) bool { return !o.exhausted || o.credit > 0 }
+	open := func(o *OutChannel) bool { return !o.Ended }
+	if s.stage == aborted || slices.ContainsFunc(s.Channels, unconfirmed) {
+		return s.stage == aborted
 	}
 	if !slices.ContainsFunc(s.Channels, hasRoom) {
 		s.Stop()
 	}
-	if s.stage == stopped {
-		s.stage = shut
+	if s.stage == exportStopped {
+		s.stage = channelsShut
 		for _, o := range s.Channels {
-			_ = sock.ShutdownWrite(o.FD) // an error is the other side's end, which is what is waited for
+			_ = sock.ShutdownWrite(o.FD) // fails only if the other side has ended
 		}
 	}
-	return s.stage == shut && !slices.ContainsFunc(s.Channels, open)
+	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// Receive reads what the receiver has sent by a channel. An error has aborted the hand-over.
-func (s *Sender) Receive(o *Outlet) error {
+// ReceiveConfirmations reads confirmations and credit from a channel. After an error the export is
+// aborted.
+func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 	for !o.Ended {
 		var p [8]byte
 		n, errno := sock.Recv(o.FD, p[:])
 		switch {
 		case errno == syscall.EAGAIN:
 			return nil
-		case errno == syscall.ECONNRESET: // what was sent before, and the end, come after it
+		case errno == syscall.ECONNRESET: // data sent before and EOF follow
 		case errno == 0 && n == len(p):
-			o.unknown -= int(binary.BigEndian.Uint32(p[:]))
-			if more := binary.BigEndian.Uint32(p[4:]); more == noRoom {
-				o.full = true
+			o.unconfirmed -= int(binary.BigEndian.Uint32(p[:]))
+			if more := binary.BigEndian.Uint32(p[4:]); more == noMoreCredit {
+				o.exhausted = true
 			} else {
 				o.credit += int(min(more, maxCredit))
 			}
-		case errno == 0 && n == 0 && s.stage == shut:
+		case errno == 0 && n == 0 && s.stage == channelsShut:
 			o.Ended = true
 		case errno == 0:
-			s.Abort(failed(io.ErrUnexpectedEOF))
+			s.Abort(wrapTransferError(io.ErrUnexpectedEOF))
 			return s.err
 		default:
-			s.Abort(failed(errno))
+			s.Abort(wrapTransferError(errno))
 			return s.err
 		}
 	}
 	return nil
 }
 
-// Next returns a channel with credit, and its credit; nil if there is none. Channels take turns,
-// so that each receiver gets its share.
-func (s *Sender) Next() (o *Outlet, credit int) {
+// NextChannelWithCredit returns a channel with credit, and its credit; nil if there is none.
+// Channels take turns.
+func (s *Sender) NextChannelWithCredit() (o *OutChannel, credit int) {
 	for range s.Channels {
-		o = s.Channels[s.next%len(s.Channels)]
-		if s.next++; o.credit > 0 {
+		o = s.Channels[s.nextChannel%len(s.Channels)]
+		if s.nextChannel++; o.credit > 0 {
 			return o, o.credit
 		}
 	}
 	return nil, 0
 }
 
-// Send sends a batch, at most as many connections as the channel has credit for. It reports false
-// if the batch may fit later, or if it has stopped the hand-over for an error.
-func (s *Sender) Send(o *Outlet, records []byte, fds []int) (sent bool) {
+// SendBatch sends a batch of at most as many connections as the channel has credit for. It returns
+// false if it may succeed later, or if an error has stopped the export.
+func (s *Sender) SendBatch(o *OutChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {
 	case err == nil && errno == 0:
 		o.credit -= len(fds)
-		o.unknown += len(fds)
-		s.gone += len(fds)
+		o.unconfirmed += len(fds)
+		s.exported += len(fds)
 		return true
 	case err != nil:
-		s.Fail(failed(err))
+		s.Fail(wrapTransferError(err))
 	case errno != syscall.EAGAIN && errno != syscall.ETOOMANYREFS && errno != syscall.ENOBUFS:
-		s.Fail(failed(errno))
+		s.Fail(wrapTransferError(errno))
 	}
 	return false
 }
 
 func sendBatch(channel int32, records []byte, fds []int) (syscall.Errno, error) {
-	head := binary.AppendUvarint([]byte{inMessage}, uint64(len(fds)))
+	head := binary.AppendUvarint([]byte{recordsInline}, uint64(len(fds)))
 	if len(head)+len(records) <= sock.MaxFDMessageSize {
 		return sock.SendFDs(channel, append(head, records...), fds), nil
 	}
-	head[0] = inFile
+	head[0] = recordsInFile
 	file, err := sock.NewMemoryFile(records)
 	if err != nil {
 		return 0, err

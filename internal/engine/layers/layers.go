@@ -1,5 +1,5 @@
-// Package layers has what stands between a connection's transport and its
-// handler: the PROXY protocol's header, and TLS above it.
+// Package layers has the layers between a connection's transport and its handler: the PROXY
+// protocol's header, and TLS.
 package layers
 
 import (
@@ -10,34 +10,32 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// Config says which layers connections have.
+// Config configures the layers of connections.
 type Config struct {
-	// Proxied, if set, says which peers begin with a PROXY header.
-	Proxied func(netip.Addr) bool
-	// TLS, if set, is what connections are encrypted with, and Gate bounds
-	// their handshakes. A dialled connection is a client.
+	// IsProxy, if set, reports whether a peer's connections begin with a PROXY header.
+	IsProxy func(netip.Addr) bool
+	// TLS, if set, encrypts connections; dialled ones are clients. Gate limits concurrent
+	// handshakes.
 	TLS  *tls.Config
 	Gate *secure.HandshakeLimiter
-	// Tickets, if set, are those of TLS.
+	// Tickets, if set, has the session tickets of TLS.
 	Tickets *secure.TicketKeyRing
 }
 
-// First makes a connection's first layer; nil if it has none. It is an
-// engine.Config.NewLayer.
-func (cfg *Config) First(c *engine.Conn) engine.Layer {
-	if cfg.Proxied != nil && !c.Outbound() && cfg.Proxied(c.Peer().Addr()) {
-		return &proxy{cfg: cfg}
+// NewFirstLayer returns a connection's first layer, nil if it has none; see engine.Config.NewLayer.
+func (cfg *Config) NewFirstLayer(c *engine.Conn) engine.Layer {
+	if cfg.IsProxy != nil && !c.IsDialled() && cfg.IsProxy(c.Peer().Addr()) {
+		return &proxyHeaderLayer{cfg: cfg}
 	}
-	return cfg.secured(c)
+	return cfg.newTLSLayerIfConfigured(c)
 }
 
-// secured makes the TLS layer; nil if there is none.
-func (cfg *Config) secured(c *engine.Conn) engine.Layer {
+func (cfg *Config) newTLSLayerIfConfigured(c *engine.Conn) engine.Layer {
 	if cfg.TLS == nil {
 		return nil
 	}
 	if cfg.Tickets != nil {
 		cfg.Tickets.RenewIfDue()
 	}
-	return newEncryption(cfg, c)
+	return newTLSLayer(cfg, c)
 }

@@ -17,7 +17,7 @@ import (
 
 func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
-	if e.cfg.Shard == 0 {
+	if e.cfg.MaxConnsPerShard == 0 {
 		_, err := target.queueAdoption(conn, listener, received, nil)
 		if err == nil {
 			_ = conn.Close()
@@ -87,12 +87,12 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, recei
 		return
 	}
 	_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
-	sock.SetDeadPeerTimeoutFD(fd, l.host.Limits.WriteTimeout, l.engine.cfg.Watches(sock.KeepaliveTimeout))
+	sock.SetDeadPeerTimeoutFD(fd, l.host.Limits.WriteTimeout, l.engine.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}
 	if listener < 0 {
-		listener = l.host.Adopted()
+		listener = l.host.AdoptedListener()
 	}
 	l.addAcceptedConn(fd, listener, peer, received)
 }

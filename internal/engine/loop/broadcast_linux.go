@@ -23,7 +23,7 @@ const (
 )
 
 func (e *loopEngine) Broadcast(payload []byte) error {
-	b, err := e.broadcastTracker.Begin(payload, len(e.loops), &e.cfg.Limits)
+	b, err := e.broadcastTracker.StartBroadcast(payload, len(e.loops), &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	}
 	l.mu.Unlock()
 	if ended {
-		broadcast.Done()
+		broadcast.OwnerDone()
 		return
 	}
 	l.wake()
@@ -89,7 +89,7 @@ func (c *broadcastSender) updateActive() {
 	}
 	finished := 0
 	for finished < len(pass.messages) && c.active[finished].wrapped && pass.nextSlot >= c.active[finished].startSlot {
-		c.active[finished].Done()
+		c.active[finished].OwnerDone()
 		finished++
 	}
 	c.active = slices.Delete(c.active, 0, finished)
@@ -140,7 +140,7 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 	l := c.loop
 	l.phase.Store(phaseBroadcasts)
 	defer l.phase.Store(phaseTasks)
-	pass, end := &c.pass, engine.Since()+maxTaskTime
+	pass, end := &c.pass, engine.MonotonicNow()+maxTaskTime
 	for n, size, joined := 0, 0, false; n < broadcastConnsPerTurn && size < broadcastBytesPerTurn; {
 		if oldest := c.active[0]; !joined || pass.nextSlot >= l.conns.slotCount || oldest.wrapped && pass.nextSlot >= oldest.startSlot {
 			if c.updateActive(); len(c.active) == 0 {
@@ -150,27 +150,27 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 		}
 		look := pass.nextSlot%chunkSize == 0
 		if pass.nextSlot < l.conns.slotCount {
-			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
+			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.DriverFlags()&Connecting == 0 {
 				l.sendBroadcastsTo(conn)
 				n++
 				size += len(pass.payload)
 				look = look || n%broadcastClockCheck == 0
 			}
 		}
-		if pass.nextSlot++; look && engine.Since() >= end {
+		if pass.nextSlot++; look && engine.MonotonicNow() >= end {
 			return
 		}
 	}
 }
 
 func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.broadcasts.pass.messages {
 			l.deferBroadcast(c, m)
 		}
-	case c.Cast(l.broadcasts.pass.payload, l.broadcasts.pass.messages):
+	case c.WriteBroadcasts(l.broadcasts.pass.payload, l.broadcasts.pass.messages):
 		l.driver.PerformActions(c)
 	}
 }

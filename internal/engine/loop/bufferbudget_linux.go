@@ -51,7 +51,7 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 	}
 	var classes [64]int64 // bytes held by each size class
 	l.forEachWithBuffers(func(c *engine.Conn, n int) {
-		if c.Armed()&Busy == 0 && c.Aborted() {
+		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
 			excess -= int64(n) // it will be free soon
 		} else {
 			classes[l.waitingSizeClass(c)] += int64(n)
@@ -74,15 +74,15 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 
 // closeLargest closes connections of minClass and above until excess is gone.
 func (l *Loop) closeLargest(minClass int, excess *int64) {
-	unassigned := int64(l.mailbox.Memory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
+	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
 	l.forEachWithBuffers(func(c *engine.Conn, n int) {
-		busy, minBytes := c.Armed()&Busy != 0, average
+		busy, minBytes := c.DriverFlags()&Busy != 0, average
 		if busy {
 			minBytes /= 2 // its total is not known here
 		}
 		switch {
-		case *excess <= 0 || !busy && c.Aborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
+		case *excess <= 0 || !busy && c.IsAborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
 		case busy:
 			*excess -= int64(n)
 			l.dropDeferredMailAndClose(c)
@@ -96,10 +96,10 @@ func (l *Loop) closeLargest(minClass int, excess *int64) {
 
 // waitingSizeClass returns the number of bits of c's waiting bytes.
 func (l *Loop) waitingSizeClass(c *engine.Conn) int {
-	if c.Armed()&Busy != 0 {
+	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
 	}
-	return bits.Len(uint(c.Waiting()))
+	return bits.Len(uint(c.BufferedBytes()))
 }
 
 // forEachWithBuffers calls visit with every connection that holds buffers, and their bytes. For
@@ -107,10 +107,10 @@ func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
-		if c.Armed()&Busy != 0 {
+		if c.DriverFlags()&Busy != 0 {
 			n = l.deferredMailBytes(c)
 		} else if c.IsOpen() {
-			n = c.Holds()
+			n = c.BufferMemory()
 		}
 		if n > 0 {
 			visit(c, n)

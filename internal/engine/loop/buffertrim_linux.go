@@ -21,13 +21,13 @@ type bufferTrimmer struct {
 	nextAt  time.Duration
 }
 
-func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.Spare() }
+func (t *bufferTrimmer) nextDue() (at time.Duration, ok bool) { return t.nextAt, t.buffers.NeedsTrim() }
 
 // runIfDue frees buffers that were not used since the last check.
 func (t *bufferTrimmer) runIfDue(now time.Duration) {
-	if !t.buffers.Spare() || now < t.nextAt {
+	if !t.buffers.NeedsTrim() || now < t.nextAt {
 		return
 	}
-	t.buffers.Trim()
+	t.buffers.TrimIdle()
 	t.nextAt = now + trimInterval
 }

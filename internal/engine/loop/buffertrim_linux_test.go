@@ -45,14 +45,14 @@ func TestTrimAfterBurst(t *testing.T) {
 		for _, b := range taken {
 			s.loop.buffers.Put(b)
 		}
-		spare <- s.loop.buffers.Spare()
+		spare <- s.loop.buffers.NeedsTrim()
 	})
 	if !<-spare {
 		t.Error("no spare buffers after the burst")
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
-	s.loop.enqueueCall(func() { spare <- s.loop.buffers.Spare() })
+	s.loop.enqueueCall(func() { spare <- s.loop.buffers.NeedsTrim() })
 	if <-spare {
 		t.Error("the loop waits without a limit although it has spare buffers")
 	}

@@ -27,14 +27,14 @@ const (
 // Drivers call it after Arrived.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
-		l.QueueRead(c)
+		l.QueueYielded(c)
 	}
 }
 
 // QueueRead implements engine.Loop: the loop reads from c in one of its next turns.
-func (l *Loop) QueueRead(c *engine.Conn) {
-	if c.Armed()&BulkQueued == 0 && !c.Closing() {
-		c.SetArmed(c.Armed() | BulkQueued)
+func (l *Loop) QueueYielded(c *engine.Conn) {
+	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
+		c.SetDriverFlags(c.DriverFlags() | BulkQueued)
 		l.bulkReads.pushBack(c.Ref())
 	}
 }
@@ -42,32 +42,32 @@ func (l *Loop) QueueRead(c *engine.Conn) {
 // IsReadQueued reports whether the loop will read from c, so that the driver must not watch it
 // for input. A connection that is closing is not queued.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
-	if c.Armed()&BulkQueued != 0 && c.Closing() {
-		c.SetArmed(c.Armed() &^ BulkQueued)
+	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
+		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
 	}
-	return c.Armed()&BulkQueued != 0
+	return c.DriverFlags()&BulkQueued != 0
 }
 
 // readBulkConns reads once from each bulk connection until its time is used up. Connections
 // that are busy, or that do not want input, are watched again later.
 func (l *Loop) readBulkConns() {
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)
 	for n := l.bulkReads.n; n > 0; n-- {
-		c := l.bulkReads.front().On(&l.host)
+		c := l.bulkReads.front().ConnOwnedBy(&l.host)
 		l.bulkReads.popFront()
 		if c == nil {
 			continue
 		}
-		c.SetArmed(c.Armed() &^ BulkQueued)
-		if c.Armed()&Busy != 0 {
+		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
+		if c.DriverFlags()&Busy != 0 {
 			continue
 		}
-		if c.TakeTurn(); c.WantsInput() {
+		if c.ClearYield(); c.WantsInput() {
 			l.readOrSplice(c)
 		}
 		l.driver.PerformActions(c)
-		if engine.Since() >= end {
+		if engine.MonotonicNow() >= end {
 			return
 		}
 	}

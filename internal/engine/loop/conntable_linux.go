@@ -14,7 +14,7 @@ const chunkSize = 512
 // connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so
 // a Ref may point to it forever.
 type connTable struct {
-	host         *engine.Host
+	host         *engine.Runtime
 	chunks       []*chunk
 	freedChunks  []freedChunk
 	freeList     slotLink // the first free entry

@@ -15,8 +15,8 @@ func TestConnTable(t *testing.T) {
 	for _, givesBack := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))
 		cfg := engine.Config{Handler: noopHandler{}, Log: slog.New(slog.DiscardHandler)}
-		s := connTable{host: &engine.Host{Counters: new(engine.Counters)}}
-		s.host.SetUp(&cfg, admission.NewController(admission.Config{}))
+		s := connTable{host: &engine.Runtime{Counters: new(engine.Counters)}}
+		s.host.Configure(&cfg, admission.NewController(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
 		resting := make(map[uint32]bool) // released, not yet recycled
 		seen := make(map[[2]uint32]bool)
@@ -36,7 +36,7 @@ func TestConnTable(t *testing.T) {
 			delete(used, slot)
 			resting[slot] = true
 			c.Abort(nil) // which starts another generation
-			c.Finish()
+			c.OnClosed()
 			s.releaseConn(c)
 		}
 		for step := range 200 {

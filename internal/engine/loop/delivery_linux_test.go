@@ -21,11 +21,11 @@ type acceptAllDriver struct {
 }
 
 func (d *acceptAllDriver) PerformActions(c *engine.Conn) {
-	for c.Next() == engine.Send {
+	for c.NextAction() == engine.Send {
 		out := c.Output()
 		d.sends[c] = append(d.sends[c], string(out))
 		d.turnSends++
-		c.Sent(len(out))
+		c.OnSent(len(out))
 	}
 }
 
@@ -36,13 +36,13 @@ func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Re
 	g := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg)}
 	l = newLoop(g, 0, sock.Eventfd{})
 	driver = &acceptAllDriver{sends: make(map[*engine.Conn][]string)}
-	l.driver, l.host.Direct = driver, nil
+	l.driver, l.host.SendDirect = driver, nil
 	g.loops = []*Loop{l}
 	for range n {
 		g.admission.Acquire()
 		c := l.conns.acquireConn()
 		c.SetFD(0)
-		c.Open(netip.AddrPort{}, false)
+		c.OnOpen(netip.AddrPort{}, false)
 		refs = append(refs, c.Ref())
 	}
 	return l, driver, refs
@@ -78,7 +78,7 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 			}
 		}
 	}
-	for len(l.mailQueues.unsorted) > 0 || l.mailbox.Waiting() { // | | all of it is distributed first
+	for len(l.mailQueues.unsorted) > 0 || l.mailbox.HasRequests() { // | | all of it is distributed first
 		l.mailQueues.distributeMail(&l.mailbox)
 	}
 	n := d.runTurns(t, mailConnsPerTurn, l.mailQueues.hasUndelivered, l.deliverMail)
@@ -86,7 +86,7 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 		t.Errorf("%d turns, want at least 4", n)
 	}
 	for _, r := range refs {
-		if got := d.sends[r.On(&l.host)]; len(got) != 1 || got[0] != want.String() {
+		if got := d.sends[r.ConnOwnedBy(&l.host)]; len(got) != 1 || got[0] != want.String() {
 			t.Fatalf("a connection got %q, want %q in one piece", got, want.String())
 		}
 	}
@@ -98,17 +98,17 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 // Queues that hold as much as the mailbox may hold take no more.
 func TestMailIsBounded(t *testing.T) {
 	l, _, refs := newLoopWithConns(1)
-	l.mailbox.Max = 10
+	l.mailbox.MaxRequests = 10
 	for range 3 {
-		for range l.mailbox.Max {
+		for range l.mailbox.MaxRequests {
 			_ = refs[0].Send([]byte("x"))
 		}
-		if l.mailbox.Waiting() {
+		if l.mailbox.HasRequests() {
 			l.mailQueues.distributeMail(&l.mailbox)
 		}
 	}
-	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.Max {
-		t.Errorf("%d messages queued, then %v; want %d, then %v", l.mailQueues.count, err, l.mailbox.Max, engine.ErrFull)
+	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.MaxRequests {
+		t.Errorf("%d messages queued, then %v; want %d, then %v", l.mailQueues.count, err, l.mailbox.MaxRequests, engine.ErrFull)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	}
 	first := l.broadcasts.pass.nextSlot
 	cast("4,")
-	if n := l.engine.Counters(); n[engine.Casting] != 4 || n[engine.CastBytes] != 8 || n[engine.CastAge] <= 0 {
-		t.Errorf("%d active broadcasts of %d bytes, the oldest %d ns old; want 4 of 8 bytes", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
+	if n := l.engine.Counters(); n[engine.ActiveBroadcasts] != 4 || n[engine.ActiveBroadcastBytes] != 8 || n[engine.OldestBroadcastAge] <= 0 {
+		t.Errorf("%d active broadcasts of %d bytes, the oldest %d ns old; want 4 of 8 bytes", n[engine.ActiveBroadcasts], n[engine.ActiveBroadcastBytes], n[engine.OldestBroadcastAge])
 	}
 	d.runTurns(t, broadcastConnsPerTurn, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 	for i, r := range refs {
@@ -141,18 +141,18 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		if i < int(first) {
 			want = []string{"1,2,3,", "4,"}
 		}
-		if got := d.sends[r.On(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := d.sends[r.ConnOwnedBy(&l.host)]; fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("connection %d got %q, want %q", i, got, want)
 		}
 	}
-	if n := l.engine.Counters(); n[engine.Casting] != 0 || n[engine.CastBytes] != 0 || n[engine.CastAge] != 0 {
-		t.Errorf("%d active broadcasts at the end, want 0", n[engine.Casting])
+	if n := l.engine.Counters(); n[engine.ActiveBroadcasts] != 0 || n[engine.ActiveBroadcastBytes] != 0 || n[engine.OldestBroadcastAge] != 0 {
+		t.Errorf("%d active broadcasts at the end, want 0", n[engine.ActiveBroadcasts])
 	}
 	cast("5,") // all connections are closed below
 	for _, r := range refs {
-		c := r.On(&l.host)
+		c := r.ConnOwnedBy(&l.host)
 		c.Abort(nil)
-		c.Finish()
+		c.OnClosed()
 		l.freeConn(c)
 	}
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
@@ -164,13 +164,13 @@ func TestStuckTurnIsReported(t *testing.T) {
 	for doing, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
 		var log bytes.Buffer
 		l, _, _ := newLoopWithConns(1)
-		l.engine.cfg.Limits.HandlerTime = 1
+		l.engine.cfg.Limits.SlowHandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.phase.Store(doing)
-		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.Since() - time.Second}
+		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.MonotonicNow() - time.Second}
 		l.reportStuckTurn(&turn)
 		l.reportStuckTurn(&turn) // must not report again
-		if n := l.counters.Get(engine.Slow); n != slow {
+		if n := l.counters.Get(engine.SlowCalls); n != slow {
 			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[doing], n, slow)
 		}
 		if !strings.Contains(log.String(), phaseNames[doing]) || strings.Count(log.String(), "\n") != 1 {

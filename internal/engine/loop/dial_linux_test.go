@@ -35,7 +35,7 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		l.driver, l.host.Handler = d, d
 		l.engine.cfg.Limits.MaxConns = 1
 		l.engine.admission = engine.NewAdmission(&l.engine.cfg)
-		l.startDial(engine.Dial{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
+		l.startDial(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
 		if l.conns.used != 1 {
 			t.Fatal("no dial is in progress")
 		}

@@ -15,7 +15,7 @@ type connDrainer struct {
 	active       bool
 	startedAt    time.Duration
 	nextAt       time.Duration
-	drainedCount int    // connections that were told to drain
+	drainedCount int // connections that were told to drain
 	nextSlot     uint32
 }
 
@@ -50,13 +50,13 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 	if !d.active || now < d.nextAt {
 		return
 	}
-	limit, end := d.maxDrainedAfter(now-d.startedAt), engine.Since()+maxTaskTime
+	limit, end := d.maxDrainedAfter(now-d.startedAt), engine.MonotonicNow()+maxTaskTime
 	for d.nextSlot < d.loop.conns.slotCount {
 		if d.drainedCount >= limit {
-			d.nextAt = now + engine.DrainEvery
+			d.nextAt = now + engine.DrainInterval
 			return
 		}
-		if engine.Since() >= end {
+		if engine.MonotonicNow() >= end {
 			return
 		}
 		d.loop.conns.forEach(d.nextSlot, d.nextSlot+1, func(c *engine.Conn) {
@@ -75,18 +75,18 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	if rate > 0 {
 		rate = max(rate/len(e.loops), 1)
 	}
-	return engine.MayDrain(rate, elapsed)
+	return engine.DrainAllowance(rate, elapsed)
 }
 
 // drainConn drains a connection: it closes at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&Connecting != 0:
 		l.failDial(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.DeferUntilReturned(c, c.Drain)
+		l.DeferUntilReturned(c, c.StartDrain)
 	default:
-		c.Drain()
+		c.StartDrain()
 		l.driver.PerformActions(c)
 	}
 }

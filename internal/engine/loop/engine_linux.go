@@ -45,7 +45,7 @@ type loopEngine struct {
 	listenerFDs      []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
 	listenerIndexes  []int             // the engine.Listener of each descriptor
 	listenerConfigs  []engine.Listener // empty if the engine only dials
-	listenerStats    []*engine.Entrance
+	listenerStats    []*engine.ListenerCounters
 	admission        *admission.Controller // counts connections and dials of all loops
 	bufferShare      int64                 // one loop's share of MaxBuffered
 	acceptPaused     atomic.Bool           // by the operator
@@ -54,10 +54,10 @@ type loopEngine struct {
 	sharedCounters   engine.Counters // for messages to several connections
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
-	stuckLoops       atomic.Int64   // loops that the watchdog has found stuck
-	adoptions        sync.WaitGroup // goroutines of Adopt
-	listenersShared  atomic.Bool    // another process uses the listeners, too
-	freedMemory      engine.Given   // of connections that were handed over
+	stuckLoops       atomic.Int64      // loops that the watchdog has found stuck
+	adoptions        sync.WaitGroup    // goroutines of Adopt
+	listenersShared  atomic.Bool       // another process uses the listeners, too
+	freedMemory      engine.FreedBytes // of connections that were handed over
 	receiver         handover.Receiver
 	done             chan struct{} // closed when all loops have ended
 
@@ -71,8 +71,8 @@ type loopEngine struct {
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
 	e.broadcastTracker.Counters = &e.sharedCounters
-	e.acceptPaused.Store(cfg.Held)
-	e.listenersShared.Store(cfg.Held)
+	e.acceptPaused.Store(cfg.StartPaused)
+	e.listenersShared.Store(cfg.StartPaused)
 	if limit := cfg.Limits.MaxBuffered; limit > 0 {
 		e.bufferShare = int64(limit / cfg.Loops)
 	}
@@ -124,7 +124,7 @@ func (e *loopEngine) startLoops() (err error) {
 			err = e
 		}
 	}
-	if e.cfg.Shard > 0 {
+	if e.cfg.MaxConnsPerShard > 0 {
 		e.closeListeners() // the loops have their own descriptors
 	}
 	ended, watchdogDone := make(chan struct{}), make(chan struct{})
@@ -157,7 +157,7 @@ func (e *loopEngine) closeEventfds() {
 
 // openListeners opens all listeners, with at least one socket for each loop.
 func (e *loopEngine) openListeners() error {
-	e.listenerConfigs = e.cfg.Where()
+	e.listenerConfigs = e.cfg.EffectiveListeners()
 	for _, l := range e.listenerConfigs {
 		if err := e.openListener(l); err != nil {
 			e.closeListeners()
@@ -168,18 +168,18 @@ func (e *loopEngine) openListeners() error {
 }
 
 func (e *loopEngine) openListener(listener engine.Listener) error {
-	sockets, err := listener.Bind(e.cfg.Loops, e.cfg.SocketOptions(false))
+	sockets, err := listener.OpenSockets(e.cfg.Loops, e.cfg.SocketOptions(false))
 	if err != nil {
 		return err
 	}
-	defer engine.CloseAll(sockets)
+	defer engine.CloseListeners(sockets)
 	fds, err := duplicateFDs(sockets)
 	for _, fd := range fds {
-		sock.SetDeadPeerTimeoutFD(fd, e.cfg.Limits.WriteTimeout, e.cfg.Watches(sock.KeepaliveTimeout))
+		sock.SetDeadPeerTimeoutFD(fd, e.cfg.Limits.WriteTimeout, e.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	}
 	e.listenerFDs = append(e.listenerFDs, fds...)
 	e.listenerIndexes = append(e.listenerIndexes, slices.Repeat([]int{len(e.listenerStats)}, len(fds))...)
-	e.listenerStats = append(e.listenerStats, engine.NewEntrance(listener, sockets[0].Addr()))
+	e.listenerStats = append(e.listenerStats, engine.NewListenerCounters(listener, sockets[0].Addr()))
 	return err
 }
 
@@ -197,13 +197,13 @@ func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
 }
 
 func (e *loopEngine) Addr() net.Addr {
-	if all := e.Listening(); len(all) > 0 {
+	if all := e.ListenerStats(); len(all) > 0 {
 		return all[0].Addr
 	}
 	return nil
 }
 
-func (e *loopEngine) Listening() []engine.Listening { return e.loops[0].host.Listening() }
+func (e *loopEngine) ListenerStats() []engine.ListenerStats { return e.loops[0].host.ListenerStats() }
 
 func (e *loopEngine) Loops() int { return len(e.loops) }
 
@@ -212,13 +212,13 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 		l.counters.AddTo(&sum)
 	}
 	e.sharedCounters.AddTo(&sum)
-	e.broadcastTracker.Count(&sum)
+	e.broadcastTracker.FillCounts(&sum)
 	return sum
 }
 
 // Dial passes the request to d.Loop, or to the loops in turn.
-func (e *loopEngine) Dial(request engine.Dial) error {
-	if err := request.Check(); err != nil {
+func (e *loopEngine) Dial(request engine.DialRequest) error {
+	if err := request.Validate(); err != nil {
 		return err
 	}
 	if request.Loop > 0 && request.Loop <= len(e.loops) {
@@ -231,7 +231,7 @@ func (e *loopEngine) Stop(ctx context.Context) error {
 	e.mu.Lock()
 	e.stopping.Store(true) // no more adoptions
 	e.mu.Unlock()
-	e.broadcastTracker.End()
+	e.broadcastTracker.Close()
 	for _, l := range e.loops {
 		l.requestStage(stageStopping)
 	}

@@ -38,34 +38,34 @@ const (
 type connExporter struct {
 	sender            handover.Sender
 	loop              *Loop
-	onDone            func(engine.Handover, error) // nil if no hand-over is in progress
-	broadcastsBefore  uint64                       // broadcasts that must reach all connections first
-	nextSlot          uint32                       // the next connection to request
-	requestAt         time.Duration                // when to request more
-	wakeAt            time.Duration                // when the loop must continue at the latest
-	needsAnotherRound bool                         // some connections can be exported, now or later
-	exporting         []engine.Ref                 // connections being exported, in order of their slots
-	exportedSinceFree int                          // connections exported since chunks were last freed
+	onDone            func(engine.ExportResult, error) // nil if no hand-over is in progress
+	broadcastsBefore  uint64                           // broadcasts that must reach all connections first
+	nextSlot          uint32                           // the next connection to request
+	requestAt         time.Duration                    // when to request more
+	wakeAt            time.Duration                    // when the loop must continue at the latest
+	needsAnotherRound bool                             // some connections can be exported, now or later
+	exporting         []engine.Ref                     // connections being exported, in order of their slots
+	exportedSinceFree int                              // connections exported since chunks were last freed
 
 	batchFDs     []int
 	batchConns   []*engine.Conn
 	batchRecords []byte
 }
 
-// HandOver implements engine.Migrator.
-func (e *loopEngine) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+// ExportConns implements engine.Migrator.
+func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) < len(e.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
 	}
-	defer e.freedMemory.GiveBack()()
+	defer e.freedMemory.StartFreeing()()
 	var mu sync.Mutex
 	var pending sync.WaitGroup
 	pending.Add(len(e.loops))
-	onDone := func(result engine.Handover, e error) {
+	onDone := func(result engine.ExportResult, e error) {
 		mu.Lock()
 		defer mu.Unlock()
-		moved.Gone += result.Gone
-		moved.Unknown += result.Unknown
+		moved.Exported += result.Exported
+		moved.Unconfirmed += result.Unconfirmed
 		err = cmp.Or(err, e)
 		pending.Done()
 	}
@@ -75,7 +75,7 @@ func (e *loopEngine) HandOver(ctx context.Context, channels []*os.File) (moved e
 			fds = append(fds, int32(channels[k].Fd()))
 		}
 		if !l.enqueueCall(func() { l.exporter.start(fds, onDone) }) {
-			onDone(engine.Handover{}, engine.ErrClosed)
+			onDone(engine.ExportResult{}, engine.ErrClosed)
 		}
 	}
 	stopped := context.AfterFunc(ctx, func() {
@@ -88,19 +88,19 @@ func (e *loopEngine) HandOver(ctx context.Context, channels []*os.File) (moved e
 	return moved, err
 }
 
-// Ends implements engine.Migrator.
-func (e *loopEngine) Ends() int { return len(e.loops) }
+// ChannelsNeeded implements engine.Migrator.
+func (e *loopEngine) ChannelsNeeded() int { return len(e.loops) }
 
-// Sockets implements engine.Migrator.
-func (e *loopEngine) Sockets() []int {
-	return engine.CountSockets(e.listenerIndexes, len(e.listenerConfigs))
+// SocketsPerListener implements engine.Migrator.
+func (e *loopEngine) SocketsPerListener() []int {
+	return engine.CountPerListener(e.listenerIndexes, len(e.listenerConfigs))
 }
 
-// SendListeners implements engine.Migrator. Every loop has all listeners in its table.
-func (e *loopEngine) SendListeners(control *os.File, word string) error {
+// SendListenerSockets implements engine.Migrator. Every loop has all listeners in its table.
+func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]
-	if !l.enqueueCall(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
+	if !l.enqueueCall(func() { result <- l.sendListeners(int32(control.Fd()), message) }) {
 		return engine.ErrClosed
 	}
 	return <-result
@@ -119,14 +119,14 @@ func (l *Loop) sendListeners(controlFD int32, word string) error {
 	return sock.SendFDsInChunks(controlCopy, word, fds)
 }
 
-// ShareListeners implements engine.Migrator.
-func (e *loopEngine) ShareListeners(shared bool) { e.listenersShared.Store(shared) }
+// SetListenersShared implements engine.Migrator.
+func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
 // start copies the channels and starts the hand-over. It calls onDone with the result.
-func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, error)) {
+func (d *connExporter) start(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
-		onDone(engine.Handover{}, errors.New("a hand-over is in progress already; wait for its end"))
+		onDone(engine.ExportResult{}, errors.New("a hand-over is in progress already; wait for its end"))
 		return
 	}
 	var copies []int32
@@ -148,7 +148,7 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.Handover, er
 
 // duplicateFD copies a descriptor of the process's table into the loop's table.
 func (l *Loop) duplicateFD(processFD int32) (int32, error) {
-	if l.engine.cfg.Shard > 0 {
+	if l.engine.cfg.MaxConnsPerShard > 0 {
 		return sock.CopyFromProcessTable(processFD)
 	}
 	return sock.DupFD(processFD)
@@ -173,8 +173,8 @@ func (d *connExporter) cancelExports() {
 
 // cancelExport keeps one connection here; permanent excludes it from later rounds, too.
 func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
-	if c := ref.On(&d.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
-		c.Stay(permanent)
+	if c := ref.ConnOwnedBy(&d.loop.host); c != nil && c.DriverFlags()&Busy == 0 && c.IsExporting() {
+		c.AbortExport(permanent)
 		d.loop.driver.PerformActions(c)
 	}
 }
@@ -201,17 +201,17 @@ func (d *connExporter) runIfDue(now time.Duration) {
 		return
 	}
 	d.wakeAt = now + exportRoundInterval
-	if d.sender.Asking() && now >= d.requestAt {
+	if d.sender.IsExporting() && now >= d.requestAt {
 		if d.loop.broadcasts.finishedCount >= d.broadcastsBefore {
 			d.requestExports(now)
 		}
 		d.sendBatches(now)
 	}
-	if d.sender.Asking() && d.canRequestExports() {
+	if d.sender.IsExporting() && d.canRequestExports() {
 		d.wakeAt = d.requestAt
 	}
-	over := d.sender.Step()
-	if !d.sender.Asking() {
+	over := d.sender.AdvanceStage()
+	if !d.sender.IsExporting() {
 		d.cancelExports()
 	}
 	if over {
@@ -225,27 +225,27 @@ func (d *connExporter) canRequestExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
 	}
-	return len(d.exporting) < min(maxExporting, d.sender.Credit())
+	return len(d.exporting) < min(maxExporting, d.sender.TotalCredit())
 }
 
 // requestExports requests the export of further connections.
 func (d *connExporter) requestExports(now time.Duration) {
 	l := d.loop
-	limit, end := min(maxExporting, d.sender.Credit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
+	limit, end := min(maxExporting, d.sender.TotalCredit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
 	for ; d.nextSlot < end && len(d.exporting) < limit; d.nextSlot++ {
 		c := l.conns.conn(d.nextSlot)
-		if c.FD() < 0 || c.Armed()&ClosePending != 0 {
+		if c.FD() < 0 || c.DriverFlags()&ClosePending != 0 {
 			continue
 		}
-		err := engine.ErrNotNow
-		if c.Armed()&(Busy|Connecting) == 0 {
-			err = c.Leave()
+		err := engine.ErrExportBusy
+		if c.DriverFlags()&(Busy|Connecting) == 0 {
+			err = c.StartExport()
 		}
 		if err == nil {
 			d.exporting = append(d.exporting, c.Ref())
 			l.driver.PerformActions(c)
 		}
-		d.needsAnotherRound = d.needsAnotherRound || err != engine.ErrStays
+		d.needsAnotherRound = d.needsAnotherRound || err != engine.ErrNotExportable
 	}
 	switch {
 	case len(d.exporting) > 0 || d.nextSlot < l.conns.slotCount:
@@ -258,16 +258,16 @@ func (d *connExporter) requestExports(now time.Duration) {
 
 // handleQuiescentConn marks c as ready for export, or keeps it if the hand-over has ended.
 func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
-	c.AtRest()
-	if d.onDone == nil || !d.sender.Asking() {
-		c.Stay(false)
+	c.OnQuiesced()
+	if d.onDone == nil || !d.sender.IsExporting() {
+		c.AbortExport(false)
 	}
 }
 
 // sendBatches sends connections that are ready, as far as there is credit.
 func (d *connExporter) sendBatches(now time.Duration) {
 	for len(d.exporting) > 0 {
-		channel, credit := d.sender.Next()
+		channel, credit := d.sender.NextChannelWithCredit()
 		if channel == nil || !d.sendBatch(channel, credit, now) {
 			return
 		}
@@ -275,7 +275,7 @@ func (d *connExporter) sendBatches(now time.Duration) {
 }
 
 // sendBatch sends one batch and reports whether it did.
-func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.Duration) (sent bool) {
+func (d *connExporter) sendBatch(channel *handover.OutChannel, credit int, now time.Duration) (sent bool) {
 	defer func() {
 		if !sent { // or a handler's Save has called runtime.Goexit
 			d.unpackBatch()
@@ -286,14 +286,14 @@ func (d *connExporter) sendBatch(channel *handover.Outlet, credit int, now time.
 	if len(d.batchConns) == 0 {
 		return false
 	}
-	if !d.sender.Send(channel, d.batchRecords, d.batchFDs) {
+	if !d.sender.SendBatch(channel, d.batchRecords, d.batchFDs) {
 		d.requestAt = now + exportRoundInterval
 		return false
 	}
 	sent = true
 	d.exportedSinceFree += len(d.batchConns)
 	for _, c := range d.batchConns {
-		c.Left()
+		c.FinishExport()
 		d.loop.SettleLater(c)
 	}
 	d.loop.performPendingActions()
@@ -310,23 +310,23 @@ func (d *connExporter) packBatch(credit int) {
 	for n < len(d.exporting) && len(d.batchConns) < limit && len(d.batchRecords) < handover.MaxBatchBytes {
 		ref := d.exporting[n]
 		n++
-		c := ref.On(&d.loop.host)
-		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
+		c := ref.ConnOwnedBy(&d.loop.host)
+		if c == nil || c.DriverFlags()&Busy == 0 && !c.IsExporting() {
 			continue
 		}
-		err := engine.ErrNotNow
+		err := engine.ErrExportBusy
 		var r engine.Record
-		if c.Armed()&Busy == 0 {
-			r, err = c.Pack()
+		if c.DriverFlags()&Busy == 0 {
+			r, err = c.Snapshot()
 		}
 		switch {
 		case err == nil:
-			d.batchRecords = r.Append(d.batchRecords)
+			d.batchRecords = r.AppendTo(d.batchRecords)
 			d.batchFDs = append(d.batchFDs, int(c.FD()))
 			d.batchConns = append(d.batchConns, c)
-		case errors.Is(err, engine.ErrNotNow):
+		case errors.Is(err, engine.ErrExportBusy):
 			notReady = append(notReady, ref)
-		case c.Aborted(): // Save has panicked
+		case c.IsAborted(): // Save has panicked
 			d.loop.driver.PerformActions(c)
 		case errors.Is(err, engine.ErrSaveLater):
 			d.cancelExport(ref, false)
@@ -340,7 +340,7 @@ func (d *connExporter) packBatch(credit int) {
 // unpackBatch makes packed connections wait again that could not be sent.
 func (d *connExporter) unpackBatch() {
 	for _, c := range d.batchConns {
-		c.Unpack()
+		c.CancelSnapshot()
 		d.exporting = append(d.exporting, c.Ref())
 	}
 }
@@ -351,7 +351,7 @@ func (d *connExporter) readChannels() {
 		if o.Ended {
 			continue
 		}
-		if d.sender.Receive(o) != nil {
+		if d.sender.ReceiveConfirmations(o) != nil {
 			d.closeAndReport()
 			return
 		}

@@ -23,12 +23,12 @@ import (
 // connImporter receives connections from a loop's channels.
 type connImporter struct {
 	loop     *Loop
-	channels []*handover.Inlet
+	channels []*handover.InChannel
 	buffer   []byte
 }
 
-// TakeOver implements engine.Migrator.
-func (e *loopEngine) TakeOver(channels []*os.File) error {
+// ImportConns implements engine.Migrator.
+func (e *loopEngine) ImportConns(channels []*os.File) error {
 	var added sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
@@ -65,15 +65,15 @@ func (a *connImporter) addChannel(channelFD int32) error {
 		sock.Close(channelCopy)
 		return engine.ErrClosed
 	}
-	in := l.engine.receiver.NewInlet(channelCopy, a)
+	in := l.engine.receiver.NewInChannel(channelCopy, a)
 	a.channels = append(a.channels, in)
 	l.driver.WatchListener(channelCopy)
 	in.Confirm()
 	return nil
 }
 
-// ConfirmLater implements handover.Owner.
-func (a *connImporter) ConfirmLater(in *handover.Inlet) {
+// ScheduleConfirm implements handover.Owner.
+func (a *connImporter) ScheduleConfirm(in *handover.InChannel) {
 	a.loop.enqueueCall(func() {
 		if slices.Contains(a.channels, in) {
 			in.Confirm()
@@ -89,33 +89,33 @@ func (a *connImporter) closeChannels() {
 	a.buffer = nil
 }
 
-func (a *connImporter) closeChannel(channel *handover.Inlet) {
+func (a *connImporter) closeChannel(channel *handover.InChannel) {
 	a.loop.driver.UnwatchListener(channel.FD)
 	sock.Close(channel.FD)
-	a.channels = slices.DeleteFunc(a.channels, func(other *handover.Inlet) bool { return other == channel })
+	a.channels = slices.DeleteFunc(a.channels, func(other *handover.InChannel) bool { return other == channel })
 	channel.Close()
 }
 
-// Promise implements handover.Owner.
-func (a *connImporter) Promise(n int) int {
+// ReserveConns implements handover.Owner.
+func (a *connImporter) ReserveConns(n int) int {
 	l, claimed := a.loop, 0
-	if l.engine.cfg.Shard > 0 { // capacity and descriptors of this table
+	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors of this table
 		for _, in := range a.channels {
 			claimed += in.Credit()
 		}
 		n = min(n, max(int(l.capacity.Load()-l.connCount.Load())-claimed, 0))
 	}
 	n = l.engine.admission.Reserve(n)
-	if claimed += n; l.engine.cfg.Shard == 0 {
+	if claimed += n; l.engine.cfg.MaxConnsPerShard == 0 {
 		claimed = l.engine.admission.Reserved()
 	}
 	short := min(sock.MissingDescriptors(claimed), n)
-	a.Unpromise(short)
+	a.ReleaseConns(short)
 	return n - short
 }
 
-// Unpromise implements handover.Owner.
-func (a *connImporter) Unpromise(n int) { a.loop.engine.admission.CancelReserved(n) }
+// ReleaseConns implements handover.Owner.
+func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReserved(n) }
 
 // receiveConns receives waiting connections, about a batch from each channel.
 func (a *connImporter) receiveConns() {
@@ -126,7 +126,7 @@ func (a *connImporter) receiveConns() {
 		a.buffer = make([]byte, sock.MaxFDMessageSize)
 	}
 	for _, in := range slices.Clone(a.channels) {
-		some, err := in.Receive(a.buffer, a.loop.importConn)
+		some, err := in.ReceiveBatch(a.buffer, a.loop.importConn)
 		switch {
 		case err == nil && some:
 			in.Confirm()
@@ -152,22 +152,22 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		l.pauseAcceptOnError(syscall.EMFILE)
 		return
 	}
-	if record.Listener >= len(l.host.Entrances) {
-		record.Listener = l.host.Adopted()
+	if record.Listener >= len(l.host.ListenerCounters) {
+		record.Listener = l.host.AdoptedListener()
 	}
-	if err := l.host.AdmitMoved(record); err != nil {
+	if err := l.host.AdmitImported(record); err != nil {
 		l.rejectConn(fd, record.Peer, err)
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
 	c := l.addConn(fd)
 	if errno := l.driver.WatchConn(c); errno != 0 {
-		l.host.DisownMoved(record)
+		l.host.UndoAdmitImported(record)
 		l.driver.DropUnopened(c)
 		l.pauseAcceptOnError(errno)
 		return
 	}
 	c.SetListener(record.Listener)
-	c.Join(record)
+	c.Import(record)
 	l.driver.PerformActions(c)
 }

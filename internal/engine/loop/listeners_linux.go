@@ -126,7 +126,7 @@ func (l *Loop) acquireAcceptToken() bool {
 	if l.accept.hasRateToken {
 		return true
 	}
-	wait := l.engine.admission.TakeToken(engine.Since())
+	wait := l.engine.admission.TakeToken(engine.MonotonicNow())
 	if l.accept.hasRateToken = wait == 0; !l.accept.hasRateToken {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.pauseAcceptFor(wait)
@@ -143,15 +143,15 @@ func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, rece
 	}
 	c := l.addConn(fd)
 	if errno := l.driver.WatchConn(c); errno != 0 {
-		l.host.Disown(listener, peer)
+		l.host.UndoAdmit(listener, peer)
 		l.driver.DropUnopened(c)
 		l.pauseAcceptOnError(errno)
 		return
 	}
 	c.SetListener(listener)
-	c.Open(peer, false)
+	c.OnOpen(peer, false)
 	if len(received) > 0 {
-		c.Arrived(received)
+		c.OnRead(received)
 	}
 	l.driver.PerformActions(c)
 }
@@ -161,7 +161,7 @@ func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, rece
 // answer.
 func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
-	if answer := l.host.Answer(peer, reason); len(answer) > 0 {
+	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
 		_, _ = sock.Send(fd, answer) // what the kernel does not take is lost
 		_ = sock.ShutdownWrite(fd)
 		var unread [4096]byte
@@ -197,7 +197,7 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watchedFDs {
 		l.driver.UnwatchListener(fd)
 	}
-	now = engine.Since()
+	now = engine.MonotonicNow()
 	l.accept.paused, l.accept.outOfResources, l.accept.resumeAt = true, false, now+pause
 	return now
 }
@@ -257,16 +257,16 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 // because other tables contain descriptors of them; one from the caller may be in use by
 // another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
-	l.counters.Set(engine.Holding, 0)
+	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
 		l.stopAcceptingFrom(l.accept.watchedFDs[0])
 	}
 	for i, fd := range l.engine.listenerFDs {
 		own := l.engine.homeLoop(i) == l.host.Index
-		if own && l.engine.cfg.Shard > 0 && l.engine.listenerConfigs[l.engine.listenerIndexes[i]].Socket == nil && !l.engine.listenersShared.Load() {
+		if own && l.engine.cfg.MaxConnsPerShard > 0 && l.engine.listenerConfigs[l.engine.listenerIndexes[i]].Socket == nil && !l.engine.listenersShared.Load() {
 			sock.StopListening(fd)
 		}
-		if own || l.engine.cfg.Shard > 0 {
+		if own || l.engine.cfg.MaxConnsPerShard > 0 {
 			sock.Close(fd)
 		}
 	}
@@ -274,14 +274,14 @@ func (l *Loop) closeListeners() {
 
 // isFull reports whether a shard has as many connections as fit into its descriptor table.
 func (l *Loop) isFull() bool {
-	return l.engine.cfg.Shard > 0 && l.connCount.Load() >= l.capacity.Load()
+	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
 // lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected:
 // something else uses descriptors, or the limit was lowered. It reports whether the loop is a
 // shard.
 func (l *Loop) lowerCapacityToUsed() bool {
-	if l.engine.cfg.Shard == 0 {
+	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
 	}
 	l.capacity.Store(l.connCount.Load())
@@ -355,10 +355,10 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 
 // delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It
 // reports false if that loop's queue is full; the dial must be retried then.
-func (l *Loop) delegateDial(request engine.Dial) (done bool) {
+func (l *Loop) delegateDial(request engine.DialRequest) (done bool) {
 	target := l.engine.leastLoadedLoop()
 	if target == nil {
-		l.host.DialFailed(request.Owned, engine.ErrFull)
+		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return true
 	}
 	request.Count = 1
@@ -366,7 +366,7 @@ func (l *Loop) delegateDial(request engine.Dial) (done bool) {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.host.DialFailed(request.Owned, err)
+		l.host.NotifyDialFailed(request.Handler, err)
 	}
 	return true
 }

@@ -34,8 +34,8 @@ func (*Loop) OnLoop() bool { return currentLoop() != nil }
 // localAddr implements Host.LocalAddr.
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
-// AskLocalAddr implements engine.Loop.
-func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
+// FetchLocalAddr implements engine.Loop.
+func (l *Loop) FetchLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch currentLoop() {
 	case l:
 		return l.localAddrOf(r)
@@ -56,7 +56,7 @@ func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 
 // localAddrOf must be called on the loop. A connection with a worker keeps its descriptor.
 func (l *Loop) localAddrOf(ref engine.Ref) (netip.AddrPort, bool) {
-	c := ref.On(&l.host)
+	c := ref.ConnOwnedBy(&l.host)
 	if c == nil {
 		return netip.AddrPort{}, false
 	}

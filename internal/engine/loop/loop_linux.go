@@ -37,7 +37,7 @@ const (
 // which part of it.
 type Loop struct {
 	engine        *loopEngine
-	host          engine.Host
+	host          engine.Runtime
 	counters      engine.Counters
 	driver        Driver
 	acceptor      sock.Acceptor
@@ -98,7 +98,7 @@ type Loop struct {
 	hasReturned       atomic.Bool    // returned is not empty
 	mu                sync.Mutex     // guards the fields below
 	returned          []returnedConn // connections that the pool has returned
-	dialRequests      []engine.Dial
+	dialRequests      []engine.DialRequest
 	newBroadcasts     []*engine.Broadcast
 	remoteCalls       []func()   // functions to call on the loop; few, see listeners_linux.go
 	closed            bool       // no more requests are accepted
@@ -111,29 +111,29 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.accept.loop, l.broadcasts.loop, l.drainer.loop, l.sweeper.loop, l.budget.loop, l.placement.loop = l, l, l, l, l, l
 	l.exporter.loop, l.importer.loop, l.dials.loop, l.submitQueue.loop = l, l, l, l
 	l.tasks = l.orderedTasks()
-	l.mailbox.Max, l.mailbox.MaxBytes = e.cfg.Limits.Mailbox(e.cfg.Loops)
+	l.mailbox.MaxRequests, l.mailbox.MaxBytes = e.cfg.Limits.MailboxBounds(e.cfg.Loops)
 	l.mailbox.Counters = &l.counters
-	l.buffers.SetMax(&e.cfg.Limits, e.cfg.Loops)
-	l.host.SetUp(&e.cfg, e.admission)
+	l.buffers.LimitTo(&e.cfg.Limits, e.cfg.Loops)
+	l.host.Configure(&e.cfg, e.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &e.sharedCounters
-	l.host.Entrances = e.listenerStats
+	l.host.ListenerCounters = e.listenerStats
 	l.host.Index, l.host.Loop = index, l
-	l.host.LocalAddr, l.host.Direct = localAddr, sendDirect
+	l.host.LocalAddr, l.host.SendDirect = localAddr, sendDirect
 	l.singleCPU = runtime.GOMAXPROCS(0) == 1
-	l.host.NoDetach, l.host.NoFiles = e.cfg.Shard > 0, e.cfg.Shard > 0
+	l.host.NoDetach, l.host.NoFiles = e.cfg.MaxConnsPerShard > 0, e.cfg.MaxConnsPerShard > 0
 	l.sweeper.period = l.host.SweepPeriod()
-	if e.cfg.Auto {
-		l.host.Times = &l.placement.workerTimes
+	if e.cfg.AutoWorkers {
+		l.host.HandlerTimes = &l.placement.workerTimes
 	}
 	if e.cfg.Pool != nil {
 		l.placement.callHandlersOnWorkers()
 	}
 	l.trimmer.buffers = &l.buffers
-	if l.pacer = (pacer{loop: l, nextAt: never}); e.cfg.Pace != nil {
+	if l.pacer = (pacer{loop: l, nextAt: never}); e.cfg.Scheduler != nil {
 		l.pacer.nextAt, l.pacer.nudge = 0, l.nudgeConn
 	}
 	l.conns.host = &l.host
-	l.capacity.Store(int64(e.cfg.Shard))
+	l.capacity.Store(int64(e.cfg.MaxConnsPerShard))
 	return l
 }
 
@@ -151,8 +151,8 @@ func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 // Conn implements engine.Loop.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.conns.conn(slot) }
 
-// HasConn implements engine.Loop.
-func (l *Loop) HasConn(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
+// OwnsConn implements engine.Loop.
+func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 }
 
 // UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
@@ -160,7 +160,7 @@ func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 // runOnThread serves on a thread of its own until the loop has stopped. It sends one result
 // of the start to started.
 func (l *Loop) runOnThread(started chan<- error) {
-	if l.engine.cfg.Shard > 0 {
+	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(started) })
 		return
 	}
@@ -211,8 +211,8 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 	if l.pacer.nudge != nil {
 		defer sock.SetPreciseTimers()()
 	}
-	defer func() { engine.Outlive(l.failQueuedDials) }()
-	engine.Outlive(func() {
+	defer func() { engine.SurviveGoexit(l.failQueuedDials) }()
+	engine.SurviveGoexit(func() {
 		for !l.isFinished() {
 			l.runTurn()
 		}
@@ -269,7 +269,7 @@ func (l *Loop) isIdle() bool {
 
 // startTurn finishes the last turn and sets the clock.
 func (l *Loop) startTurn() {
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.finishTurn(now)
 	l.turnStart = now
 	l.host.SetClock(now)
@@ -281,16 +281,16 @@ func (l *Loop) finishTurn(now time.Duration) {
 		return
 	}
 	took := now - l.turnStart
-	l.counters.Turn(took)
-	if took >= engine.MinSlice {
-		l.extendDeadlines(now, took, (*engine.Conn).ExtendTimes)
+	l.counters.CountLoopTurn(took)
+	if took >= engine.MinSliceInterval {
+		l.extendDeadlines(now, took, (*engine.Conn).ExtendTimeouts)
 	}
-	switch slow := l.host.Limits.HandlerTime; {
+	switch slow := l.host.Limits.SlowHandlerTime; {
 	case slow > 0 && took >= slow:
-		l.timedTurns, l.host.Timing = timedTurnsAfterSlow, true
+		l.timedTurns, l.host.TimeAllCalls = timedTurnsAfterSlow, true
 	case l.timedTurns > 0:
 		l.timedTurns--
-		l.host.Timing = l.timedTurns > 0
+		l.host.TimeAllCalls = l.timedTurns > 0
 	}
 }
 
@@ -298,7 +298,7 @@ func (l *Loop) finishTurn(now time.Duration) {
 func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
-		if c.Armed()&Busy == 0 {
+		if c.DriverFlags()&Busy == 0 {
 			extend(c, by)
 		}
 	})
@@ -311,7 +311,7 @@ const timedTurnsAfterSlow = 10_000
 // handleEvents handles pending events and reports whether there were any. Under Auto it
 // measures how long that takes.
 func (l *Loop) handleEvents() bool {
-	if l.engine.cfg.Auto && !l.host.OnWorkers {
+	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.placement.handleEventsTimed()
 	}
 	return l.handleDriverEvents()
@@ -337,11 +337,11 @@ func (l *Loop) spinForEvents() bool {
 	if spinTime == 0 {
 		return false
 	}
-	for end := engine.Since() + spinTime; engine.Since() < end; {
+	for end := engine.MonotonicNow() + spinTime; engine.MonotonicNow() < end; {
 		if l.handleEvents() || l.hasRemoteWork() {
 			return true
 		}
-		l.host.SetClock(engine.Since())
+		l.host.SetClock(engine.MonotonicNow())
 		if l.nextTaskDue() <= l.host.Clock() {
 			return true
 		}
@@ -351,7 +351,7 @@ func (l *Loop) spinForEvents() bool {
 
 // hasRemoteWork reports whether other goroutines have queued work for the loop.
 func (l *Loop) hasRemoteWork() bool {
-	return l.mailbox.Waiting() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStage.Load() > l.stopStage
+	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStage.Load() > l.stopStage
 }
 
 // waitForEvents blocks until there are events, remote work, or a task that is due.
@@ -361,7 +361,7 @@ func (l *Loop) waitForEvents() {
 	if l.hasRemoteWork() {
 		return
 	}
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.finishTurn(now)
 	limit := time.Duration(-1) // no limit
 	if next := l.nextTaskDue(); next != never {
@@ -374,10 +374,10 @@ func (l *Loop) waitForEvents() {
 // startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit,
 // the process was stopped or had no CPU, and the deadlines of peers move by that time.
 func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
-	l.turnStart = engine.Since()
+	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
-	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSlice {
-		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ProcessStopped)
+	if late := l.turnStart - waitStart - waitLimit; waitLimit >= 0 && late >= engine.MinSliceInterval {
+		l.extendDeadlines(l.turnStart, late, (*engine.Conn).ExtendAfterSuspend)
 	}
 }
 
@@ -386,12 +386,12 @@ func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 // they would run only when Go's monitor notices, 20 µs to 10 ms later, and each answer would
 // have to end that wait.
 func (l *Loop) yieldToGoroutines() bool {
-	retained := l.host.Retained.Load()
+	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
 		return false
 	}
 	l.lastRetained = retained
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.finishTurn(now)
 	runtime.Gosched()
 	l.startTurnAfterWait(now, 0)
@@ -401,15 +401,15 @@ func (l *Loop) yieldToGoroutines() bool {
 // TrackFastSweep adds delta to the number of reasons for sweeping fast.
 func (l *Loop) TrackFastSweep(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
-		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSlice)
+		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
 // TrackExpiry schedules c for expiry if it has a deadline. Drivers call it when c waits.
 func (l *Loop) TrackExpiry(c *engine.Conn) {
-	switch _, due := c.Due(); {
-	case due && c.Armed()&Expiring == 0:
-		c.SetArmed(c.Armed() | Expiring)
+	switch _, due := c.ExpiresAt(); {
+	case due && c.DriverFlags()&Expiring == 0:
+		c.SetDriverFlags(c.DriverFlags() | Expiring)
 		l.TrackFastSweep(1)
 	case !due:
 		l.untrackExpiry(c)
@@ -417,8 +417,8 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 }
 
 func (l *Loop) untrackExpiry(c *engine.Conn) {
-	if c.Armed()&Expiring != 0 {
-		c.SetArmed(c.Armed() &^ Expiring)
+	if c.DriverFlags()&Expiring != 0 {
+		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
 		l.TrackFastSweep(-1)
 	}
 }
@@ -428,18 +428,18 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
 	case errno == 0 && n > 0:
-		c.Arrived(buf[:n])
+		c.OnRead(buf[:n])
 		l.QueueIfBulk(c, n)
 		if n < len(buf) {
-			c.Empty()
+			c.OnReadEmpty()
 		}
 		return n
 	case errno == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case errno == syscall.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 	return 0
 }
@@ -448,34 +448,36 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 // file, and after any error, the core reads the file instead: that reports the cause, or the
 // next send does.
 func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
-	f, offset, n := c.File()
+	f, offset, n := c.NextFilePart()
 	if f == nil {
-		c.Load()
+		c.LoadFilePiece()
 		return
 	}
 	switch n, errno := sendfile(c.FD(), f, offset, n); {
 	case errno == 0 && n > 0:
-		c.Sent(n)
+		c.OnSent(n)
 	case errno == syscall.EAGAIN:
-		c.Sent(0)
+		c.OnSent(0)
 	default:
-		c.Load()
+		c.LoadFilePiece()
 	}
 }
 
 // ClosesWithReset reports whether c is to be closed with a reset.
-func (l *Loop) ClosesWithReset(c *engine.Conn) bool { return c.Outbound() && l.engine.cfg.Reset }
+func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
+	return c.IsDialled() && l.engine.cfg.ResetDialled
+}
 
 // ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset
 // is closed at once: a FIN sent first would leave it in TIME_WAIT.
 func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
-		c.PeerClosed()
+		c.OnEOF()
 	} else {
 		// An error means that the peer has gone; the next read reports that.
 		_ = sock.ShutdownWrite(c.FD())
 	}
-	c.ShutDone()
+	c.OnWriteShut()
 }
 
 // CloseConn closes the descriptor of an open connection, calls Closed, on a worker if
@@ -483,9 +485,9 @@ func (l *Loop) ShutdownWrite(c *engine.Conn) {
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	if l.host.OnWorkers && !c.Greets() {
+	if l.host.OnWorkers && !c.InHandshake() {
 		c.DeferClosed()
-		c.SetArmed(c.Armed() | ClosePending)
+		c.SetDriverFlags(c.DriverFlags() | ClosePending)
 		l.submitToPool(c)
 		return
 	}
@@ -495,7 +497,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 // callClosedAndFree calls Closed and frees the slot, even if the handler panics.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeConn(c)
-	c.Finish()
+	c.OnClosed()
 }
 
 // CloseUnopened closes the descriptor of a connection that was not opened, such as a failed
@@ -509,15 +511,15 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 // DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is
 // being exported. No operation of c may be in progress, and c may not be watched.
 func (l *Loop) DetachConn(c *engine.Conn) {
-	if c.Leaving() {
+	if c.IsExporting() {
 		l.exporter.handleQuiescentConn(c)
 	} else {
-		c.Detached(sock.NewNetConn(c.FD()))
+		c.OnDetached(sock.NewNetConn(c.FD()))
 	}
 }
 
 func (l *Loop) freeConn(c *engine.Conn) {
-	c.SetArmed(0)
+	c.SetDriverFlags(0)
 	l.conns.releaseConn(c)
 	l.connCount.Add(-1)
 	l.engine.admission.Release()
@@ -540,10 +542,10 @@ func (l *Loop) closeRemaining() {
 	l.closed = true
 	l.dials.requests = l.dialRequests // queued since the last turn
 	for _, c := range l.broadcasts.active {
-		c.Done()
+		c.OwnerDone()
 	}
 	for _, c := range l.newBroadcasts {
-		c.Done()
+		c.OwnerDone()
 	}
 	calls := l.remoteCalls
 	l.mu.Unlock()

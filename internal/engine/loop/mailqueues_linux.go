@@ -30,11 +30,11 @@ const (
 
 // mailQueueSet contains mail that was taken from the mailbox and is not delivered.
 type mailQueueSet struct {
-	unsorted      []engine.Mail // mail that is not in a queue yet
-	unsortedData  []byte        // its bytes
-	nextRecipient int           // of the first unsorted message, if that has several
-	batchMail     []engine.Mail // the memory of unsorted
-	batchData     []byte        // the memory of unsortedData
+	unsorted      []engine.QueuedRequest // mail that is not in a queue yet
+	unsortedData  []byte                 // its bytes
+	nextRecipient int                    // of the first unsorted message, if that has several
+	batchMail     []engine.QueuedRequest // the memory of unsorted
+	batchData     []byte                 // the memory of unsortedData
 
 	byConn map[*engine.Conn]*connMailQueue
 	ready  deque[*connMailQueue] // queues with mail, in order of their last turn
@@ -51,14 +51,14 @@ func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.uns
 // connMailQueue contains mail for one connection.
 type connMailQueue struct {
 	conn       *engine.Conn
-	mail       []engine.Mail
+	mail       []engine.QueuedRequest
 	data       []byte
 	delivered  int // messages at the start of mail that were delivered
 	dataOffset int // their bytes in data
 }
 
 // dequeue returns the next message and its bytes.
-func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
+func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
 	m = r.mail[r.delivered]
 	r.delivered++
 	data = r.data[r.dataOffset : r.dataOffset+int(m.Size)]
@@ -67,22 +67,22 @@ func (r *connMailQueue) dequeue() (m engine.Mail, data []byte) {
 }
 
 // enqueue appends a message and returns by how much the queue's memory has grown.
-func (r *connMailQueue) enqueue(m engine.Mail, data []byte) (addedBytes int) {
+func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes int) {
 	before := r.memoryBytes()
 	r.mail = append(r.mail, m)
 	r.data = append(r.data, data...)
 	return r.memoryBytes() - before
 }
 
-func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
+func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
 // distributeMail moves mail from the mailbox to the queues of its connections.
 func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
-		if p.count >= mailbox.Max || p.bytes >= mailbox.MaxBytes {
+		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
 		}
-		p.batchMail, p.batchData = mailbox.Take()
+		p.batchMail, p.batchData = mailbox.TakeAll()
 		p.unsorted, p.unsortedData = p.batchMail, p.batchData
 	}
 	if p.byConn == nil {
@@ -90,19 +90,19 @@ func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 	}
 	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.n < maxMailQueues; {
 		n := p.count
-		if p.nextRecipient = p.unsorted[0].Some(p.nextRecipient, min(limit, maxMailQueues), p.enqueue); p.nextRecipient == 0 {
+		if p.nextRecipient = p.unsorted[0].ForEachConn(p.nextRecipient, min(limit, maxMailQueues), p.enqueue); p.nextRecipient == 0 {
 			p.unsorted = p.unsorted[1:]
 		}
 		limit -= max(p.count-n, 1)
 	}
 	if len(p.unsorted) == 0 {
-		p.countedMemory += mailbox.Done(p.batchMail, p.batchData) // the mailbox no longer counts it
+		p.countedMemory += mailbox.Recycle(p.batchMail, p.batchData) // the mailbox no longer counts it
 		p.batchMail, p.batchData, p.unsortedData = nil, nil, nil
 	}
 }
 
 // enqueue appends a message to the queue of its connection.
-func (p *mailQueueSet) enqueue(m engine.Mail) {
+func (p *mailQueueSet) enqueue(m engine.QueuedRequest) {
 	queue := p.byConn[m.Conn]
 	if queue == nil {
 		if n := len(p.spare) - 1; n >= 0 {
@@ -150,7 +150,7 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 	}
 }
 
-func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.Waiting() }
+func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.HasRequests() }
 
 // countMailMemory counts the memory of undelivered mail.
 func (l *Loop) countMailMemory() {
@@ -170,18 +170,18 @@ func (l *Loop) deliverMail() {
 	}
 	l.phase.Store(phaseMail)
 	defer l.countMailMemory()
-	if len(p.unsorted) > 0 || l.mailbox.Waiting() {
+	if len(p.unsorted) > 0 || l.mailbox.HasRequests() {
 		p.distributeMail(&l.mailbox)
 	}
-	end := engine.Since() + maxTaskTime
+	end := engine.MonotonicNow() + maxTaskTime
 	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
 		queue := p.dequeueConn()
 		c := queue.conn
 		over := l.deliverConnMail(queue, end)
-		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
+		if c.FD() >= 0 && c.DriverFlags()&Busy == 0 && c.IsOpen() {
 			l.driver.PerformActions(c)
 		}
-		if over || engine.Since() >= end {
+		if over || engine.MonotonicNow() >= end {
 			return
 		}
 	}
@@ -195,12 +195,12 @@ func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (ov
 		m, data := queue.dequeue()
 		l.mailQueues.count--
 		l.mailQueues.bytes -= int(m.Size)
-		if c.Armed()&Busy == 0 || m.Late() {
-			c.Mailed(m, data)
+		if c.DriverFlags()&Busy == 0 || m.IsStale() {
+			c.OnRequest(m, data)
 		} else {
 			l.deferMail(m, data)
 		}
-		over = queue.delivered%mailClockCheck == 0 && engine.Since() >= deadline
+		over = queue.delivered%mailClockCheck == 0 && engine.MonotonicNow() >= deadline
 	}
 	return over
 }

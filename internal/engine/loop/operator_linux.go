@@ -23,7 +23,7 @@ const maxActiveExpels = 16
 
 const walkSlotsPerTurn = chunkSize
 
-func (e *loopEngine) Hold(paused bool) error {
+func (e *loopEngine) PauseAccept(paused bool) error {
 	switch {
 	case e.stopping.Load():
 		return engine.ErrClosed
@@ -48,7 +48,7 @@ func (l *Loop) setOperatorPause(paused bool) {
 		l.WatchListeners()
 	}
 	if l.requestedStage.Load() < stageStopping {
-		l.counters.SetFlag(engine.Holding, paused)
+		l.counters.SetBool(engine.AcceptPausedCount, paused)
 	}
 }
 
@@ -94,7 +94,7 @@ func (w *connWalk) finishLoop() {
 	}
 }
 
-func (e *loopEngine) Expel(peer netip.AddrPort) error {
+func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	if e.activeExpels.Add(1) > maxActiveExpels {
 		e.activeExpels.Add(-1)
 		return engine.ErrFull
@@ -102,8 +102,8 @@ func (e *loopEngine) Expel(peer netip.AddrPort) error {
 	err := e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		next = from + walkSlotsPerTurn
 		l.conns.forEach(from, next, func(c *engine.Conn) {
-			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.hasSourceAddr(c, peer)) {
-				l.AbortConn(c, engine.ErrExpelled)
+			if c.DriverFlags()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.hasSourceAddr(c, peer)) {
+				l.AbortConn(c, engine.ErrClosedByOperator)
 			}
 		})
 		return next
@@ -116,17 +116,17 @@ func (e *loopEngine) Expel(peer netip.AddrPort) error {
 
 // Visit implements engine.Visitor: it queues mail for connections, as far as there is
 // capacity.
-func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *loopEngine) VisitConns(s *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {
 			c := l.conns.conn(next)
-			if c.FD() < 0 || c.Armed()&(Connecting|ClosePending) != 0 {
+			if c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0 {
 				continue
 			}
 			beforePut()
-			if err := l.mailbox.PutShared(c, engine.MailDo, s); err != nil {
-				s.Lost()
+			if err := l.mailbox.PutShared(c, engine.RequestDo, s); err != nil {
+				s.OnLost()
 				if err == engine.ErrFull {
 					break // until there is capacity
 				}
@@ -139,7 +139,7 @@ func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full 
 // hasSourceAddr reports whether a connection comes from addr, if its proxy may have told
 // another address.
 func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
-	if l.engine.cfg.Proxied == nil {
+	if l.engine.cfg.IsProxy == nil {
 		return false
 	}
 	at := sock.PeerAddr(c.FD())

@@ -23,9 +23,9 @@ func (p *pacer) runIfDue(time.Duration) {
 	}
 	l := p.loop
 	l.phase.Store(phasePacing)
-	now := engine.Since()
+	now := engine.MonotonicNow()
 	l.host.SetClock(now)
-	if p.nextAt = l.engine.cfg.Pace(l.host.Index, now, p.nudge); p.nextAt < 0 {
+	if p.nextAt = l.engine.cfg.Scheduler(l.host.Index, now, p.nudge); p.nextAt < 0 {
 		p.nextAt = never
 	}
 	l.performPendingActions()
@@ -35,14 +35,14 @@ func (p *pacer) runIfDue(time.Duration) {
 // nudgeConn calls Nudged for a connection: at once, or by mail if it is with a worker or
 // belongs to another loop. It reports false if there was no capacity for the mail.
 func (l *Loop) nudgeConn(ref engine.Ref) (ok bool) {
-	c := ref.On(&l.host)
-	if c == nil || c.Armed()&Busy != 0 {
+	c := ref.ConnOwnedBy(&l.host)
+	if c == nil || c.DriverFlags()&Busy != 0 {
 		return ref.Nudge() != engine.ErrFull
 	}
 	if len(l.pendingActions) == maxPendingActions { // few hold an output buffer at a time
 		l.performPendingActions()
 	}
 	l.SettleLater(c)
-	c.Touched()
+	c.OnNudge()
 	return true
 }

@@ -47,7 +47,7 @@ type handlerPlacement struct {
 	timeOnWorkers  time.Duration // how long handlers stay on workers at least
 	quickReviews   int           // consecutive reviews with quick calls
 	quickCalls     int64         // calls in these reviews
-	workerTimes    engine.RunTimes
+	workerTimes    engine.HandlerTimes
 }
 
 // handleEventsTimed handles pending events, and moves handlers to workers if they hold up the
@@ -58,13 +58,13 @@ func (a *handlerPlacement) handleEventsTimed() bool {
 	if a.lastTurnSlow {
 		workBefore = sock.CurrentThreadUsage()
 	}
-	start, before := engine.Since(), l.counters.Get(engine.Reads)
+	start, before := engine.MonotonicNow(), l.counters.Get(engine.Reads)
 	handled := l.handleDriverEvents()
 	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
 		return handled // no handler was called for input
 	}
-	took := engine.Since() - start
+	took := engine.MonotonicNow() - start
 	switch {
 	case took < slowTurnTime || took < slowReadTime*reads:
 		a.lastTurnSlow, a.slowTurnsInRow = false, 0
@@ -94,10 +94,10 @@ func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
 	a.timeOnWorkers = min(max(2*a.timeOnWorkers, minTimeOnWorkers), maxTimeOnWorkers)
-	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.timeOnWorkers/2, 0, 0
-	a.workerTimes.Take()
+	a.reviewAt, a.quickReviews, a.quickCalls = engine.MonotonicNow()+a.timeOnWorkers/2, 0, 0
+	a.workerTimes.TakeTotals()
 	a.callHandlersOnWorkers()
-	l.counters.Add(engine.Moved, 1)
+	l.counters.Add(engine.MovedToWorkers, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to workers: they held up their event loop",
 		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
 }
@@ -108,7 +108,7 @@ func (a *handlerPlacement) nextDue() (at time.Duration, ok bool) { return 0, fal
 // runIfDue returns handlers from workers, or makes the loop use its own buffers again.
 func (a *handlerPlacement) runIfDue(now time.Duration) {
 	switch {
-	case !a.loop.engine.cfg.Auto:
+	case !a.loop.engine.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:
 		a.moveHandlersBackIfQuick(now)
 	default:
@@ -124,7 +124,7 @@ func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 		return
 	}
 	a.reviewAt = now + max(a.timeOnWorkers/2, minReviewInterval)
-	calls, took, stuck := a.workerTimes.Take()
+	calls, took, stuck := a.workerTimes.TakeTotals()
 	switch {
 	case stuck, l.engine.stuckLoops.Load() > 0, calls > 0 && took/time.Duration(calls) > quickCallTime:
 		a.quickReviews, a.quickCalls = 0, 0
@@ -147,8 +147,8 @@ func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 // with a worker.
 func (a *handlerPlacement) useLoopBuffers() {
 	l := a.loop
-	if l.busyConns == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
-		l.host.Buffers, l.host.Direct = &l.buffers, sendDirect
+	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
+		l.host.Buffers, l.host.SendDirect = &l.buffers, sendDirect
 	}
 }
 
@@ -158,7 +158,7 @@ func (a *handlerPlacement) callHandlersOnWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)
-	if l.host.Buffers != engine.Buffers(&l.sharedBuffers) { // otherwise workers may be reading it
-		l.host.Buffers, l.host.Direct = &l.sharedBuffers, nil
+	if l.host.Buffers != engine.BufferPool(&l.sharedBuffers) { // otherwise workers may be reading it
+		l.host.Buffers, l.host.SendDirect = &l.sharedBuffers, nil
 	}
 }

@@ -27,7 +27,7 @@ func TestSlowTurnsMoveHandlers(t *testing.T) {
 		"computes for long":        {64 * ms, 64, sock.ThreadUsage{CPU: 60 * ms}, 1},
 		"long by many short calls": {60 * ms, 400, sock.ThreadUsage{CPU: 60 * ms}, 3},
 	} {
-		l := newLoop(&loopEngine{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
+		l := newLoop(&loopEngine{cfg: engine.Config{AutoWorkers: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
 			l.placement.evaluateSlowTurn(test.took, test.reads, test.did)

@@ -20,9 +20,9 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
-func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
-	t := l.mailbox.PutMany(to, s)
-	if t.Sent() > 0 {
+func (l *Loop) PostToChunk(to *engine.ConnChunk, s *engine.Shared) engine.PostTally {
+	t := l.mailbox.PutToChunk(to, s)
+	if t.SentCount() > 0 {
 		l.wake()
 	}
 	return t
@@ -37,7 +37,7 @@ func (l *Loop) requestStage(stage int32) {
 }
 
 // requestDial queues a dial and wakes the loop.
-func (l *Loop) requestDial(request engine.Dial) error {
+func (l *Loop) requestDial(request engine.DialRequest) error {
 	if err := l.enqueueDial(request); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (l *Loop) requestDial(request engine.Dial) error {
 	return nil
 }
 
-func (l *Loop) enqueueDial(request engine.Dial) error {
+func (l *Loop) enqueueDial(request engine.DialRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -103,7 +103,7 @@ func (l *Loop) SettleLater(c *engine.Conn) {
 // change further ones.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
-		if c := l.pendingActions[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
+		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
 			l.driver.PerformActions(c)
 		}
 	}
@@ -118,9 +118,9 @@ func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conn
 // dial.
 func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	switch {
-	case c.Armed()&Connecting != 0:
+	case c.DriverFlags()&Connecting != 0:
 		l.failDial(c, reason)
-	case c.Armed()&Busy != 0:
+	case c.DriverFlags()&Busy != 0:
 		l.DeferUntilReturned(c, func() { c.Abort(reason) })
 	case c.IsOpen():
 		c.Abort(reason)
@@ -153,7 +153,7 @@ func (l *Loop) takeRemoteRequests() {
 // dialQueue starts the requested dials.
 type dialQueue struct {
 	loop     *Loop
-	requests []engine.Dial // taken by the loop and not started
+	requests []engine.DialRequest // taken by the loop and not started
 }
 
 // runIfDue starts up to a batch of dials.
@@ -169,7 +169,7 @@ func (q *dialQueue) runIfDue(time.Duration) {
 func (q *dialQueue) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
 // dequeueDial removes one connection from the first request.
-func (q *dialQueue) dequeueDial() engine.Dial {
+func (q *dialQueue) dequeueDial() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
 		q.requests = q.requests[1:]
@@ -182,25 +182,25 @@ func (q *dialQueue) dequeueDial() engine.Dial {
 
 func (l *Loop) failQueuedDials() {
 	for len(l.dials.requests) > 0 {
-		l.host.DialFailed(l.dials.dequeueDial().Owned, engine.ErrClosed)
+		l.host.NotifyDialFailed(l.dials.dequeueDial().Handler, engine.ErrClosed)
 	}
 }
 
 // startDial starts one dial, delegates it to another loop, or fails it. It reports false if
 // the queue of the other loop is full.
-func (l *Loop) startDial(request engine.Dial) (done bool) {
+func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 	if l.requestedStage.Load() >= stageStopping {
-		l.host.DialFailed(request.Owned, engine.ErrClosed)
+		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
 		return true
 	}
 	if l.isFull() {
 		return l.delegateDial(request)
 	}
 	if !l.engine.admission.Acquire() {
-		l.host.DialFailed(request.Owned, engine.ErrFull)
+		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return true
 	}
-	start := engine.Since()
+	start := engine.MonotonicNow()
 	fd, err := l.startConnect(request)
 	if err == nil && fd >= engine.MaxFD {
 		sock.Close(fd)
@@ -211,17 +211,17 @@ func (l *Loop) startDial(request engine.Dial) (done bool) {
 		if errors.Is(err, syscall.EMFILE) && l.lowerCapacityToUsed() {
 			return l.delegateDial(request)
 		}
-		l.host.DialFailed(request.Owned, err)
+		l.host.NotifyDialFailed(request.Handler, err)
 		return true
 	}
 	c := l.addConn(fd)
-	c.SetArmed(Connecting)
-	c.Dialling(request.Target, start)
-	if request.Owned != nil {
-		c.SetOwned(request.Owned)
+	c.SetDriverFlags(Connecting)
+	c.OnDialling(request.Target, start)
+	if request.Handler != nil {
+		c.SetConnHandler(request.Handler)
 	}
 	if request.Timeout > 0 {
-		c.DialTimeout(start + request.Timeout)
+		c.SetDialTimeout(start + request.Timeout)
 	}
 	if errno := l.driver.WatchConn(c); errno != 0 {
 		l.failDial(c, errno)
@@ -234,12 +234,12 @@ func (l *Loop) startDial(request engine.Dial) (done bool) {
 // timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as
 // failed.
 func (l *Loop) timeOutDial(c *engine.Conn) {
-	c.SetArmed(c.Armed() | DialTimedOut)
+	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
 
 // startConnect starts to connect and returns the descriptor.
-func (l *Loop) startConnect(request engine.Dial) (int32, error) {
+func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	options := l.engine.cfg.SocketOptions(true)
 	if request.Path != "" {
 		return sock.StartDialUnix(request.Path, options)
@@ -250,28 +250,28 @@ func (l *Loop) startConnect(request engine.Dial) (int32, error) {
 // FinishDial opens the connection of a dial, or fails the dial if the socket has an error.
 func (l *Loop) FinishDial(c *engine.Conn) {
 	errno := sock.TakeSocketError(c.FD())
-	if c.Armed()&DialTimedOut != 0 {
+	if c.DriverFlags()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}
 	if errno == 0 {
-		c.SetArmed(c.Armed() &^ Connecting)
+		c.SetDriverFlags(c.DriverFlags() &^ Connecting)
 		errno = l.driver.WatchEstablished(c)
 	}
 	if errno != 0 {
 		l.failDial(c, errno)
 		return
 	}
-	c.Open(c.Peer(), true)
+	c.OnOpen(c.Peer(), true)
 	l.driver.PerformActions(c)
 }
 
 // failDial fails a dial that has a descriptor.
 func (l *Loop) failDial(c *engine.Conn, err error) {
-	if c.Armed()&DialTimedOut != 0 {
+	if c.DriverFlags()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
-	c.SetArmed(c.Armed() &^ Connecting)
-	owned := c.Abandon()
+	c.SetDriverFlags(c.DriverFlags() &^ Connecting)
+	owned := c.ResetFailedDial()
 	l.driver.DropUnopened(c)
-	l.host.DialFailed(owned, err)
+	l.host.NotifyDialFailed(owned, err)
 }

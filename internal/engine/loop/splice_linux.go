@@ -14,7 +14,7 @@ import (
 
 // readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
 func (l *Loop) readOrSplice(c *engine.Conn) {
-	partner := c.SpliceTo()
+	partner := c.SpliceTarget()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {
 		l.driver.ReadOnce(c)
 		return
@@ -25,13 +25,13 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	n, errno := l.relayPipe.SpliceFrom(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	case errno == syscall.EINVAL: // the socket does not support splice
 		l.driver.ReadOnce(c)
 	case errno != 0:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	case n == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	default:
 		l.sendFromPipe(c, partner, n)
 		l.QueueIfBulk(c, n)
@@ -41,10 +41,10 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 // sendFromPipe moves n bytes from the pipe to the partner of a relay.
 func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
 	moved, errno := l.relayPipe.SpliceTo(partner.FD(), n)
-	source.Spliced(moved)
+	source.CountSpliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.relayPipe.Close() // together with its content
-		partner.Failed(errno)
+		partner.OnTransportError(errno)
 		l.SettleLater(partner)
 		return
 	}
@@ -55,10 +55,10 @@ func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
 		m, errno := l.relayPipe.Read(l.spliceBuffer)
 		if errno != 0 || m == 0 {
 			l.relayPipe.Close()
-			source.Failed(syscall.EIO) // the content of the pipe is lost
+			source.OnTransportError(syscall.EIO) // the content of the pipe is lost
 			return
 		}
-		source.Arrived(l.spliceBuffer[:m])
+		source.OnRead(l.spliceBuffer[:m])
 		moved += m
 	}
 }

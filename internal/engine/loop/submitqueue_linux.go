@@ -58,7 +58,7 @@ func (l *Loop) submitInOrder(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
 	case w.n == 0:
-	case !c.MayShed():
+	case !c.CanShed():
 		return w.lastRejection
 	case w.isThrottled(l.host.Clock()):
 		if l.submitWaiting(1) == 0 {
@@ -83,7 +83,7 @@ func (l *Loop) trySubmit(c *engine.Conn) error {
 // recordPoolRejection records why the pool has rejected or shed a connection.
 func (l *Loop) recordPoolRejection(reason error) {
 	l.submitQueue.lastRejection = reason
-	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.Closed(reason) {
+	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.IsClosedErr(reason) {
 		return
 	}
 	l.submitQueue.closeReason = engine.ErrPoolClosed
@@ -143,7 +143,7 @@ func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Durat
 // closeWithoutWorker closes a connection whose handler would have to be called when nothing
 // may wait. Its Closed is called on the loop. It reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
-	if c.ClosedDeferred() {
+	if c.IsClosedDeferred() {
 		c.UndeferClosed()
 		l.callClosedAndFree(c)
 		return false

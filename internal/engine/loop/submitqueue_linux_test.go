@@ -28,7 +28,7 @@ func (p *limitedPool) TrySubmit(c *engine.Conn) error {
 	return nil
 }
 
-func (p *limitedPool) Closed(error) bool { return false }
+func (p *limitedPool) IsClosedErr(error) bool { return false }
 
 // noopHandler is a handler that consumes no input.
 type noopHandler struct{}
@@ -50,14 +50,14 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	l.host.SetClock(time.Second)
 	fresh := func() *engine.Conn {
 		c := l.conns.acquireConn()
-		c.Open(netip.AddrPort{}, false)
+		c.OnOpen(netip.AddrPort{}, false)
 		return c
 	}
 	input := func() *engine.Conn {
 		c := fresh()
-		c.Deliver()
-		c.Arrived([]byte("x"))
-		if !c.MayShed() {
+		c.FeedHandler()
+		c.OnRead([]byte("x"))
+		if !c.CanShed() {
 			t.Fatal("MayShed is false, want true")
 		}
 		return c

@@ -37,9 +37,9 @@ func (s *connSweeper) runIfDue(now time.Duration) {
 	s.turnsPaused = 0
 	period := s.period
 	if s.fastSweepReasons > 0 {
-		period = engine.UrgentSweepPeriod
+		period = engine.FastSweepPeriod
 	}
-	interval, n := engine.Slice(period, len(s.loop.conns.chunks))
+	interval, n := engine.SweepSlices(period, len(s.loop.conns.chunks))
 	if s.chunksLeft == 0 {
 		s.nextAt, s.chunksLeft = now+interval, n
 	}
@@ -65,12 +65,12 @@ func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 	s := &l.sweeper
 	from := uint32(s.nextChunk) * chunkSize
 	l.conns.forEach(from, from+chunkSize, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|DialTimedOut) == Connecting {
-			if due, ok := c.Due(); ok && now >= due {
+		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
+			if due, ok := c.ExpiresAt(); ok && now >= due {
 				actions++
 				l.timeOutDial(c)
 			}
-		} else if c.Armed()&Busy == 0 && c.Expire(now) {
+		} else if c.DriverFlags()&Busy == 0 && c.CheckTimeouts(now) {
 			actions++
 			l.driver.PerformActions(c)
 		}

@@ -14,7 +14,7 @@ func (d *acceptAllDriver) SweepConn(*engine.Conn) {}
 func TestSweepPausesWhileEventsLeft(t *testing.T) {
 	l, d, _ := newLoopWithConns(16 * chunkSize) // two chunks in a slice
 	l.host.Heartbeat = engine.Heartbeat{Every: time.Second, MaxMissed: 2, Send: func(c *engine.Conn) { _, _ = c.Write([]byte("ping\n")) }}
-	l.sweeper.period = engine.UrgentSweepPeriod
+	l.sweeper.period = engine.FastSweepPeriod
 	now := l.host.Clock() + time.Minute
 	l.host.SetClock(now)
 	turn := func(behind bool) (sent int) {
@@ -33,7 +33,7 @@ func TestSweepPausesWhileEventsLeft(t *testing.T) {
 	if n := turn(true); n != chunkSize {
 		t.Errorf("after %d turns with events left, %d connections were sent to, want %d", maxSweepPause, n, chunkSize)
 	}
-	now += engine.MinSlice
+	now += engine.MinSliceInterval
 	if a, b := turn(false), turn(false); a != chunkSize || b != chunkSize {
 		t.Errorf("two turns without events left sent to %d and %d connections, want %d each", a, b, chunkSize)
 	}

@@ -18,7 +18,7 @@ const minWatchInterval = 100 * time.Millisecond
 // watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that
 // is awake sets its clock in each turn.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
-	limit := e.cfg.Limits.HandlerTime
+	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
 		return
 	}
@@ -65,7 +65,7 @@ type observedTurn struct {
 // reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for
 // at least Limits.HandlerTime.
 func (l *Loop) reportStuckTurn(seen *observedTurn) {
-	clock, now := l.host.Clock(), engine.Since()
+	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || seen.clock != clock {
 		if seen.reported {
 			l.engine.stuckLoops.Add(-1)
@@ -73,13 +73,13 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 		*seen = observedTurn{clock: clock, firstSeen: now}
 		return
 	}
-	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.HandlerTime {
+	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.SlowHandlerTime {
 		seen.reported = true
 		l.engine.stuckLoops.Add(1)
 		l.engine.moveOtherHandlersToWorkers(l, held)
 		phase := l.phase.Load()
 		if phase != phaseBroadcasts && phase != phaseTasks {
-			l.counters.Add(engine.Slow, 1)
+			l.counters.Add(engine.SlowCalls, 1)
 		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"event loop stuck in a turn: its other connections wait",
@@ -91,7 +91,7 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 // moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
 func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
 	for _, l := range e.loops {
-		if e.cfg.Auto && l != except {
+		if e.cfg.AutoWorkers && l != except {
 			l.enqueueCall(func() {
 				if !l.host.OnWorkers {
 					l.placement.moveHandlersToWorkers(held)

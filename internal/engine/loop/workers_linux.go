@@ -17,8 +17,8 @@ import (
 // CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
 // reports whether c still belongs to the loop.
 func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
-	if !l.host.OnWorkers || c.Relayed() {
-		c.Deliver()
+	if !l.host.OnWorkers || c.IsRelayed() {
+		c.FeedHandler()
 		return true
 	}
 	return l.submitToPool(c)
@@ -30,8 +30,8 @@ func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
-	c.HandedOver()
-	c.SetArmed(c.Armed() | Busy)
+	c.OnSubmittedToWorker()
+	c.SetDriverFlags(c.DriverFlags() | Busy)
 	l.busyConns++
 	rejection := l.submitInOrder(c)
 	switch {
@@ -40,9 +40,9 @@ func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
 	case l.submitQueue.closeReason != nil:
 		l.reclaimFromWorker(c)
 		return l.closeWithoutWorker(c)
-	case c.MayShed():
+	case c.CanShed():
 		l.reclaimFromWorker(c)
-		c.Shed(rejection)
+		c.ShedInput(rejection)
 		return true
 	}
 	l.submitQueue.pushBack(c)
@@ -51,9 +51,9 @@ func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
 
 // reclaimFromWorker makes a busy connection the loop's again.
 func (l *Loop) reclaimFromWorker(c *engine.Conn) {
-	c.SetArmed(c.Armed() &^ Busy)
+	c.SetDriverFlags(c.DriverFlags() &^ Busy)
 	l.busyConns--
-	c.TakenBack()
+	c.OnReturnedFromWorker()
 }
 
 // DeferUntilReturned runs action when a busy connection returns.
@@ -78,8 +78,8 @@ func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
 
 // deferMail keeps mail for a busy connection, in one queue unless another action was deferred
 // in between. Bytes for a connection that will be closed are dropped.
-func (l *Loop) deferMail(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&CloseOnReturn != 0 && m.Drop() {
+func (l *Loop) deferMail(m engine.QueuedRequest, data []byte) {
+	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfBytes() {
 		return
 	}
 	queue := l.deferredMail[m.Conn]
@@ -110,7 +110,7 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, kept := range l.deferred[c] {
 		if run := kept.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
-			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfBytes)), nil
 			l.mailQueues.deferredMemory += run.memoryBytes()
 		}
 	}
@@ -120,8 +120,8 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 
 // closeWhenReturned closes a busy connection when it returns.
 func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
-	if c.Armed()&CloseOnReturn == 0 {
-		c.SetArmed(c.Armed() | CloseOnReturn)
+	if c.DriverFlags()&CloseOnReturn == 0 {
+		c.SetDriverFlags(c.DriverFlags() | CloseOnReturn)
 		l.DeferUntilReturned(c, func() { c.Abort(reason) })
 	}
 }
@@ -143,7 +143,7 @@ func (r *connMailQueue) deliverAll() {
 func (r *connMailQueue) deliverRemaining() {
 	for r.delivered < len(r.mail) {
 		m, data := r.dequeue()
-		m.Conn.Mailed(m, data)
+		m.Conn.OnRequest(m, data)
 	}
 }
 
@@ -153,8 +153,8 @@ type returnedConn struct {
 	rejection error // why no worker has run it; nil if one has
 }
 
-// TakeBack implements engine.Loop.
-func (l *Loop) TakeBack(c *engine.Conn, rejection error) {
+// ReturnFromWorker implements engine.Loop.
+func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, returnedConn{c, rejection})
 	l.hasReturned.Store(true)
@@ -181,7 +181,7 @@ func (l *Loop) resumeReturned() {
 		l.returnBatchDone++
 		if returned.rejection == nil {
 			ran++
-		} else if l.recordPoolRejection(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.MayShed() {
+		} else if l.recordPoolRejection(returned.rejection); l.submitQueue.closeReason == nil && !returned.conn.CanShed() {
 			l.shedConns = append(l.shedConns, returned.conn)
 			continue
 		}
@@ -197,10 +197,10 @@ func (l *Loop) resumeReturned() {
 // connection has failed then, and no handler is called any more.
 func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
-	c.Miss(l.missedBroadcasts[c])
+	c.AddMissed(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
 	kept := l.deferred[c]
-	if c.ClosedDeferred() {
+	if c.IsClosedDeferred() {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
@@ -208,7 +208,7 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 		defer l.freeConn(c)
 		defer l.forgetDeferred(c)
 		defer runDeferred(&kept)
-		c.Finish()
+		c.OnClosed()
 		return
 	}
 	settled := false
@@ -223,7 +223,7 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	case l.submitQueue.closeReason != nil:
 		c.CloseWith(l.submitQueue.closeReason)
 	default:
-		c.Shed(rejection)
+		c.ShedInput(rejection)
 	}
 	runDeferred(&kept)
 	l.forgetDeferred(c)

@@ -26,7 +26,7 @@ func (r *goroutineStarter) HandleEvents() (handled, left bool) {
 	}
 	if r.started.Load() < goroutinesStarted {
 		r.started.Add(1)
-		r.loop.host.Retained.Add(1)
+		r.loop.host.RetainCalls.Add(1)
 		go r.finished.Add(1)
 	} else if r.polls.Add(1) == 1 {
 		r.waitsWhileBusy.Store(r.waits.Load())

@@ -59,7 +59,7 @@ func live() int64 {
 func onLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
 	for _, m := range models.All() {
 		for _, loops := range []int{1, 2, 4} {
-			if loops > 1 && !m.Loops {
+			if loops > 1 && !m.HasLoops {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%d", m.Name, loops), func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		close(h.start)
 		testkit.WaitFor(t, "it does not come to rest while loops are held up", rests)
 		close(release)
-		testkit.WaitFor(t, "it does not come to rest", func() bool { return rests() && last.Closed(engine.ClosedBudget) > 0 })
+		testkit.WaitFor(t, "it does not come to rest", func() bool { return rests() && last.ClosedBy(engine.ClosedBudget) > 0 })
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = e.Stop(ctx) // what it says of ctx is what was asked for
@@ -211,7 +211,7 @@ func TestBudgetOfBusyConnections(t *testing.T) {
 		close(h.release)
 		testkit.WaitFor(t, "no connection is closed for that", func() bool {
 			n := e.Counters()
-			return n.Closed(engine.ClosedBudget) > clients/2 && n.Closed(engine.ClosedBudget) == clients-n[engine.Open]
+			return n.ClosedBy(engine.ClosedBudget) > clients/2 && n.ClosedBy(engine.ClosedBudget) == clients-n[engine.Open]
 		})
 		for _, c := range conns {
 			c.Close()

@@ -26,15 +26,15 @@ func TestConformance(t *testing.T) {
 			if err := m.Available(); err != nil {
 				t.Skip(err)
 			}
-			if full && m.Loops {
+			if full && m.HasLoops {
 				t.Run("one loop", func(t *testing.T) { enginetest.Run(t, m, 1, enginetest.All) })
 			}
-			if testing.Short() && m.Loops && m.Name != "epoll" {
+			if testing.Short() && m.HasLoops && m.Name != "epoll" {
 				enginetest.Run(t, m, 2, enginetest.Sockets)
 				return
 			}
 			t.Run("plain", func(t *testing.T) { enginetest.Run(t, m, 2, enginetest.All) })
-			if !m.Loops || testing.Short() {
+			if !m.HasLoops || testing.Short() {
 				return
 			}
 			type variant struct {
@@ -70,7 +70,7 @@ func withAuto(m engine.Model) engine.Model {
 	m = withPool(m, noRules(64))
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
-		cfg.Auto = true
+		cfg.AutoWorkers = true
 		return start(cfg)
 	}
 	return m
@@ -80,7 +80,7 @@ func withAuto(m engine.Model) engine.Model {
 func withShards(m engine.Model) engine.Model {
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
-		cfg.Shard = cfg.Limits.MaxConns
+		cfg.MaxConnsPerShard = cfg.Limits.MaxConns
 		return start(cfg)
 	}
 	return m
@@ -99,7 +99,7 @@ func withPool(m engine.Model, settings pool.Config) engine.Model {
 		if err != nil {
 			return nil, err
 		}
-		cfg.Pool = workers.Of(p)
+		cfg.Pool = workers.NewEnginePool(p)
 		e, err := start(cfg)
 		if err != nil {
 			closePool(p)

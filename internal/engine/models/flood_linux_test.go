@@ -38,7 +38,7 @@ func (h *flooder) Closed(*engine.Conn, error)                 {}
 func (h *flooder) Received(c *engine.Conn, in []byte) int {
 	<-h.start
 	h.rendezvous()
-	other, sent := 1-c.Owner(), 0
+	other, sent := 1-c.LoopIndex(), 0
 	var err error
 	for ; err == nil; sent++ {
 		if err = h.to[other].Send(floodMessage(h.accepted[other])); err != nil {
@@ -58,7 +58,7 @@ func (h *flooder) Received(c *engine.Conn, in []byte) int {
 		h.t.Errorf("%d bytes are counted while up to %d wait for each of two loops", n, h.most)
 	}
 	h.rendezvous()
-	c.Yield() // the other loop's mail is next
+	c.YieldInput() // the other loop's mail is next
 	return 1
 }
 
@@ -84,7 +84,7 @@ func TestLoopsFloodEachOther(t *testing.T) {
 		for conns[0] == nil || conns[1] == nil {
 			c := dial(t, e)
 			r := testkit.Receive(t, h.opened, "a connection")
-			if loop, _, _ := r.Slot(); conns[loop] == nil {
+			if loop, _, _ := r.Location(); conns[loop] == nil {
 				conns[loop], h.to[loop] = c, r
 			} else {
 				c.Close() // and another one

@@ -1,4 +1,4 @@
-// Package models is the one place where the I/O models are listed.
+// Package models lists the I/O models.
 package models
 
 import (
@@ -12,35 +12,35 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/uring"
 )
 
-// All lists the models, the preferred one last.
+// All returns the models, the preferred one last.
 func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// Best is the preferred model that can run on this machine, and why the one that
-// is preferred most can't, if so.
-func Best() (m engine.Model, passed error) {
+// BestAvailable returns the preferred model that can run on this machine, and why the most
+// preferred one can't.
+func BestAvailable() (m engine.Model, skipped error) {
 	all := All()
-	passed = all[len(all)-1].Available()
+	skipped = all[len(all)-1].Available()
 	for i := len(all) - 1; i > 0; i-- {
 		if all[i].Available() == nil {
-			return all[i], passed
+			return all[i], skipped
 		}
 	}
-	return all[0], passed
+	return all[0], skipped
 }
 
-// Auto names the best model that can run on this machine.
+// Auto selects the best model that can run on this machine.
 const Auto = "auto"
 
-// Find returns the model with a name; "" and Auto are the best one.
+// Find returns the model with a name; "" and Auto select the best one.
 func Find(name string) (engine.Model, error) {
 	if name == "" || name == Auto {
-		best, _ := Best()
+		best, _ := BestAvailable()
 		return best, nil
 	}
 	names := []string{Auto}
-	var passed error
+	var unavailable error
 	for _, m := range All() {
 		err := m.Available()
 		switch {
@@ -49,28 +49,28 @@ func Find(name string) (engine.Model, error) {
 		case err == nil:
 			names = append(names, m.Name)
 		case m.Name == name:
-			passed = err
+			unavailable = err
 		}
 	}
 	expected := strings.Join(names, ", ")
-	if passed != nil {
-		return engine.Model{}, fmt.Errorf("%w; expected one of %s", passed, expected)
+	if unavailable != nil {
+		return engine.Model{}, fmt.Errorf("%w; expected one of %s", unavailable, expected)
 	}
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, expected)
 }
 
-// Start starts the engine of a model. Where nobody has asked for that one and it fails,
-// the next with event loops that can run here is taken instead, and why says why: that
-// one loop can run does not say that all can, as the memory that a user may lock is
-// limited. With a listener in cfg the error stands: the first try has closed it.
-func Start(m engine.Model, asked bool, cfg engine.Config) (e engine.Engine, used engine.Model, why, err error) {
+// StartWithFallback starts a model. If that fails and the model is not required, it starts the next
+// available model with loops and returns the reason: available models may still fail, for example
+// because the memory that a user may lock is limited. If cfg has a listener there is no fallback,
+// because the first attempt has closed it.
+func StartWithFallback(m engine.Model, required bool, cfg engine.Config) (e engine.Engine, used engine.Model, fallbackReason, err error) {
 	e, err = m.Start(cfg)
-	if err == nil || asked {
+	if err == nil || required {
 		return e, m, nil, err
 	}
 	all := All()
 	for i := slices.IndexFunc(all, func(o engine.Model) bool { return o.Name == m.Name }) - 1; i >= 0; i-- {
-		if !all[i].Loops || all[i].Available() != nil {
+		if !all[i].HasLoops || all[i].Available() != nil {
 			continue
 		}
 		if e, second := all[i].Start(cfg); second == nil {

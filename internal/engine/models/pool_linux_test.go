@@ -39,7 +39,7 @@ func (p *fickle) TrySubmit(c *engine.Conn) error {
 	return nil
 }
 
-func (p *fickle) Closed(error) bool { return false }
+func (p *fickle) IsClosedErr(error) bool { return false }
 
 // drop has the pool drop what comes from now on, or not, and says how much it has.
 func (p *fickle) drop(on bool) (dropped int) {

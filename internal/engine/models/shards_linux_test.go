@@ -39,7 +39,7 @@ func (e *echo) Closed(*engine.Conn, error)          {}
 // eachWithLoops runs a test under every model that has loops.
 func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 	for _, m := range models.All() {
-		if m.Loops {
+		if m.HasLoops {
 			t.Run(m.Name, func(t *testing.T) {
 				if err := m.Available(); err != nil {
 					t.Skip(err)
@@ -54,15 +54,15 @@ func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 // connections.
 func shards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
 	t.Helper()
-	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, Shard: each})
+	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, MaxConnsPerShard: each})
 }
 
 // begin starts an engine that is stopped when the test ends.
 func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
 	cfg.Limits = enginetest.Limits()
-	if cfg.Shard > 0 {
-		cfg.Limits.MaxConns = cfg.Loops * cfg.Shard
+	if cfg.MaxConnsPerShard > 0 {
+		cfg.Limits.MaxConns = cfg.Loops * cfg.MaxConnsPerShard
 	}
 	return beginWith(t, m, cfg)
 }
@@ -110,17 +110,17 @@ func TestFullShardsPassOn(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		const loops, each = 4, 5
 		here := engine.Listener{Network: "tcp", Addr: "127.0.0.1:0"}
-		e := begin(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, Shard: each})
+		e := begin(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, MaxConnsPerShard: each})
 		for range 10 {
 			var open []*testkit.Conn
 			for i := range loops * each {
-				c := testkit.Dial(t, e.Listening()[i%2].Addr.String())
+				c := testkit.Dial(t, e.ListenerStats()[i%2].Addr.String())
 				c.Exchange("hello", "hello")
 				open = append(open, c)
 			}
-			refused := e.Counters().AllRefused()
+			refused := e.Counters().TotalRefused()
 			dial(t, e).ExpectClosed()
-			if got := e.Counters().AllRefused() - refused; got != 1 {
+			if got := e.Counters().TotalRefused() - refused; got != 1 {
 				t.Errorf("%d connections were refused, want the one too many", got)
 			}
 			for _, c := range open {
@@ -138,7 +138,7 @@ type dialled struct {
 	failed atomic.Int64
 }
 
-func (d *dialled) Opened(c *engine.Conn) { d.on[c.Owner()].Add(1) }
+func (d *dialled) Opened(c *engine.Conn) { d.on[c.LoopIndex()].Add(1) }
 
 func (d *dialled) DialFailed(error) { d.failed.Add(1) }
 
@@ -148,9 +148,9 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 		target := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1})
 		const loops, each, more = 3, 5, 2
 		h := &dialled{}
-		e := begin(t, m, engine.Config{Handler: h, Loops: loops, Shard: each})
+		e := begin(t, m, engine.Config{Handler: h, Loops: loops, MaxConnsPerShard: each})
 		to := target.Addr().(*net.TCPAddr).AddrPort()
-		if err := e.Dial(engine.Dial{Target: to, Count: loops*each + more}); err != nil { // all to one loop
+		if err := e.Dial(engine.DialRequest{Target: to, Count: loops*each + more}); err != nil { // all to one loop
 			t.Fatal(err)
 		}
 		testkit.WaitFor(t, "each dial has ended", func() bool {
@@ -260,10 +260,10 @@ func TestLocalAddrOnShard(t *testing.T) {
 						other.CompareAndSwap(nil, new(c.Ref()))
 						return
 					}
-					owner, _, _ := r.Slot()
+					owner, _, _ := r.Location()
 					addr, ok := r.LocalAddr()
-					if want := name == "with workers" || owner == c.Owner(); ok != want || ok && addr.String() != at.Load() {
-						wrong <- fmt.Sprintf("in a call of loop %d for one of loop %d %v, %v", c.Owner(), owner, addr, ok)
+					if want := name == "with workers" || owner == c.LoopIndex(); ok != want || ok && addr.String() != at.Load() {
+						wrong <- fmt.Sprintf("in a call of loop %d for one of loop %d %v, %v", c.LoopIndex(), owner, addr, ok)
 					}
 				}}, 2, 20)
 				at.Store(e.Addr().String())
@@ -296,7 +296,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 		for _, each := range []int{0, 10} { // one table for all, and a shard
 			refs := make(chan engine.Ref, 10)
 			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
-			e := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, Shard: each})
+			e := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, MaxConnsPerShard: each})
 			to := dial(t, e)
 			to.Exchange("hello", "hello")
 			ref := <-refs
@@ -339,7 +339,7 @@ func TestShardsUnderTinyLimit(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		e, err := m.Start(engine.Config{
 			Network: "tcp", Addr: "127.0.0.1:0", Handler: &echo{}, Limits: enginetest.Limits(),
-			Loops: 2, Shard: 10, Log: slog.New(slog.DiscardHandler),
+			Loops: 2, MaxConnsPerShard: 10, Log: slog.New(slog.DiscardHandler),
 		})
 		if err == nil {
 			_ = e.Stop(t.Context())

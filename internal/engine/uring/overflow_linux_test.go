@@ -129,7 +129,7 @@ func overflowCompletionQueue(t *testing.T, d *driver, talkerAddr <-chan net.Addr
 			c = each
 		}
 	})
-	if c == nil || c.Armed()&receiving == 0 {
+	if c == nil || c.DriverFlags()&receiving == 0 {
 		t.Error("the talker is not being received from")
 		return
 	}

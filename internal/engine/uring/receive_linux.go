@@ -26,7 +26,7 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeMore == 0 {
 		d.clearOps(c, receiving|canceling)
 	}
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		d.deferRecvCompletion(c, completion)
 	case armed&closing == 0:
@@ -47,12 +47,12 @@ const multishotMax = 8 << 10
 
 // classifyReceive notes whether the connection sends much: more than there was room for, too.
 func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.filledBuffer(completion):
-		c.SetArmed(armed &^ smallReceives)
+		c.SetDriverFlags(armed &^ smallReceives)
 		d.cancelReceive(c)
 	case completion.res > 0:
-		c.SetArmed(armed | smallReceives)
+		c.SetDriverFlags(armed | smallReceives)
 	}
 }
 
@@ -60,18 +60,18 @@ func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
 func (d *driver) handleRecvResult(c *engine.Conn, result int32, received []byte) {
 	switch {
 	case result > 0:
-		c.SetArmed(c.Armed() | recentlyActive)
-		c.Arrived(received)
+		c.SetDriverFlags(c.DriverFlags() | recentlyActive)
+		c.OnRead(received)
 		d.loop.QueueIfBulk(c, int(result))
 	case result == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case result == -int32(unix.ENOBUFS):
 		if !d.buffers.provideMoreBuffers() {
-			d.loop.QueueRead(c)
+			d.loop.QueueYielded(c)
 		}
 	case result == -int32(unix.ECANCELED), result == -int32(unix.EAGAIN), result == -int32(unix.EINTR):
 	default:
-		c.Failed(syscall.Errno(-result))
+		c.OnTransportError(syscall.Errno(-result))
 	}
 }
 
@@ -87,8 +87,8 @@ func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
 
 // cancelReceive ends the receive that is under way, if there is one.
 func (d *driver) cancelReceive(c *engine.Conn) {
-	if armed := c.Armed(); armed&(receiving|canceling) == receiving {
-		c.SetArmed(armed | canceling)
+	if armed := c.DriverFlags(); armed&(receiving|canceling) == receiving {
+		c.SetDriverFlags(armed | canceling)
 		d.submitCancel(tagRecv | uint64(c.Slot()))
 	}
 }
@@ -97,13 +97,13 @@ func (d *driver) cancelReceive(c *engine.Conn) {
 func (d *driver) cancelInputOps(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	d.cancelReceive(c)
-	if c.Armed()&polling != 0 {
+	if c.DriverFlags()&polling != 0 {
 		d.submitCancel(tagPoll | uint64(c.Slot()))
 	}
 }
 
 // CanRead says whether nothing that is under way reads from the connection.
-func (d *driver) CanRead(c *engine.Conn) bool { return c.Armed()&(closing|receiving) == 0 }
+func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
 // ReadOnce receives what is there, unless a receive is under way, which has been given
 // earlier bytes or will be.
@@ -118,19 +118,19 @@ func (d *driver) ReadOnce(c *engine.Conn) bool {
 	switch {
 	case errno == 0 && n > 0:
 		d.handleRecvResult(c, int32(n), d.readBuffer[:n])
-		if c.SetArmed(c.Armed() &^ smallReceives); n < multishotMax {
-			c.SetArmed(c.Armed() | smallReceives)
+		if c.SetDriverFlags(c.DriverFlags() &^ smallReceives); n < multishotMax {
+			c.SetDriverFlags(c.DriverFlags() | smallReceives)
 		}
 		if n < len(d.readBuffer) {
-			c.Empty()
+			c.OnReadEmpty()
 		}
 		return true
 	case errno == 0:
-		c.PeerClosed()
+		c.OnEOF()
 	case errno == unix.EAGAIN:
-		c.Empty()
+		c.OnReadEmpty()
 	default:
-		c.Failed(errno)
+		c.OnTransportError(errno)
 	}
 	return false
 }
@@ -138,8 +138,8 @@ func (d *driver) ReadOnce(c *engine.Conn) bool {
 // submitReceive submits a receive: one that goes on until it is canceled or fails, if the
 // last was small.
 func (d *driver) submitReceive(c *engine.Conn) {
-	armed := c.Armed()
-	c.SetArmed(armed | receiving)
+	armed := c.DriverFlags()
+	c.SetDriverFlags(armed | receiving)
 	d.pendingReceives++
 	d.loop.TrackFastSweep(1)
 	s := d.ring.nextSubmission()

@@ -14,7 +14,7 @@ import (
 // handleSendCompletion takes the completion of a send.
 func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.clearOps(c, sending)
-	if c.Armed()&loop.Busy != 0 {
+	if c.DriverFlags()&loop.Busy != 0 {
 		d.loop.DeferUntilReturned(c, func() { d.handleSendResult(c, completion.res) })
 		return
 	}
@@ -25,23 +25,23 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 // handleWritable takes the completion of a poll for room.
 func (d *driver) handleWritable(c *engine.Conn) {
 	d.clearOps(c, sending)
-	if c.Armed()&loop.Busy != 0 {
-		d.loop.DeferUntilReturned(c, c.Room)
+	if c.DriverFlags()&loop.Busy != 0 {
+		d.loop.DeferUntilReturned(c, c.OnWritable)
 		return
 	}
-	c.Room()
+	c.OnWritable()
 	d.PerformActions(c)
 }
 
 // handleSendResult tells the core what a send has taken.
 func (d *driver) handleSendResult(c *engine.Conn, result int32) {
-	c.Sent(int(max(result, 0)))
-	c.Room()
-	if result < 0 && c.Armed()&closing == 0 {
+	c.OnSent(int(max(result, 0)))
+	c.OnWritable()
+	if result < 0 && c.DriverFlags()&closing == 0 {
 		switch errno := syscall.Errno(-result); errno {
 		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
 		default:
-			c.Failed(errno)
+			c.OnTransportError(errno)
 		}
 	}
 }
@@ -49,8 +49,8 @@ func (d *driver) handleSendResult(c *engine.Conn, result int32) {
 // submitSend submits what is owed. The connection keeps it until it is sent.
 func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
-	c.Offered()
-	c.SetArmed(c.Armed() | sending)
+	c.OnSendStarted()
+	c.SetDriverFlags(c.DriverFlags() | sending)
 	s := d.ring.nextSubmission()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
@@ -59,8 +59,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 
 // sendFileOutput has the kernel send a file: the ring has no operation for that.
 func (d *driver) sendFileOutput(c *engine.Conn) {
-	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsRoom() {
-		c.SetArmed(c.Armed() | sending)
+	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
+		c.SetDriverFlags(c.DriverFlags() | sending)
 		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}
 }

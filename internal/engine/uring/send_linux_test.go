@@ -65,7 +65,7 @@ func TestSendsCompleteInNextTurn(t *testing.T) {
 // pendingOps counts connections with something under way, on the loop.
 func (h *handler) countConnsWith(ops uint16) (n int) {
 	h.driver.loop.ForEachConn(func(c *engine.Conn) {
-		if c.Armed()&ops != 0 {
+		if c.DriverFlags()&ops != 0 {
 			n++
 		}
 	})

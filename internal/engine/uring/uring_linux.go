@@ -35,7 +35,7 @@ import (
 // Model is event loops over io_uring.
 var Model = engine.Model{
 	Name:      "uring",
-	Loops:     true,
+	HasLoops:  true,
 	Available: sync.OnceValue(probeRing),
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -189,8 +189,8 @@ const recreateInterval = 100 * time.Millisecond
 // under way, and waits for its turn.
 func (d *driver) recreateRing() {
 	errno := d.ring.broken
-	time.Sleep(d.lastRecreated + recreateInterval - engine.Since())
-	d.lastRecreated, d.roundLeft = engine.Since(), 0
+	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
+	d.lastRecreated, d.roundLeft = engine.MonotonicNow(), 0
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
 	d.Close()
@@ -200,7 +200,7 @@ func (d *driver) recreateRing() {
 	d.loop.WatchListeners()
 	d.loop.ForEachConn(func(c *engine.Conn) {
 		d.clearOps(c, pendingOps|canceling)
-		if d.loop.AbortConn(c, engine.Reason(errno)); c.Armed()&closing != 0 && !c.IsOpen() {
+		if d.loop.AbortConn(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
 			d.closeWhenIdle(c)
 		}
 	})
@@ -250,17 +250,17 @@ func (d *driver) acceptConns() {
 func (d *driver) handlePollCompletion(c *engine.Conn) {
 	d.clearOps(c, polling)
 	switch {
-	case c.Armed()&closing != 0:
+	case c.DriverFlags()&closing != 0:
 		d.PerformActions(c)
-	case c.Armed()&loop.Connecting != 0:
+	case c.DriverFlags()&loop.Connecting != 0:
 		d.loop.FinishDial(c)
 	default:
-		was := c.Armed()
-		c.SetArmed(was | recentlyActive)
+		was := c.DriverFlags()
+		c.SetDriverFlags(was | recentlyActive)
 		switch {
 		case was&(smallReceives|loop.Busy) != 0 || !c.WantsInput():
 		case was&recentlyActive != 0: // it has sent much a moment ago
-			d.loop.QueueRead(c)
+			d.loop.QueueYielded(c)
 		default:
 			d.ReadOnce(c)
 		}
@@ -271,10 +271,10 @@ func (d *driver) handlePollCompletion(c *engine.Conn) {
 // WatchConn begins with a poll: for input, or while connecting for room.
 func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
-	if c.Armed()&loop.Connecting != 0 {
+	if c.DriverFlags()&loop.Connecting != 0 {
 		events = unix.POLLOUT
 	}
-	c.SetArmed(c.Armed() | polling)
+	c.SetDriverFlags(c.DriverFlags() | polling)
 	d.submitPoll(c.FD(), tagPoll|uint64(c.Slot()), events, 0)
 	return 0
 }
@@ -289,7 +289,7 @@ func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenIdle(c) }
 
 func (d *driver) PerformActions(c *engine.Conn) {
-	switch armed := c.Armed(); {
+	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		return
 	case armed&closing != 0:
@@ -297,32 +297,32 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		return
 	}
 	for {
-		switch c.Next() {
+		switch c.NextAction() {
 		case engine.Send:
 			d.submitSend(c)
 		case engine.SendFile:
 			d.sendFileOutput(c)
-		case engine.Deliver:
+		case engine.FeedHandler:
 			if !d.loop.CallHandler(c) {
 				return
 			}
-		case engine.Detach:
-			if c.Armed()&pendingOps != 0 {
-				if c.Leaving() && c.Armed()&sending != 0 {
+		case engine.DetachOrExport:
+			if c.DriverFlags()&pendingOps != 0 {
+				if c.IsExporting() && c.DriverFlags()&sending != 0 {
 					d.submitCancel(tagSend | uint64(c.Slot()))
 				}
 				d.cancelInputOps(c)
 				return
 			}
 			d.loop.DetachConn(c)
-		case engine.Shut:
+		case engine.ShutWrite:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
 			d.closeWhenIdle(c)
 			return
 		case engine.Read:
 			switch {
-			case c.Armed()&receiving != 0:
+			case c.DriverFlags()&receiving != 0:
 				d.cancelReceive(c)
 			case !d.loop.IsReadQueued(c):
 				d.ReadOnce(c)
@@ -339,7 +339,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 // closeWhenIdle closes a connection when nothing of it is under way any more, and sees to
 // it that it soon is so.
 func (d *driver) closeWhenIdle(c *engine.Conn) {
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	switch {
 	case armed&pendingOps == 0:
 		if c.IsOpen() {
@@ -348,8 +348,8 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 			d.loop.CloseUnopened(c)
 		}
 	case armed&closing == 0:
-		c.SetArmed(armed | closing)
-		c.Discard(armed&sending == 0)
+		c.SetDriverFlags(armed | closing)
+		c.DiscardBuffers(armed&sending == 0)
 		d.shutdownConn(c)
 	}
 }
@@ -368,13 +368,13 @@ func (d *driver) shutdownConn(c *engine.Conn) {
 // completion of its send tells.
 func (d *driver) watchInput(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
-	armed := c.Armed()
+	armed := c.DriverFlags()
 	switch wants := c.WantsInput() && !d.loop.IsReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
 		if armed&recentlyActive != 0 && (armed&smallReceives != 0 || d.pendingReceives < maxBuffers) {
 			d.submitReceive(c)
 		} else {
-			c.SetArmed(armed | polling)
+			c.SetDriverFlags(armed | polling)
 			d.submitPoll(c.FD(), tagPoll|uint64(c.Slot()), unix.POLLIN, 0)
 		}
 	case !wants:
@@ -385,8 +385,8 @@ func (d *driver) watchInput(c *engine.Conn) {
 // SweepConn ends the receive of a connection that has been silent since the last
 // sweep: a poll costs the kernel less.
 func (d *driver) SweepConn(c *engine.Conn) {
-	if armed := c.Armed(); armed&recentlyActive != 0 {
-		c.SetArmed(armed &^ recentlyActive)
+	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
+		c.SetDriverFlags(armed &^ recentlyActive)
 	} else {
 		d.cancelReceive(c)
 	}
@@ -394,11 +394,11 @@ func (d *driver) SweepConn(c *engine.Conn) {
 
 // clearOps takes back what is no longer under way.
 func (d *driver) clearOps(c *engine.Conn, bits uint16) {
-	if c.Armed()&bits&receiving != 0 {
+	if c.DriverFlags()&bits&receiving != 0 {
 		d.pendingReceives--
 		d.loop.TrackFastSweep(-1)
 	}
-	c.SetArmed(c.Armed() &^ bits)
+	c.SetDriverFlags(c.DriverFlags() &^ bits)
 }
 
 func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {

@@ -1,16 +1,14 @@
-// Package virtual is an engine without a kernel: its peers are in this process, its clock
-// is moved by hand, and nothing in it happens by itself. Package tcptest has its users'
-// view.
+// Package virtual is an engine without a kernel for deterministic tests: its peers are in the same
+// process, its clock is moved by calls, and nothing happens by itself. Package tcptest is its
+// public interface.
 //
-// # Who owns what
+// # Ownership
 //
-// The connections are owned by whoever holds Engine.own, one goroutine at a time: a call
-// of the tester, or of Stop. Each such call does what can be done at this moment, in the
-// order of the connections, before it lets go; so handlers run on the goroutine that
-// calls. From outside a connection is reached by its mailbox, and the engine by wishes,
-// both with a lock of their own, which is held for moments and never taken before own.
-// Who leaves something there wakes a tester that waits; it is dealt with in the next
-// call. No goroutine is started.
+// Whoever holds Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such
+// call does everything that can be done at this moment, connection by connection, so that handlers
+// run on the calling goroutine. Other goroutines post requests to a connection's mailbox or to the
+// engine. Both have their own lock, which is held briefly and never while ownerLock is acquired. A
+// request wakes a waiting tester and is handled in the next call. The engine starts no goroutine.
 package virtual
 
 import (
@@ -27,63 +25,61 @@ import (
 )
 
 const (
-	// maxTurns is how often handlers may cause one another more to do, in one call.
-	maxTurns = 1 << 17
-	// grain is the coarseness of the core's clock of silence, by which it would find
-	// a time over too late: the engine asks it that much ahead.
-	grain = 34 * time.Millisecond
-	// maxOrders and maxPeers bound what is kept.
-	maxOrders = 16
-	maxPeers  = 1 << 16
-	// MaxTime is the most virtual time: the core's clock wraps far beyond.
+	// maxSettleRounds limits how often handlers may cause one another more work in one call.
+	maxSettleRounds = 1 << 17
+	// clockCoarseness is the coarseness of the core's clock. Because timeouts never fire early, the
+	// engine checks them ahead by this much.
+	clockCoarseness   = 34 * time.Millisecond
+	maxQueuedRequests = 16
+	maxPeers          = 1 << 16
+	// MaxTime is the maximum virtual time. The core's clock wraps later.
 	MaxTime = 365 * 24 * time.Hour
-	// began is the time at the start; 0 has a meaning of its own.
-	began = time.Hour
+	// startTime is not 0, because 0 means never.
+	startTime = time.Hour
 )
 
 // Engine is a running engine.
 type Engine struct {
 	cfg        engine.Config
-	host       engine.Host
+	host       engine.Runtime
 	counters   engine.Counters
 	broadcasts engine.BroadcastTracker
-	wake       chan struct{} // somebody has left something
+	wake       chan struct{} // receives after a request
 	done       chan struct{} // closed when everything has ended
 
-	own    sync.Mutex // by which the rest is owned
-	now    time.Duration
-	ahead  time.Duration // how far the core is to look
-	live   []*Peer       // let in, and not found to be closed since
-	queue  []*Peer       // those that wait to be accepted
-	admits time.Duration // when the next of them may be; 0 if that is not for time to say
-	drains bool          // all have been told
-	stopBy time.Duration // when those that are left are closed; 0 for never
+	ownerLock     sync.Mutex // its holder owns what follows
+	now           time.Duration
+	lookAhead     time.Duration // how much later than now the core's clock is
+	openPeerList  []*Peer       // accepted peers; closed ones are removed by openPeers
+	acceptQueue   []*Peer       // peers waiting to be accepted
+	nextAdmission time.Duration // when the rate limit admits the next one; 0 if it does not apply
+	draining      bool          // Stop has begun
+	stopDeadline  time.Duration // when open connections are closed; 0 means never
 
 	mu       sync.Mutex // guards what follows
-	peers    []*Peer    // all that ever were, by slot
-	requests requests
+	peers    []*Peer    // all peers so far, by slot
+	requests pendingRequests
 }
 
-// requests are what others want of the engine.
-type requests struct {
-	casts      []*engine.Broadcast
-	expel      []netip.AddrPort
-	hold       bool
-	stop, kill bool
-	within     time.Duration // of a stop that does not wait; 0 for no bound
-	ended      bool
+// pendingRequests are requests of other goroutines to the engine.
+type pendingRequests struct {
+	broadcasts     []*engine.Broadcast
+	peersToClose   []netip.AddrPort
+	acceptPaused   bool
+	stop, closeNow bool
+	stopWithin     time.Duration // from StopWithin; 0 means no limit
+	ended          bool
 }
 
-// all are the broadcasts in one piece, and each.
-func (w *requests) all() (all []byte, each []*engine.Shared) {
-	for _, b := range w.casts {
-		all, each = append(all, b.Bytes...), append(each, &b.Shared)
+// joinBroadcasts returns the pending messages, both joined and separate.
+func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Shared) {
+	for _, b := range w.broadcasts {
+		joined, messages = append(joined, b.Bytes...), append(messages, &b.Shared)
 	}
-	return all, each
+	return joined, messages
 }
 
-// Listener stands for the listener of an engine, which it starts. It accepts nothing by
-// itself.
+// Listener is the virtual engine's listener, and starts the engine. It does not accept by itself.
 type Listener struct {
 	// Engine is set by Start.
 	Engine *Engine
@@ -92,269 +88,270 @@ type Listener struct {
 func (*Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
 func (*Listener) Close() error              { return nil }
 
-// Addr is an address that is nobody's (RFC 5737).
+// Addr returns a documentation address (RFC 5737).
 func (*Listener) Addr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9000}
 }
 
-// Start starts the engine.
 func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
-	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: began}
-	e.host.SetUp(&cfg, engine.NewAdmission(&cfg))
+	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: startTime}
+	e.host.Configure(&cfg, engine.NewAdmission(&cfg))
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Shared, e.broadcasts.Counters = &e.counters, &e.counters
-	e.host.Now = func() time.Duration { return e.now + e.ahead }
+	e.host.Now = func() time.Duration { return e.now + e.lookAhead }
 	e.host.SetClock(e.now)
 	e.host.NoDetach, e.host.Loops = true, 1
-	e.host.Entrances = []*engine.Entrance{engine.NewEntrance(cfg.Listeners[0], l.Addr())}
+	e.host.ListenerCounters = []*engine.ListenerCounters{engine.NewListenerCounters(cfg.Listeners[0], l.Addr())}
 	l.Engine = e
 	return e, nil
 }
 
 func (e *Engine) Addr() net.Addr { return e.cfg.Listeners[0].Socket.Addr() }
 
-func (e *Engine) Listening() []engine.Listening { return e.host.Listening() }
+func (e *Engine) ListenerStats() []engine.ListenerStats { return e.host.ListenerStats() }
 
 func (e *Engine) Loops() int { return 0 }
 
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
-	e.broadcasts.Count(&sum)
+	e.broadcasts.FillCounts(&sum)
 	return sum
 }
 
-// Dial implements engine.Engine: there is nobody to connect to.
-func (e *Engine) Dial(engine.Dial) error {
-	return fmt.Errorf("dialling without a network: %w", errors.ErrUnsupported)
+// Dial fails: there is no network to connect to.
+func (e *Engine) Dial(engine.DialRequest) error {
+	return fmt.Errorf("dialling is not available without a network: %w", errors.ErrUnsupported)
 }
 
-// Adopt implements engine.Engine: there is nobody who could have accepted one.
+// Adopt fails: connections of a network are not supported.
 func (e *Engine) Adopt(net.Conn, int, []byte) error {
-	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
+	return fmt.Errorf("adopting a connection is not available without a network: %w", errors.ErrUnsupported)
 }
 
 func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	e.mu.Lock()
 	p := e.peers[c.Slot()]
 	e.mu.Unlock()
-	if err := p.box.Put(c, gen, r); err != nil {
+	if err := p.mailbox.Put(c, gen, r); err != nil {
 		return err
 	}
-	e.signal()
+	e.wakeTester()
 	return nil
 }
 
-func (e *Engine) signal() {
+func (e *Engine) wakeTester() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
 }
 
-// request leaves a wish, unless everything has ended or it can't be had.
-func (e *Engine) request(leave func(*requests) error) error {
+// postRequest calls update under the lock and wakes the tester, unless the engine has ended.
+func (e *Engine) postRequest(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.requests.ended {
 		return engine.ErrClosed
 	}
-	if err := leave(&e.requests); err != nil {
+	if err := update(&e.requests); err != nil {
 		return err
 	}
-	e.signal()
+	e.wakeTester()
 	return nil
 }
 
 func (e *Engine) Broadcast(p []byte) error {
-	b, err := e.broadcasts.Begin(p, 1, &e.cfg.Limits)
+	b, err := e.broadcasts.StartBroadcast(p, 1, &e.cfg.Limits)
 	if err != nil {
 		return err
 	}
-	err = e.request(func(w *requests) error {
-		w.casts = append(w.casts, b)
+	err = e.postRequest(func(w *pendingRequests) error {
+		w.broadcasts = append(w.broadcasts, b)
 		return nil
 	})
 	if err != nil {
-		b.Done()
+		b.OwnerDone()
 	}
 	return err
 }
 
-func (e *Engine) Hold(on bool) error {
-	return e.request(func(w *requests) error {
-		w.hold = on
+func (e *Engine) PauseAccept(on bool) error {
+	return e.postRequest(func(w *pendingRequests) error {
+		w.acceptPaused = on
 		return nil
 	})
 }
 
-func (e *Engine) Expel(peer netip.AddrPort) error {
-	return e.request(func(w *requests) error {
-		if len(w.expel) == maxOrders {
+func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
+	return e.postRequest(func(w *pendingRequests) error {
+		if len(w.peersToClose) == maxQueuedRequests {
 			return engine.ErrFull
 		}
-		w.expel = append(w.expel, peer)
+		w.peersToClose = append(w.peersToClose, peer)
 		return nil
 	})
 }
 
-func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error {
+func (e *Engine) VisitConns(s *engine.Shared, beforePost func(), done func(full int)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	full := 0
 	for _, p := range e.peers {
-		if p.gone {
+		if p.mailboxClosed {
 			continue
 		}
-		put()
-		if err := p.box.PutShared(&p.conn, engine.MailDo, s); err != nil {
-			s.Lost()
+		beforePost()
+		if err := p.mailbox.PutShared(&p.conn, engine.RequestDo, s); err != nil {
+			s.OnLost()
 			full++
 		}
 	}
-	e.signal()
+	e.wakeTester()
 	done(full)
 	return nil
 }
 
-// withinKey marks a context by Within.
-type withinKey struct{}
+// stopWithinKey marks a context of StopWithin.
+type stopWithinKey struct{}
 
-// Within is a context for a Stop that does not wait: it only begins, and so much
-// virtual time later what is left is closed.
-func Within(d time.Duration) context.Context {
-	return context.WithValue(context.Background(), withinKey{}, d)
+// StopWithin returns a context that makes Stop return immediately. Connections still open after d
+// of virtual time are closed.
+func StopWithin(d time.Duration) context.Context {
+	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
-// Stop implements engine.Engine. It does itself what it can, so that it may be called on
-// the tester's goroutine; what is left after that is for the tester's calls on another.
+// Stop implements engine.Engine. It does what it can itself, so that the tester's goroutine may
+// call it. The rest needs calls of the tester on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
-	within, begin := ctx.Value(withinKey{}).(time.Duration)
-	_ = e.request(func(w *requests) error { // an error says that it has ended
+	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
+	_ = e.postRequest(func(w *pendingRequests) error { // fails only if the engine has ended
 		if begin && !w.stop {
-			w.within = within
+			w.stopWithin = within
 		}
 		w.stop = true
 		return nil
 	})
-	e.broadcasts.End()
-	if e.try(); begin {
+	e.broadcasts.Close()
+	if e.settleIfFree(); begin {
 		return nil
 	}
 	return engine.AwaitStop(ctx, e.done, e.host.Admission.OpenConns, func() {
-		_ = e.request(func(w *requests) error {
-			w.kill = true
+		_ = e.postRequest(func(w *pendingRequests) error {
+			w.closeNow = true
 			return nil
 		})
-		e.try()
+		e.settleIfFree()
 	})
 }
 
 func (e *Engine) Wait() { <-e.done }
 
-// try does what can be done, unless somebody is at it.
-func (e *Engine) try() {
-	if e.own.TryLock() {
-		defer e.own.Unlock()
-		e.settle()
+// settleIfFree settles unless another goroutine owns the connections.
+func (e *Engine) settleIfFree() {
+	if e.ownerLock.TryLock() {
+		defer e.ownerLock.Unlock()
+		e.settleAll()
 	}
 }
 
-// settle does all that can be done at this moment.
-func (e *Engine) settle() {
-	for range maxTurns {
-		if !e.turn() {
+// settleAll does everything that can be done at this moment. It panics if that does not end.
+func (e *Engine) settleAll() {
+	for range maxSettleRounds {
+		if !e.runRound() {
 			return
 		}
 	}
-	panic(fmt.Sprintf("myriad: handlers have not come to rest after %d turns", maxTurns))
+	panic(fmt.Sprintf("myriad: handlers still cause work after %d rounds", maxSettleRounds))
 }
 
-// turn does what there is for each connection, and says whether that was anything.
-func (e *Engine) turn() (acted bool) {
+// runRound handles requests and drives each connection once. It reports whether there was anything
+// to do.
+func (e *Engine) runRound() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
-	w := e.requests
-	e.requests.casts, e.requests.expel = nil, nil
+	req := e.requests
+	e.requests.broadcasts, e.requests.peersToClose = nil, nil
 	e.mu.Unlock()
-	acted = e.accept(w.hold || w.stop)
-	for _, p := range e.open() {
-		p.apply(&w)
-		acted = p.mail() || acted
-		acted = p.drive() || acted
+	acted = e.acceptQueued(req.acceptPaused || req.stop)
+	for _, p := range e.openPeers() {
+		p.applyRequests(&req)
+		acted = p.handleRequests() || acted
+		acted = p.driveConn() || acted
 	}
-	for _, b := range w.casts {
-		b.Done()
+	for _, b := range req.broadcasts {
+		b.OwnerDone()
 	}
-	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))
-	acted = e.shedBuffers() || acted
-	if w.stop {
-		acted = e.stopping(w) || acted
+	e.counters.Add(engine.Broadcasts, int64(len(req.broadcasts)))
+	acted = e.closeLargestConns() || acted
+	if req.stop {
+		acted = e.continueStop(req) || acted
 	}
 	return acted
 }
 
-// open are the connections that are open, until it is called again.
-func (e *Engine) open() []*Peer {
-	e.live = slices.DeleteFunc(e.live, func(p *Peer) bool { return !p.conn.IsOpen() })
-	return e.live
+// openPeers returns the open connections. The result is valid until the next call.
+func (e *Engine) openPeers() []*Peer {
+	e.openPeerList = slices.DeleteFunc(e.openPeerList, func(p *Peer) bool { return !p.conn.IsOpen() })
+	return e.openPeerList
 }
 
-// accept lets those in that wait, as far as they may.
-func (e *Engine) accept(held bool) (acted bool) {
-	e.counters.SetFlag(engine.Holding, held)
-	e.admits = 0
-	for !held && len(e.queue) > 0 {
+// acceptQueued accepts queued peers as far as limits allow.
+func (e *Engine) acceptQueued(paused bool) (acted bool) {
+	e.counters.SetBool(engine.AcceptPausedCount, paused)
+	e.nextAdmission = 0
+	for !paused && len(e.acceptQueue) > 0 {
 		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
-			e.admits = e.now + wait
+			e.nextAdmission = e.now + wait
 			break
 		}
-		p := e.queue[0]
-		e.queue = e.queue[1:]
-		p.welcome()
+		p := e.acceptQueue[0]
+		e.acceptQueue = e.acceptQueue[1:]
+		p.admitOrReject()
 		acted = true
 	}
 	return acted
 }
 
-// shedBuffers closes connections with the largest buffers while all together hold too much.
-func (e *Engine) shedBuffers() (acted bool) {
+// closeLargestConns closes the connections with the largest buffers while MaxBuffered is exceeded.
+func (e *Engine) closeLargestConns() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
 		var largest *Peer
-		for _, p := range e.open() {
-			if largest == nil || p.conn.Holds() > largest.conn.Holds() {
+		for _, p := range e.openPeers() {
+			if largest == nil || p.conn.BufferMemory() > largest.conn.BufferMemory() {
 				largest = p
 			}
 		}
-		if largest == nil || largest.conn.Holds() == 0 {
+		if largest == nil || largest.conn.BufferMemory() == 0 {
 			break
 		}
 		largest.conn.Abort(engine.ErrOverBudget)
-		largest.drive()
+		largest.driveConn()
 		acted = true
 	}
 	return acted
 }
 
-// stopping begins the end, and ends when nobody is left.
-func (e *Engine) stopping(w requests) (acted bool) {
-	if !e.drains {
-		e.drains = true
-		if w.within > 0 {
-			e.stopBy = e.now + min(w.within, 2*MaxTime)
+// continueStop drains connections, closes them after the deadline, and ends the engine when none is
+// left.
+func (e *Engine) continueStop(req pendingRequests) (acted bool) {
+	if !e.draining {
+		e.draining = true
+		if req.stopWithin > 0 {
+			e.stopDeadline = e.now + min(req.stopWithin, 2*MaxTime)
 		}
-		for _, p := range e.queue {
-			p.cutOff(engine.ErrServerClosed)
+		for _, p := range e.acceptQueue {
+			p.reject(engine.ErrServerClosed)
 		}
-		e.queue = nil
+		e.acceptQueue = nil
 	}
-	for _, p := range e.open() {
-		if p.conn.Drain(); w.kill || e.stopBy > 0 && e.now >= e.stopBy {
+	for _, p := range e.openPeers() {
+		if p.conn.StartDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
 			p.conn.Abort(engine.ErrServerClosed)
 		}
-		acted = p.drive() || acted
+		acted = p.driveConn() || acted
 	}
-	if len(e.open()) > 0 {
+	if len(e.openPeers()) > 0 {
 		return acted
 	}
 	e.mu.Lock()
@@ -366,59 +363,59 @@ func (e *Engine) stopping(w requests) (acted bool) {
 	return acted
 }
 
-// Do runs what a tester does, with everything settled before and after.
-func (e *Engine) Do(what func()) {
-	e.own.Lock()
-	defer e.own.Unlock()
-	e.settle()
-	what()
-	e.settle()
+// DoSettled settles, calls f and settles again, as owner of the connections.
+func (e *Engine) DoSettled(f func()) {
+	e.ownerLock.Lock()
+	defer e.ownerLock.Unlock()
+	e.settleAll()
+	f()
+	e.settleAll()
 }
 
-// Woken has word when somebody may have left something for the next call.
-func (e *Engine) Woken() <-chan struct{} { return e.wake }
+// Wakeups returns a channel that receives when there may be something to do for the next call.
+func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// Advance moves the clock, and does what is due meanwhile, in the order of time. It is for
-// Do. It says how much there is at most if that is less.
-func (e *Engine) Advance(d time.Duration) (ok bool, most time.Duration) {
+// Advance moves the clock by d and runs what is due, in order of time. It must be called within
+// DoSettled. If d is negative or exceeds maxAdvance, it returns false.
+func (e *Engine) Advance(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	end := e.now + d
-	if most = began + MaxTime - e.now; d < 0 || d > most {
-		return false, most
+	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {
+		return false, maxAdvance
 	}
 	for {
-		e.now = min(e.wakes(), end)
-		e.expire()
+		e.now = min(e.nextTimeout(), end)
+		e.runTimeouts()
 		if e.now == end {
-			return true, most
+			return true, maxAdvance
 		}
 	}
 }
 
-// wakes is when something is due next, after now.
-func (e *Engine) wakes() (at time.Duration) {
-	at = began + 2*MaxTime
-	if e.stopBy > e.now {
-		at = e.stopBy
+// nextTimeout returns the time of the next event after now.
+func (e *Engine) nextTimeout() (at time.Duration) {
+	at = startTime + 2*MaxTime
+	if e.stopDeadline > e.now {
+		at = e.stopDeadline
 	}
-	if e.admits > e.now {
-		at = min(at, e.admits)
+	if e.nextAdmission > e.now {
+		at = min(at, e.nextAdmission)
 	}
-	for _, p := range e.open() {
-		if due, ok := p.conn.Wakes(); ok {
-			at = min(at, max(due, e.now+grain/2))
+	for _, p := range e.openPeers() {
+		if due, ok := p.conn.NextTimeout(); ok {
+			at = min(at, max(due, e.now+clockCoarseness/2))
 		}
 	}
 	return at
 }
 
-// expire does what is due.
-func (e *Engine) expire() {
+// runTimeouts handles the timeouts that are due.
+func (e *Engine) runTimeouts() {
 	e.host.SetClock(e.now)
-	e.ahead = grain
-	for _, p := range e.open() {
-		p.conn.Expire(e.host.Now())
-		p.drive()
+	e.lookAhead = clockCoarseness
+	for _, p := range e.openPeers() {
+		p.conn.CheckTimeouts(e.host.Now())
+		p.driveConn()
 	}
-	e.ahead = 0
-	e.settle()
+	e.lookAhead = 0
+	e.settleAll()
 }

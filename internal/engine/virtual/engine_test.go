@@ -50,7 +50,7 @@ func serve(t *testing.T, h engine.Handler, with ...func(*engine.Config)) *Engine
 func connect(t *testing.T, e *Engine) (p *Peer) {
 	t.Helper()
 	var err error
-	e.Do(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
+	e.DoSettled(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,14 +64,14 @@ func TestRestless(t *testing.T) {
 	p := connect(t, e)
 	defer func() {
 		text, _ := recover().(string)
-		if !strings.Contains(text, "have not come to rest after 131072 turns") || h.nudged != maxTurns {
+		if !strings.Contains(text, "still cause work after 131072 rounds") || h.nudged != maxSettleRounds {
 			t.Errorf("nudged %d times, and then: %q", h.nudged, text)
 		}
 	}()
 	if err := p.conn.Ref().Nudge(); err != nil {
 		t.Fatal(err)
 	}
-	e.Do(func() {})
+	e.DoSettled(func() {})
 }
 
 // TestWishes asks for more than there is room for.
@@ -87,16 +87,16 @@ func TestWishes(t *testing.T) {
 		}
 	}
 	times(engine.MaxBroadcasts, func() error { return e.Broadcast(nil) })
-	e.Do(func() {})
+	e.DoSettled(func() {})
 	times(2, func() error { return e.Broadcast(make([]byte, 400)) })
-	e.Do(func() {})
-	if n := len(p.Held()); n != 800 {
+	e.DoSettled(func() {})
+	if n := len(p.Received()); n != 800 {
 		t.Errorf("%d bytes of two broadcasts, want 800", n)
 	}
 	if err := e.Broadcast(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
 		t.Errorf("a broadcast of more than MaxUnsent gives %v", err)
 	}
-	times(maxOrders, func() error { return e.Expel(netip.MustParseAddrPort("198.51.100.9:1")) })
+	times(maxQueuedRequests, func() error { return e.ClosePeerConns(netip.MustParseAddrPort("198.51.100.9:1")) })
 	times(10, func() error { return p.conn.Ref().Send([]byte("x")) })
 }
 
@@ -108,13 +108,13 @@ func TestEnded(t *testing.T) {
 	}
 	e.Wait()
 	for what, err := range map[string]error{
-		"Broadcast": e.Broadcast(nil), "Hold": e.Hold(true), "Expel": e.Expel(netip.AddrPort{}),
+		"Broadcast": e.Broadcast(nil), "Hold": e.PauseAccept(true), "Expel": e.ClosePeerConns(netip.AddrPort{}),
 	} {
 		if !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("%s gives %v, want ErrClosed", what, err)
 		}
 	}
-	if err := e.Dial(engine.Dial{}); !errors.Is(err, errors.ErrUnsupported) {
+	if err := e.Dial(engine.DialRequest{}); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("Dial gives %v", err)
 	}
 }

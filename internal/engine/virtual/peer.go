@@ -8,245 +8,246 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// MaxHeld is the most bytes that wait in each direction between a connection and the
-// tester: as a kernel does, a Peer takes no more output than that, until the tester has.
-const MaxHeld = 16 << 20
+// MaxInFlight limits the bytes in each direction between a connection and the tester. Like a
+// kernel, a Peer takes no more output until the tester has read some.
+const MaxInFlight = 16 << 20
 
-// Peer is the other end of a connection, and the kernels between. Its methods are for
-// Engine.Do.
+// Peer is the other end of a connection, including the kernels in between. Its methods must be
+// called within Engine.DoSettled.
 type Peer struct {
-	e    *Engine
-	conn engine.Conn
-	box  engine.Mailbox
-	Addr netip.AddrPort
+	engine  *Engine
+	conn    engine.Conn
+	mailbox engine.Mailbox
+	Addr    netip.AddrPort
 
-	in     []byte // sent by the peer, and not received
-	fin    bool   // the peer sends no more
-	told   bool   // PeerClosed was called
-	out    []byte // taken by the peer, and not by the tester
-	window int    // how much more the peer takes, below 0 if it reads all
-	shut   bool   // our direction is shut
-	done   bool   // closed, or turned away
-	why    error
-	gone   bool // guarded by the engine's mu: it gets no mail for all any more
+	incoming      []byte // sent by the peer, not read yet
+	inputEnded    bool   // the peer sends no more
+	eofReported   bool   // OnEOF was called
+	received      []byte // taken by the peer, not read by the tester
+	window        int    // how many more bytes the peer takes; negative means all
+	shut          bool   // our direction is shut
+	done          bool   // closed or refused
+	closeReason   error
+	mailboxClosed bool // guarded by Engine.mu: it is not visited any more
 }
 
-// Connect has a peer connect from an address; the zero value stands for a unix socket.
+// Connect makes a peer connect from an address; the zero value means a unix socket.
 func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case len(e.peers) == maxPeers:
 		return nil, fmt.Errorf("there were %d peers; expected no more from one server", maxPeers)
-	case e.drains:
+	case e.draining:
 		return nil, syscall.ECONNREFUSED
 	}
-	p := &Peer{e: e, Addr: from, window: -1}
-	p.box.Max, p.box.MaxBytes, p.box.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
+	p := &Peer{engine: e, Addr: from, window: -1}
+	p.mailbox.MaxRequests, p.mailbox.MaxBytes, p.mailbox.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
 	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
 	p.conn.SetListener(0)
-	e.peers, e.queue = append(e.peers, p), append(e.queue, p)
+	e.peers, e.acceptQueue = append(e.peers, p), append(e.acceptQueue, p)
 	return p, nil
 }
 
-// Send sends to the connection. What it does not take waits, as much as MaxHeld.
+// Send sends to the connection. It fails if more than MaxInFlight bytes would wait.
 func (p *Peer) Send(b []byte) error {
 	switch {
-	case p.done || p.fin:
+	case p.done || p.inputEnded:
 		return syscall.EPIPE
-	case len(p.in)+len(b) > MaxHeld:
-		return fmt.Errorf("%d bytes wait already for a server that does not read; expected at most %d with %d more", len(p.in), MaxHeld, len(b))
+	case len(p.incoming)+len(b) > MaxInFlight:
+		return fmt.Errorf("%d bytes wait already for a server that does not read; expected at most %d with %d more", len(p.incoming), MaxInFlight, len(b))
 	}
-	p.in = append(p.in, b...)
+	p.incoming = append(p.incoming, b...)
 	return nil
 }
 
-// End says that the peer sends no more.
-func (p *Peer) End() { p.fin = true }
+// CloseWrite makes the peer send EOF.
+func (p *Peer) CloseWrite() { p.inputEnded = true }
 
-// Reset breaks the connection, with what is under way.
+// Reset breaks the connection and discards the bytes in flight.
 func (p *Peer) Reset() {
 	if p.conn.IsOpen() {
-		p.in = nil
-		p.conn.Failed(syscall.ECONNRESET)
-	} else if !p.done { // nobody has accepted it
-		p.cutOff(syscall.ECONNRESET)
+		p.incoming = nil
+		p.conn.OnTransportError(syscall.ECONNRESET)
+	} else if !p.done { // it was not accepted yet
+		p.reject(syscall.ECONNRESET)
 	}
 }
 
-// Window has the peer take so many bytes and no more, or all if that is below 0. One that
-// has read to the end ends, too, as most programs do.
-func (p *Peer) Window(n int) {
+// SetWindow makes the peer take n more bytes, or all if n is negative. A peer that has read EOF
+// closes its end, too, as most programs do.
+func (p *Peer) SetWindow(n int) {
 	p.window = n
-	p.fin = p.fin || p.shut && n < 0
+	p.inputEnded = p.inputEnded || p.shut && n < 0
 }
 
-// Open says how much more the peer takes, below 0 if it reads all.
-func (p *Peer) Open() int { return p.window }
+// Window returns how many more bytes the peer takes, negative for all.
+func (p *Peer) Window() int { return p.window }
 
-// Held is what the peer has taken, and nobody has asked for.
-func (p *Peer) Held() []byte { return p.out }
+// Received returns the bytes that the peer has taken and the tester has not discarded.
+func (p *Peer) Received() []byte { return p.received }
 
-// Forget lets go of the first n bytes of that.
-func (p *Peer) Forget(n int) {
-	if p.out = p.out[n:]; len(p.out) == 0 {
-		p.out = nil
+// DiscardReceived discards the first n received bytes.
+func (p *Peer) DiscardReceived(n int) {
+	if p.received = p.received[n:]; len(p.received) == 0 {
+		p.received = nil
 	}
 }
 
-// Closed says whether the connection has been closed or turned away, and why.
-func (p *Peer) Closed() (why error, ok bool) { return p.why, p.done }
+// Closed reports whether the connection was closed or refused, and why.
+func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// Paused reports whether the connection reads nothing before the peer takes output, which is
-// more than Limits.HighWater, or has been and has not come down to LowWater.
+// Paused reports whether the connection does not read until the peer takes output, because
+// HighWater was exceeded and LowWater is not reached.
 func (p *Peer) Paused() (highWater, lowWater int, ok bool) {
-	c, l := &p.conn, p.e.cfg.Limits
-	return l.HighWater, l.LowWater, c.IsOpen() && !c.Closing() && c.Paused() && !c.ReadPaused() && c.Pending() > l.LowWater
+	c, l := &p.conn, p.engine.cfg.Limits
+	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
 }
 
-// PausedByHandler reports whether the handler has paused reading.
-func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.ReadPaused() }
+// PausedByHandler reports whether the handler has turned reading off.
+func (p *Peer) PausedByHandler() bool { return p.conn.IsOpen() && p.conn.IsReadPaused() }
 
-// Unsent is the number of bytes that the peer has not taken, and Unread that of those which it
-// has sent and the handler has not used.
-func (p *Peer) Unsent() int { return p.conn.Pending() }
+// UnsentBytes returns the number of bytes that the peer has not taken, and UnreadBytes the number
+// that it has sent and the handler has not used.
+func (p *Peer) UnsentBytes() int { return p.conn.UnsentBytes() }
 
-func (p *Peer) Unread() int { return len(p.in) + max(p.conn.Waiting()-p.conn.Pending(), 0) }
+func (p *Peer) UnreadBytes() int {
+	return len(p.incoming) + max(p.conn.BufferedBytes()-p.conn.UnsentBytes(), 0)
+}
 
-// welcome lets a peer in, or turns it away.
-func (p *Peer) welcome() {
+func (p *Peer) admitOrReject() {
 	if p.done {
 		return
 	}
-	host := &p.e.host
+	host := &p.engine.host
 	if err := host.Admit(0, p.Addr); err != nil {
-		p.out = append(p.out, host.Answer(p.Addr, err)...)
-		p.cutOff(err)
+		p.received = append(p.received, host.BuildRefusalReply(p.Addr, err)...)
+		p.reject(err)
 		return
 	}
-	p.e.live = append(p.e.live, p)
-	p.conn.Open(p.Addr, false)
-	p.drive()
+	p.engine.openPeerList = append(p.engine.openPeerList, p)
+	p.conn.OnOpen(p.Addr, false)
+	p.driveConn()
 }
 
-// cutOff ends a peer that is turned away.
-func (p *Peer) cutOff(why error) {
-	p.done, p.why = true, why
-	p.leave()
+// reject ends a peer that is not accepted.
+func (p *Peer) reject(why error) {
+	p.done, p.closeReason = true, why
+	p.closeMailbox()
 }
 
-// leave has nobody leave mail for all any more, and lets go of what was left.
-func (p *Peer) leave() {
-	p.e.mu.Lock()
-	p.gone = true
-	p.e.mu.Unlock()
-	p.mail()
+// closeMailbox stops visits to the peer and drops queued requests.
+func (p *Peer) closeMailbox() {
+	p.engine.mu.Lock()
+	p.mailboxClosed = true
+	p.engine.mu.Unlock()
+	p.handleRequests()
 }
 
-// apply gives the connection what was left for all.
-func (p *Peer) apply(w *requests) {
-	if len(w.casts) > 0 {
-		p.conn.Cast(w.all())
+// applyRequests applies the engine's requests to the connection.
+func (p *Peer) applyRequests(req *pendingRequests) {
+	if len(req.broadcasts) > 0 {
+		p.conn.WriteBroadcasts(req.joinBroadcasts())
 	}
-	for _, peer := range w.expel {
+	for _, peer := range req.peersToClose {
 		if peer == p.Addr || peer == p.conn.Peer() {
-			p.conn.Abort(engine.ErrExpelled)
+			p.conn.Abort(engine.ErrClosedByOperator)
 		}
 	}
 }
 
-// drive does what there is to do until there is nothing, and says whether that was
-// anything.
-func (p *Peer) drive() (acted bool) {
-	for p.conn.IsOpen() && (p.act() || p.tell()) {
+// driveConn performs actions and reports events until there are none. It reports whether there were
+// any.
+func (p *Peer) driveConn() (acted bool) {
+	for p.conn.IsOpen() && (p.performNextAction() || p.reportEvent()) {
 		acted = true
 	}
 	return acted
 }
 
-// act does what the connection asks for.
-func (p *Peer) act() bool {
+// performNextAction performs an action and reports whether there was one.
+func (p *Peer) performNextAction() bool {
 	c := &p.conn
-	switch c.Next() {
+	switch c.NextAction() {
 	case engine.Send:
-		n := min(p.room(), len(c.Output()))
-		p.out = append(p.out, c.Output()[:n]...)
+		n := min(p.receiveCapacity(), len(c.Output()))
+		p.received = append(p.received, c.Output()[:n]...)
 		if p.window > 0 {
 			p.window -= n
 		}
-		c.Sent(n)
+		c.OnSent(n)
 	case engine.SendFile:
-		c.Load()
-	case engine.Deliver:
-		c.Deliver()
+		c.LoadFilePiece()
+	case engine.FeedHandler:
+		c.FeedHandler()
 	case engine.Read:
-		if !p.read() {
-			c.Empty()
+		if !p.readOnce() {
+			c.OnReadEmpty()
 		}
-	case engine.Shut:
+	case engine.ShutWrite:
 		p.shut = true
-		p.fin = p.fin || p.window < 0 // it has read the end
-		c.ShutDone()
+		p.inputEnded = p.inputEnded || p.window < 0 // it has read EOF
+		c.OnWriteShut()
 	case engine.Close:
-		p.done, p.why = true, c.Why()
-		c.Finish()
-		p.leave()
-		p.in = nil
-		p.e.host.Admission.Release()
+		p.done, p.closeReason = true, c.CloseReason()
+		c.OnClosed()
+		p.closeMailbox()
+		p.incoming = nil
+		p.engine.host.Admission.Release()
 	default:
 		return false
 	}
 	return true
 }
 
-// tell tells the connection what has happened.
-func (p *Peer) tell() bool {
+// reportEvent reports writability or input to the connection, and whether there was any.
+func (p *Peer) reportEvent() bool {
 	switch {
-	case p.conn.WantsRoom() && p.room() > 0:
-		p.conn.Room()
+	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
+		p.conn.OnWritable()
 	case p.conn.WantsInput():
-		return p.read()
+		return p.readOnce()
 	default:
 		return false
 	}
 	return true
 }
 
-// mail gives the connection its mail, once a turn: handlers that post more and more are
-// found out.
-func (p *Peer) mail() (acted bool) {
-	if !p.box.Waiting() {
+// handleRequests handles the mailbox once a round, so that handlers that post endlessly are
+// detected.
+func (p *Peer) handleRequests() (acted bool) {
+	if !p.mailbox.HasRequests() {
 		return false
 	}
-	mail, data := p.box.Take()
+	mail, data := p.mailbox.TakeAll()
 	rest := data
 	for _, m := range mail {
-		p.conn.Mailed(m, rest[:m.Size])
+		p.conn.OnRequest(m, rest[:m.Size])
 		rest = rest[m.Size:]
 	}
-	p.e.counters.Add(engine.Buffered, -int64(p.box.Done(mail, data)))
+	p.engine.counters.Add(engine.Buffered, -int64(p.mailbox.Recycle(mail, data)))
 	return true
 }
 
-// read receives once, if there is anything.
-func (p *Peer) read() bool {
-	switch n := min(len(p.in), engine.ReadSize); {
+// readOnce passes input or EOF to the connection, and reports whether there was any.
+func (p *Peer) readOnce() bool {
+	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
-		part := p.in[:n]
-		p.in = p.in[n:]
-		p.conn.Arrived(part)
-	case p.fin && !p.told:
-		p.told = true
-		p.conn.PeerClosed()
+		part := p.incoming[:n]
+		p.incoming = p.incoming[n:]
+		p.conn.OnRead(part)
+	case p.inputEnded && !p.eofReported:
+		p.eofReported = true
+		p.conn.OnEOF()
 	default:
 		return false
 	}
 	return true
 }
 
-// room is how much the peer takes now.
-func (p *Peer) room() int {
-	room := MaxHeld - len(p.out)
+// receiveCapacity returns how many bytes the peer takes now.
+func (p *Peer) receiveCapacity() int {
+	room := MaxInFlight - len(p.received)
 	if p.window >= 0 {
 		room = min(room, p.window)
 	}

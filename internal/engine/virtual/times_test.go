@@ -16,12 +16,12 @@ func (lines) Received(c *engine.Conn, in []byte) int {
 	n := bytes.IndexByte(in, '\n') + 1
 	c.Write(in[:n])
 	if bytes.HasPrefix(in, []byte("deaf\n")) {
-		c.Listen(false)
+		c.SetReading(false)
 	}
 	return n
 }
 
-func (lines) Nudged(c *engine.Conn) { c.Listen(true) }
+func (lines) Nudged(c *engine.Conn) { c.SetReading(true) }
 
 var errUnlucky = errors.New("unlucky")
 
@@ -30,9 +30,9 @@ func TestTimes(t *testing.T) {
 	const limit, late = time.Second, 100 * time.Millisecond
 	long := bytes.Repeat([]byte("0123456789"), 9)
 	says := func(what string) func(*Peer) { return func(p *Peer) { p.Send([]byte(what)) } }
-	takes := func(n int) func(*Peer) { return func(p *Peer) { p.Window(n) } }
+	takes := func(n int) func(*Peer) { return func(p *Peer) { p.SetWindow(n) } }
 	owed := func(p *Peer) {
-		p.Window(0)
+		p.SetWindow(0)
 		p.Send(append(long, '\n'))
 	}
 	nothing := func(*Peer) {}
@@ -79,25 +79,25 @@ func TestTimes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := serve(t, &lines{}, c.set)
 			p := connect(t, e)
-			e.Do(func() { c.begin(p) })
+			e.DoSettled(func() { c.begin(p) })
 			end := 20 * limit
 			if c.why != nil {
 				end = c.at + late
 			}
-			pass := func(d time.Duration) { e.Do(func() { e.Advance(d) }) }
+			pass := func(d time.Duration) { e.DoSettled(func() { e.Advance(d) }) }
 			step := c.each
 			if step == 0 {
-				step = c.at - 2*grain
+				step = c.at - 2*clockCoarseness
 			}
 			if c.why == nil && c.each == 0 {
 				step = limit
 			}
 			for now := time.Duration(0); now < end; now += step {
-				if why, closed := p.Closed(); closed && (c.why == nil || now < c.at-grain) {
+				if why, closed := p.Closed(); closed && (c.why == nil || now < c.at-clockCoarseness) {
 					t.Fatalf("closed after %v because of %v", now, why)
 				}
 				if pass(step); c.then != nil {
-					e.Do(func() { c.then(p) })
+					e.DoSettled(func() { c.then(p) })
 				}
 			}
 			if c.why != nil {
@@ -114,16 +114,16 @@ func TestTimes(t *testing.T) {
 func TestTimesAfterPause(t *testing.T) {
 	e := serve(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
 	p := connect(t, e)
-	e.Do(func() { p.Send([]byte("deaf\nhalf a mess")) })
-	e.Do(func() { e.Advance(time.Hour) })
+	e.DoSettled(func() { p.Send([]byte("deaf\nhalf a mess")) })
+	e.DoSettled(func() { e.Advance(time.Hour) })
 	if err := p.conn.Ref().Nudge(); err != nil {
 		t.Fatal(err)
 	}
-	e.Do(func() { e.Advance(time.Second - 2*grain) })
+	e.DoSettled(func() { e.Advance(time.Second - 2*clockCoarseness) })
 	if why, closed := p.Closed(); closed {
 		t.Errorf("closed at once for what came while nobody listened: %v", why)
 	}
-	e.Do(func() { e.Advance(4 * grain) })
+	e.DoSettled(func() { e.Advance(4 * clockCoarseness) })
 	if why, _ := p.Closed(); !errors.Is(why, engine.ErrMessageTimeout) {
 		t.Errorf("half a message that was waited for is given up for %v", why)
 	}

@@ -1,4 +1,4 @@
-// Package workers joins a pool.Pool to the engines, which know nothing of it.
+// Package workers adapts a pool.Pool to the engines.
 package workers
 
 import (
@@ -8,16 +8,16 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Of is a pool as the engines know it. A connection is its own job, so that nothing is
-// allocated.
-func Of(p *pool.Pool) engine.Pool { return workers{p} }
+// NewEnginePool returns p as an engine.Pool. Connections are their own jobs, which avoids
+// allocations.
+func NewEnginePool(p *pool.Pool) engine.Pool { return enginePool{p} }
 
-type workers struct{ pool *pool.Pool }
+type enginePool struct{ pool *pool.Pool }
 
 var _ pool.Dropper = (*engine.Conn)(nil)
 
-func (w workers) TrySubmit(c *engine.Conn) error {
+func (w enginePool) TrySubmit(c *engine.Conn) error {
 	return w.pool.TrySubmitTask(pool.Task{Job: c})
 }
 
-func (workers) Closed(why error) bool { return errors.Is(why, pool.ErrClosed) }
+func (enginePool) IsClosedErr(why error) bool { return errors.Is(why, pool.ErrClosed) }

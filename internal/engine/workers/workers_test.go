@@ -19,7 +19,7 @@ type owner struct {
 	returned chan error
 }
 
-func (o owner) TakeBack(_ *engine.Conn, why error) { o.returned <- why }
+func (o owner) ReturnFromWorker(_ *engine.Conn, why error) { o.returned <- why }
 
 // A connection goes to the pool and back without an allocation.
 func TestSubmitAllocatesNothing(t *testing.T) {
@@ -28,10 +28,10 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	returned := make(chan error, 1)
-	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Loop: owner{returned: returned}}
+	host := engine.Runtime{Now: engine.MonotonicNow, Counters: &engine.Counters{}, Loop: owner{returned: returned}}
 	var c engine.Conn
 	c.Bind(&host, 0, 0)
-	w := workers.Of(p)
+	w := workers.NewEnginePool(p)
 	turn := func() {
 		if err := w.TrySubmit(&c); err != nil {
 			t.Fatal(err)
@@ -47,11 +47,11 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 	if _, err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.TrySubmit(&c); err == nil || !w.Closed(err) {
+	if err := w.TrySubmit(&c); err == nil || !w.IsClosedErr(err) {
 		t.Errorf("a closed pool answers %v; want an error that says so", err)
 	}
 	for _, err := range []error{pool.ErrFull, pool.ErrShed} {
-		if w.Closed(err) {
+		if w.IsClosedErr(err) {
 			t.Errorf("%v is taken for the end of the pool", err)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 
 // deliver gives out the mail that waits, until there is none.
 func (o *boxed) deliver() {
-	for o.box.Waiting() {
-		mail, data := o.box.Take()
+	for o.box.HasRequests() {
+		mail, data := o.box.TakeAll()
 		for _, m := range mail {
-			m.Conn.Mailed(m, data[:m.Size])
+			m.Conn.OnRequest(m, data[:m.Size])
 			data = data[m.Size:]
 		}
-		o.box.Done(mail, data)
+		o.box.Recycle(mail, data)
 	}
 }
 
@@ -31,7 +31,7 @@ func (o *boxed) pair(t *testing.T) (a, b *Conn) {
 // wantWhy checks that a connection closes, and why.
 func wantWhy(t *testing.T, what string, c *Conn, why error) {
 	t.Helper()
-	if !c.is(closing) || !errors.Is(c.Why(), why) {
+	if !c.is(closing) || !errors.Is(c.CloseReason(), why) {
 		t.Errorf("%s: closing is %v, want that, because of %v; state %b", what, c.is(closing), why, c.state)
 	}
 }
@@ -43,9 +43,9 @@ func TestFoundRelayIdle(t *testing.T) {
 	a, b := o.pair(t)
 	o.deliver()
 	o.host.SetClock(2 * time.Minute)
-	a.Arrived([]byte("news"))
+	a.OnRead([]byte("news"))
 	o.deliver()
-	if why, _ := b.overdue(2*time.Minute + time.Second); why != nil {
+	if why, _ := b.exceededLimit(2*time.Minute + time.Second); why != nil {
 		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
 	}
 }
@@ -58,8 +58,8 @@ func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
 	other := o.open(3).Ref()
 	for other.Nudge() == nil {
 	}
-	a.Failed(io.ErrUnexpectedEOF)
-	a.Finish()
+	a.OnTransportError(io.ErrUnexpectedEOF)
+	a.OnClosed()
 	o.deliver()
 	wantWhy(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
 }
@@ -71,15 +71,15 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	o.deliver()
 	c := o.open(3)
 	wantErr(t, "Relay", c.Relay(b.Ref()), nil)
-	c.Arrived([]byte("foreign"))
+	c.OnRead([]byte("foreign"))
 	o.deliver()
-	if n := b.Pending(); n != 0 {
+	if n := b.UnsentBytes(); n != 0 {
 		t.Errorf("%d bytes came into another one's relay", n)
 	}
 	wantWhy(t, "one that was late", c, ErrBadUse)
-	a.Arrived([]byte("own"))
-	if o.deliver(); b.Pending() != 3 {
-		t.Errorf("%d bytes came by the relay, want 3", b.Pending())
+	a.OnRead([]byte("own"))
+	if o.deliver(); b.UnsentBytes() != 3 {
+		t.Errorf("%d bytes came by the relay, want 3", b.UnsentBytes())
 	}
 }
 
@@ -91,14 +91,14 @@ func TestFoundTimerAfterEnd(t *testing.T) {
 		o.host.Timer = func(*Conn) { rang = true }
 		o.host.Limits.CloseTimeout = time.Second
 		c := o.open(1)
-		c.Listen(false)
-		c.PeerClosed()
+		c.SetReading(false)
+		c.OnEOF()
 		if want == "timer" {
 			c.SetTimer(time.Minute)
 		} else {
 			c.SetDeadline(time.Minute)
 		}
-		if c.Expire(time.Minute); rang != (want == "timer") || c.is(closing) != (want == "deadline") {
+		if c.CheckTimeouts(time.Minute); rang != (want == "timer") || c.is(closing) != (want == "deadline") {
 			t.Errorf("%s: Timer was called: %v, closing: %v", want, rang, c.is(closing))
 		}
 	}
@@ -109,13 +109,13 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	o := newBoxed(100, 100)
 	o.host.Limits.MaxMail = 1
 	c := o.open(1)
-	c.extra().upgrade = &upgrade{}
+	c.ensureExtra().pendingLayer = &pendingLayer{}
 	for range 3 {
 		wantErr(t, "Send", c.Ref().Send([]byte("secret")), nil)
 	}
 	o.deliver()
 	wantWhy(t, "with more mail than is kept", c, ErrFull)
-	if n := c.Pending(); n != 0 {
+	if n := c.UnsentBytes(); n != 0 {
 		t.Errorf("%d bytes went past the layer", n)
 	}
 }
@@ -124,10 +124,10 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 func TestFoundHeartbeatBeforeLayer(t *testing.T) {
 	o := newBoxed(10, 100)
 	c := o.open(1)
-	c.state += missed
-	c.extra().upgrade = &upgrade{}
-	c.state |= greeting
-	if c.Greeted(); c.unanswered() != 0 {
-		t.Errorf("%d heartbeats count as unanswered behind a handshake", c.unanswered())
+	c.state += oneUnanswered
+	c.ensureExtra().pendingLayer = &pendingLayer{}
+	c.state |= handshaking
+	if c.OnHandshakeDone(); c.unansweredHeartbeats() != 0 {
+		t.Errorf("%d heartbeats count as unanswered behind a handshake", c.unansweredHeartbeats())
 	}
 }

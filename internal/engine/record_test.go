@@ -10,8 +10,8 @@ import (
 
 func testRecord() Record {
 	return Record{
-		Peer: netip.MustParseAddrPort("[2001:db8::1]:7"), Listener: 3, Silent: true, Held: true, Owned: true, Quiet: time.Hour, Waited: time.Second,
-		Unanswered: 2, Timer: time.Minute, Deadline: 1, Missed: 5, Refused: 4, Input: []byte("half"), Output: []byte("unsent"), State: []byte("s"),
+		Peer: netip.MustParseAddrPort("[2001:db8::1]:7"), Listener: 3, Silent: true, InputHeld: true, HasConnHandler: true, SilentFor: time.Hour, InputAge: time.Second,
+		Unanswered: 2, Timer: time.Minute, Deadline: 1, Missed: 5, RefusedBytes: 4, Input: []byte("half"), Output: []byte("unsent"), State: []byte("s"),
 	}
 }
 
@@ -19,13 +19,13 @@ func testRecord() Record {
 // is cut off.
 func TestRecord(t *testing.T) {
 	want := testRecord()
-	p := want.Append(nil)
-	got, rest, err := ReadRecord(append(p, "next"...))
+	p := want.AppendTo(nil)
+	got, rest, err := ParseRecord(append(p, "next"...))
 	if err != nil || !reflect.DeepEqual(got, want) || string(rest) != "next" {
 		t.Errorf("got %+v, rest %q, %v; want %+v", got, rest, err, want)
 	}
 	for n := range p {
-		if _, _, err := ReadRecord(p[:n]); err == nil {
+		if _, _, err := ParseRecord(p[:n]); err == nil {
 			t.Errorf("%d of %d bytes are taken for a record", n, len(p))
 		}
 	}
@@ -34,14 +34,14 @@ func TestRecord(t *testing.T) {
 // FuzzRecord reads whatever another process may send: what is taken is written as it was read.
 func FuzzRecord(f *testing.F) {
 	r := testRecord()
-	f.Add(r.Append(nil))
-	f.Add((&Record{Listener: -1, Dialled: true, Paused: true}).Append(nil))
+	f.Add(r.AppendTo(nil))
+	f.Add((&Record{Listener: -1, Dialled: true, Paused: true}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		r, rest, err := ReadRecord(p)
+		r, rest, err := ParseRecord(p)
 		if err != nil {
 			return
 		}
-		again, more, err := ReadRecord(append(r.Append(nil), rest...))
+		again, more, err := ParseRecord(append(r.AppendTo(nil), rest...))
 		if err != nil || !reflect.DeepEqual(again, r) || !bytes.Equal(more, rest) {
 			t.Errorf("read again: %+v, %v; want %+v", again, err, r)
 		}

@@ -22,12 +22,12 @@ func (o *ownCalls) SetValue(v any)     { o.value = v }
 
 // leave has a connection leave, as far as it does, and packs it.
 func (d *desk) leave() (Record, error) {
-	if err := d.Leave(); err != nil {
+	if err := d.StartExport(); err != nil {
 		return Record{}, err
 	}
-	d.want("when it leaves", Detach)
-	d.AtRest()
-	return d.Pack()
+	d.want("when it leaves", DetachOrExport)
+	d.OnQuiesced()
+	return d.Snapshot()
 }
 
 // TestOwnedMoves has a connection with a handler of its own stay, without one who saves it, or while
@@ -36,31 +36,31 @@ func TestOwnedMoves(t *testing.T) {
 	d := newDesk(t, &calls{})
 	d.now = time.Hour
 	d.host.SetClock(d.now)
-	d.SetOwned(&ownCalls{d.calls, "v"})
-	d.Arrived([]byte("x"))
-	if _, err := d.leave(); err != ErrStays {
-		t.Fatalf("with nobody who saves it: %v, want %v", err, ErrStays)
+	d.SetConnHandler(&ownCalls{d.calls, "v"})
+	d.OnRead([]byte("x"))
+	if _, err := d.leave(); err != ErrNotExportable {
+		t.Fatalf("with nobody who saves it: %v, want %v", err, ErrNotExportable)
 	}
 	saveErr := ErrSaveLater
-	d.host.SaveOwned = func(c *Conn, to []byte) ([]byte, error) { return append(to, c.Value().(string)...), saveErr }
-	d.Hold(100, true)
+	d.host.SaveConnHandler = func(c *Conn, to []byte) ([]byte, error) { return append(to, c.Value().(string)...), saveErr }
+	d.SetHandlerMemory(100, true)
 	if _, err := d.leave(); !errors.Is(err, ErrSaveLater) {
 		t.Fatalf("not now: %v, want %v", err, ErrSaveLater)
 	}
-	d.Stay(false)
+	d.AbortExport(false)
 	saveErr = nil
 	d.Retain()
-	if _, err := d.leave(); err != ErrStays {
-		t.Fatalf("in the middle of a request: %v, want %v", err, ErrStays)
+	if _, err := d.leave(); err != ErrNotExportable {
+		t.Fatalf("in the middle of a request: %v, want %v", err, ErrNotExportable)
 	}
 	d.Release()
 	d.now += 5 * time.Second
 	d.host.SetClock(d.now)
 	r, err := d.leave()
-	if err != nil || !r.Owned || string(r.State) != "v" || r.Waited != 5*time.Second {
+	if err != nil || !r.HasConnHandler || string(r.State) != "v" || r.InputAge != 5*time.Second {
 		t.Fatalf("packed: %+v, %v; want the state v, and that it has waited for 5 s", r, err)
 	}
-	d.Left()
+	d.FinishExport()
 	d.wantClosed(ErrHandedOver)
 
 	restored := func(restore func(c *Conn, state []byte) error) *desk {
@@ -68,33 +68,33 @@ func TestOwnedMoves(t *testing.T) {
 		to.host.Limits.MessageTimeout = 20 * time.Second
 		to.now = time.Minute
 		to.host.SetClock(to.now)
-		to.host.RestoreOwned = restore
+		to.host.RestoreConnHandler = restore
 		to.Conn = &Conn{}
 		to.Bind(&to.host, 1, 0)
-		to.Join(&r)
+		to.Import(&r)
 		return to
 	}
 	to := restored(func(c *Conn, state []byte) error {
-		c.SetOwned(&ownCalls{&calls{}, string(state)})
-		c.Hold(100, true)
+		c.SetConnHandler(&ownCalls{&calls{}, string(state)})
+		c.SetHandlerMemory(100, true)
 		return nil
 	})
-	if to.Value() != "v" || to.Holds() != 100 {
-		t.Errorf("it has the value %v, and holds %d bytes; want v and 100", to.Value(), to.Holds())
+	if to.Value() != "v" || to.BufferMemory() != 100 {
+		t.Errorf("it has the value %v, and holds %d bytes; want v and 100", to.Value(), to.BufferMemory())
 	}
 	to.now += 14 * time.Second
-	to.Expire(to.now)
+	to.CheckTimeouts(to.now)
 	to.want("after 19 of 20 s", Wait)
 	to.now += 2 * time.Second
-	to.Expire(to.now)
+	to.CheckTimeouts(to.now)
 	to.want("after 21 of 20 s", Read)
-	if to.Empty(); !to.Closing() || to.Why() != ErrMessageTimeout {
+	if to.OnReadEmpty(); !to.IsClosing() || to.CloseReason() != ErrMessageTimeout {
 		t.Error("not closed after 21 of 20 s")
 	}
 	for _, c := range []struct {
 		restore func(c *Conn, state []byte) error
 		want    error
-	}{{nil, errNoOwned}, {func(*Conn, []byte) error { return errState }, errState}} {
+	}{{nil, errNoConnHandler}, {func(*Conn, []byte) error { return errState }, errState}} {
 		restored(c.restore).wantClosed(c.want)
 	}
 }

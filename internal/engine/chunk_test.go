@@ -6,54 +6,54 @@ import (
 	"testing"
 )
 
-// PostMany is that of an owner with a mailbox.
-func (o *boxed) PostMany(to *Many, s *Shared) Tally { return o.box.PutMany(to, s) }
+// PostToChunk is that of an owner with a mailbox.
+func (o *boxed) PostToChunk(to *ConnChunk, s *Shared) PostTally { return o.box.PutToChunk(to, s) }
 
 // taken gives what mail there is for each connection, a piece for each Some of two.
 func (o *boxed) taken() map[*Conn][]string {
-	mail, data := o.box.Take()
+	mail, data := o.box.TakeAll()
 	got := make(map[*Conn][]string)
 	for _, m := range mail {
 		for next := 0; ; {
 			n := 0
-			next = m.Some(next, 2, func(m Mail) {
+			next = m.ForEachConn(next, 2, func(m QueuedRequest) {
 				p := data[:m.Size]
 				data = data[m.Size:]
 				if m.shared != nil {
 					p = m.shared.Bytes
 				}
 				got[m.Conn] = append(got[m.Conn], string(p))
-				m.Conn.Mailed(m, p)
+				m.Conn.OnRequest(m, p)
 				n++
 			})
 			if n > 4 {
 				panic("more connections at once than were asked for")
 			}
 			if next == 0 {
-				if m.many != nil && m.many.parts != nil {
+				if m.batch != nil && m.batch.messages != nil {
 					panic("mail that was given out keeps its messages")
 				}
 				break
 			}
 		}
 	}
-	o.box.Done(mail, data)
+	o.box.Recycle(mail, data)
 	return got
 }
 
 // many opens connections and lists them.
-func (o *boxed) many(n int) (conns []*Conn, to *Many) {
+func (o *boxed) many(n int) (conns []*Conn, to *ConnChunk) {
 	var refs []Ref
 	for i := range n {
 		conns = append(conns, o.open(uint32(i)))
 		refs = append(refs, conns[i].Ref())
 	}
-	return conns, &Many{list: list{refs: refs}, set: new(set)}
+	return conns, &ConnChunk{connList: connList{refs: refs}, set: new(connSet)}
 }
 
-func wantSent(t *testing.T, to *Many, p string, sent, full, closed int) {
+func wantSent(t *testing.T, to *ConnChunk, p string, sent, full, closed int) {
 	t.Helper()
-	if got := to.send(&Shared{Bytes: []byte(p)}); got.sent != sent || got.full != full || len(got.closed) != closed {
+	if got := to.broadcast(&Shared{Bytes: []byte(p)}); got.sent != sent || got.full != full || len(got.closed) != closed {
 		t.Errorf("%.10q was sent to %d, no room for %d, %d closed; want %d, %d, %d",
 			p, got.sent, got.full, len(got.closed), sent, full, closed)
 	}
@@ -71,7 +71,7 @@ func TestMany(t *testing.T) {
 	wantSent(t, to, "four", 4, 1, 0)
 	wantSent(t, to, "e", 5, 0, 0)
 	wantSent(t, to, strings.Repeat("x", 101), 0, 5, 0)
-	if n := len(o.box.mail); n != 3 {
+	if n := len(o.box.queue); n != 3 {
 		t.Errorf("%d pieces of mail wait, want 3", n)
 	}
 	got := o.taken()
@@ -83,11 +83,11 @@ func TestMany(t *testing.T) {
 		if fmt.Sprintf("%q", got[c]) != fmt.Sprintf("%q", want) {
 			t.Errorf("connection %d got %q, want %q", i, got[c], want)
 		}
-		if n, want := c.mark.posted(), len(strings.Join(want, "")); n != want {
+		if n, want := c.refState.postedBytes(), len(strings.Join(want, "")); n != want {
 			t.Errorf("connection %d: %d bytes are posted, want %d", i, n, want)
 		}
-		c.Sent(len(c.Output()))
-		if n := c.mark.posted(); n != 0 {
+		c.OnSent(len(c.Output()))
+		if n := c.refState.postedBytes(); n != 0 {
 			t.Errorf("connection %d: %d bytes are posted when all is sent", i, n)
 		}
 	}
@@ -98,7 +98,7 @@ func TestMany(t *testing.T) {
 	o.taken()
 	for i, c := range conns {
 		c.dropOutput()
-		if n := c.mark.posted(); n != 0 {
+		if n := c.refState.postedBytes(); n != 0 {
 			t.Errorf("connection %d: %d bytes are posted at the end", i, n)
 		}
 	}
@@ -116,11 +116,11 @@ func TestManyIsBounded(t *testing.T) {
 	}
 	wantSent(t, to, "b", 0, 4, 0)
 	o.taken()
-	p := strings.Repeat("x", pieceSize/2)
+	p := strings.Repeat("x", maxPieceSize/2)
 	wantSent(t, to, p, 4, 0, 0)
 	wantSent(t, to, p, 4, 0, 0)
 	wantSent(t, to, "y", 4, 0, 0)
-	if n := len(o.box.mail); n != 2 {
+	if n := len(o.box.queue); n != 2 {
 		t.Errorf("%d bytes are %d pieces of mail, want 2", 2*len(p)+1, n)
 	}
 	o = newBoxed(most, 20)

@@ -13,7 +13,7 @@ import (
 func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d, returned = newDesk(t, h), new([]error)
 	d.Abort(nil) // Opened has been called already
-	d.Finish()
+	d.OnClosed()
 	h.notes, h.why = nil, nil
 	d.host.OnWorkers = true
 	d.host.Loop = awayLoop{returned: returned}
@@ -21,7 +21,7 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 		h.note("shed %q: %v", in, why)
 		return len(in)
 	}
-	d.Open(loopback, false)
+	d.OnOpen(loopback, false)
 	return d, returned
 }
 
@@ -31,7 +31,7 @@ type awayLoop struct {
 	returned *[]error
 }
 
-func (o awayLoop) TakeBack(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
+func (o awayLoop) ReturnFromWorker(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
 
 func (awayLoop) OnLoop() bool { return false }
 
@@ -41,8 +41,8 @@ var errNoTime = errors.New("no worker has time")
 // worker, or if none will do it on its owner.
 func TestClosedBeforeOpened(t *testing.T) {
 	for name, end := range map[string]func(d *desk){
-		"worker": func(d *desk) { d.DeferClosed(); d.Conn.Run(context.Background()); d.Finish() },
-		"owner":  func(d *desk) { d.DeferClosed(); d.UndeferClosed(); d.Finish() },
+		"worker": func(d *desk) { d.DeferClosed(); d.Conn.Run(context.Background()); d.OnClosed() },
+		"owner":  func(d *desk) { d.DeferClosed(); d.UndeferClosed(); d.OnClosed() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newAway(t, &calls{})
@@ -51,7 +51,7 @@ func TestClosedBeforeOpened(t *testing.T) {
 					t.Errorf("writing to a connection that has failed: %v, want ErrClosed", err)
 				}
 			}
-			d.Failed(io.ErrUnexpectedEOF)
+			d.OnTransportError(io.ErrUnexpectedEOF)
 			end(d)
 			d.wantNotes("opened", "closed")
 			if d.why != io.ErrUnexpectedEOF {
@@ -65,18 +65,18 @@ func TestClosedBeforeOpened(t *testing.T) {
 func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d, _ := newAway(t, &calls{received: useNone})
 	d.host.Limits.MessageTimeout = time.Second
-	d.Deliver()
+	d.FeedHandler()
 	d.host.SetClock(time.Second)
-	d.Arrived([]byte("abc"))
-	d.HandedOver()
+	d.OnRead([]byte("abc"))
+	d.OnSubmittedToWorker()
 	d.host.SetClock(10 * time.Second)
-	d.TakenBack()
+	d.OnReturnedFromWorker()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
-	d.Shed(errNoTime)
-	if why, _ := d.overdue(10*time.Second + 900*time.Millisecond); why != nil {
+	d.ShedInput(errNoTime)
+	if why, _ := d.exceededLimit(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
 	}
-	if why, _ := d.overdue(12 * time.Second); why != ErrMessageTimeout {
+	if why, _ := d.exceededLimit(12 * time.Second); why != ErrMessageTimeout {
 		t.Errorf("after 2 s: %v, want ErrMessageTimeout", why)
 	}
 }

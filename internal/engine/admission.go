@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/admission"
+)
+
+// NewAdmission returns the admission controller of an engine.
+func NewAdmission(cfg *Config) *admission.Controller {
+	return admission.NewController(admission.Config{
+		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Admission.MaxPerSource, SourcePrefix: cfg.Admission.SourcePrefix,
+		Rate: cfg.Admission.Rate, Allow: cfg.Admission.Allow, Deny: cfg.Admission.Deny,
+	})
+}
+
+// Admit reserves a place for an accepted connection, or counts and logs its refusal and returns the
+// reason. Behind a proxy, the source is checked later; see Conn.RegisterProxiedPeer.
+func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
+	if !rt.Admission.Acquire() {
+		return rt.recordRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
+	}
+	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
+}
+
+// admitAtListener acquires the listener's place, and the source's if that is known, for a
+// connection that has its place in the engine. If it fails, it releases that.
+func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
+	counters := rt.listenerCounters(listener)
+	if !counters.acquire(imported) {
+		rt.Admission.Release()
+		return rt.recordRefused(counters, peer, errListenerFull)
+	}
+	if !sourceKnown {
+		return nil
+	}
+	if err := rt.acquireSource(peer); err != nil {
+		rt.Admission.Release()
+		counters.release()
+		return rt.recordRefused(counters, peer, err)
+	}
+	return nil
+}
+
+// recordRefused counts and logs a refused connection and returns the error for it.
+func (rt *Runtime) recordRefused(counters *ListenerCounters, peer netip.AddrPort, why error) error {
+	rt.logRefused(counters, peer, why)
+	if why == errListenerFull {
+		counters.refused.Add(1)
+		why = ErrTooManyConns
+	}
+	rt.Counters.CountRefused(refusalCauseOf(why))
+	return why
+}
+
+// AdmitImported is Admit for a connection from another engine that already has a place here. Its
+// source is known unless it was dialled.
+func (rt *Runtime) AdmitImported(r *Record) error {
+	return rt.admitAtListener(r.Listener, r.Peer, !r.Dialled, true)
+}
+
+// UndoAdmitImported undoes AdmitImported, but does not release the place.
+func (rt *Runtime) UndoAdmitImported(r *Record) {
+	rt.releaseListenerAndSource(r.Listener, r.Peer, !r.Dialled)
+}
+
+// UndoAdmit undoes Admit for a connection that was not opened, except for its place, which the
+// caller releases.
+func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
+	rt.releaseListenerAndSource(listener, peer, !rt.isFromProxy(listener, peer))
+}
+
+func (rt *Runtime) releaseListenerAndSource(listener int, peer netip.AddrPort, sourceKnown bool) {
+	rt.listenerCounters(listener).release()
+	if sourceKnown {
+		rt.Admission.ReleaseSource(peer.Addr())
+	}
+}
+
+func (rt *Runtime) isFromProxy(listener int, peer netip.AddrPort) bool {
+	return listener >= 0 && rt.IsProxy != nil && rt.IsProxy(listener, peer.Addr())
+}
+
+// acquireSource counts a connection for its source, or returns why that is refused.
+func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
+	if !rt.Admission.IsAllowed(peer.Addr()) {
+		return ErrDenied
+	}
+	if !rt.Admission.AcquireSource(peer.Addr()) {
+		return ErrRefusedSource
+	}
+	return nil
+}
+
+// RegisterProxiedPeer sets the client that a proxy has announced. If that client is refused, it
+// gets the refusal reply and the reason is returned.
+func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
+	c.SetPeerAddr(peer)
+	if err := c.runtime.acquireSource(peer); err != nil {
+		c.AppendToTransport(c.runtime.BuildRefusalReply(peer, err))
+		return err
+	}
+	c.state |= sourceCounted
+	return nil
+}
+
+func (c *Conn) releaseListenerAndSource() {
+	if n := c.Listener(); n >= 0 && n < len(c.runtime.ListenerCounters) {
+		c.runtime.ListenerCounters[n].release()
+	}
+	if c.is(sourceCounted) {
+		c.runtime.Admission.ReleaseSource(c.Peer().Addr())
+	}
+}

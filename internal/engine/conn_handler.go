@@ -1,0 +1,109 @@
+package engine
+
+// ConnHandler is the handler and value of one connection, instead of the engine's Handler. The same
+// rules apply to its methods.
+type ConnHandler interface {
+	Handler
+	// NewLayer, Drained, Draining and Timer are as in Config.
+	NewLayer(c *Conn) Layer
+	Drained(c *Conn)
+	Draining(c *Conn)
+	Timer(c *Conn)
+	// DialFailed is called instead of Opened if connecting failed. It may be called on any
+	// goroutine and must not block.
+	DialFailed(err error)
+	// Value and SetValue access the connection's value.
+	Value() any
+	SetValue(v any)
+}
+
+// SetConnHandler sets the connection's handler from the next call on. The handler has the value
+// then.
+func (c *Conn) SetConnHandler(h ConnHandler) {
+	c.setUserData(h)
+	c.state |= ownHandler
+}
+
+// ConnHandler returns the connection's own handler, nil if it has none.
+func (c *Conn) ConnHandler() ConnHandler {
+	if !c.is(ownHandler) {
+		return nil
+	}
+	return c.userData.(ConnHandler)
+}
+
+// ResetFailedDial clears a connection whose dial has failed, and returns its handler.
+func (c *Conn) ResetFailedDial() ConnHandler {
+	o := c.ConnHandler()
+	c.state, c.extra, c.userData = 0, nil, nil
+	return o
+}
+
+// Value returns the value set by SetValue.
+func (c *Conn) Value() any {
+	if o := c.ConnHandler(); o != nil {
+		return o.Value()
+	}
+	return c.userData
+}
+
+// SetValue stores v until Closed returns.
+func (c *Conn) SetValue(v any) {
+	if o := c.ConnHandler(); o != nil {
+		g := c.refLock()
+		g.Lock()
+		defer g.Unlock()
+		o.SetValue(v)
+		return
+	}
+	c.setUserData(v)
+}
+
+func (c *Conn) setUserData(v any) {
+	g := c.refLock()
+	g.Lock()
+	defer g.Unlock()
+	c.userData = v
+}
+
+func (c *Conn) handler() Handler {
+	if o := c.ConnHandler(); o != nil {
+		return o
+	}
+	return c.runtime.Handler
+}
+
+func (c *Conn) newFirstLayer() Layer {
+	if o := c.ConnHandler(); o != nil {
+		return o.NewLayer(c)
+	}
+	if c.runtime.NewLayer == nil {
+		return nil
+	}
+	return c.runtime.NewLayer(c)
+}
+
+func (c *Conn) callDrained() {
+	if o := c.ConnHandler(); o != nil {
+		c.callHandler(o.Drained)
+	} else {
+		c.callHandler(c.runtime.Drained)
+	}
+}
+
+func (c *Conn) callDraining() {
+	if o := c.ConnHandler(); o != nil {
+		c.callHandler(o.Draining)
+	} else {
+		c.callHandler(c.runtime.Draining)
+	}
+}
+
+func (c *Conn) callTimer() {
+	if o := c.ConnHandler(); o != nil {
+		c.callHandler(o.Timer)
+	} else if c.runtime.Timer != nil {
+		c.callHandler(c.runtime.Timer)
+	}
+	c.endEvent()
+}

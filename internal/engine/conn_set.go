@@ -1,0 +1,339 @@
+package engine
+
+import (
+	"errors"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// This file stores the connections of a large group, so that a message to a million need not begin
+// with a copy of the list while connections join and leave.
+//
+// A connSet has a linear hash table for each owner, by slot. Its buckets are chunks; a request for
+// many connections names a chunk. A snapshot returns the chunks as they are and begins a new
+// version. A chunk of an older version is copied before it is changed. A table grows and shrinks by
+// one chunk at a time, so that no change moves all connections.
+//
+// The group's lock guards a connSet. Chunks of older versions are immutable.
+
+// connList has connections and, if there is a latest value, their subscriptions.
+type connList struct {
+	refs          []Ref
+	subscriptions []*LatestSubscription // one per ref, or nil
+}
+
+// indexOf returns the index of c with any generation, or -1.
+func (l *connList) indexOf(c *Conn) int {
+	for i := range l.refs {
+		if l.refs[i].c == c {
+			return i
+		}
+	}
+	return -1
+}
+
+// containsAt reports whether r needs no adding, given the index of its connection: it is there, or
+// a newer generation is.
+func (l *connList) containsAt(index int, r Ref) bool {
+	return index >= 0 && (l.refs[index] == r || !l.refs[index].IsClosed())
+}
+
+func (l *connList) add(r Ref, sub *LatestSubscription) {
+	l.refs = append(l.refs, r)
+	if sub != nil {
+		l.subscriptions = append(l.subscriptions, sub)
+	}
+}
+
+// removeAt replaces an entry by the last one.
+func (l *connList) removeAt(index int) {
+	last := len(l.refs) - 1
+	l.refs[index], l.refs[last] = l.refs[last], Ref{}
+	l.refs = l.refs[:last]
+	if l.subscriptions != nil {
+		l.subscriptions[index], l.subscriptions[last] = l.subscriptions[last], nil
+		l.subscriptions = l.subscriptions[:last]
+	}
+}
+
+// subscriptionAt returns a subscription, nil if there is none.
+func (l *connList) subscriptionAt(index int) *LatestSubscription {
+	if l.subscriptions == nil {
+		return nil
+	}
+	return l.subscriptions[index]
+}
+
+func (l *connList) removeClosed() {
+	for i := len(l.refs) - 1; i >= 0; i-- {
+		if l.refs[i].IsClosed() {
+			l.removeAt(i)
+		}
+	}
+}
+
+func (l *connList) subscribeAll(value *LatestValue) {
+	l.subscriptions = make([]*LatestSubscription, len(l.refs), cap(l.refs))
+	for i := range l.subscriptions {
+		l.subscriptions[i] = NewLatestSubscription(value)
+	}
+}
+
+const (
+	// chunkFill is the average number of connections per chunk at which a table grows; it shrinks
+	// at a quarter of that. The largest chunks have two to four times as many.
+	chunkFill = 128
+	// slotsPerGroup is the number of consecutive slots in the same chunk, so that walking a chunk
+	// accesses memory in order.
+	slotsPerGroup = 16
+)
+
+// connSet is a set of connections.
+type connSet struct {
+	tables       []*ownerTable
+	count        int
+	version      uint64
+	removed      removedConns
+	broadcasting bool // a broadcast is under way: removed connections must be recorded
+}
+
+// ownerTable has the connections of one owner.
+type ownerTable struct {
+	runtime      *Runtime
+	chunks       []*ConnChunk
+	count        int
+	nextSearched int // chunk to search next for closed connections
+	searchCredit int // how many entries may be searched
+}
+
+func (s *connSet) tableOf(rt *Runtime) *ownerTable {
+	for _, o := range s.tables {
+		if o.runtime == rt {
+			return o
+		}
+	}
+	return nil
+}
+
+// chunkIndex returns the chunk of a connection: as many bits of its hash as number the chunks, or
+// one fewer if that chunk does not exist yet.
+func (o *ownerTable) chunkIndex(c *Conn) int {
+	n := uint32(len(o.chunks))
+	size := uint32(1) << bits.Len32(n-1)
+	i := bits.Reverse32(c.slot/slotsPerGroup*0x9E3779B1) & (size - 1)
+	if i >= n {
+		i -= size / 2
+	}
+	return int(i)
+}
+
+// add adds an open connection, and subscribes it to value unless that is nil.
+func (s *connSet) add(r Ref, value *LatestValue) {
+	if o := s.tableOf(r.c.runtime); o != nil {
+		i := o.chunkIndex(r.c)
+		index := o.chunks[i].indexOf(r.c)
+		if o.chunks[i].containsAt(index, r) {
+			return
+		}
+		if index >= 0 {
+			s.removeAt(o, i, index)
+		}
+	}
+	var sub *LatestSubscription
+	if value != nil {
+		sub = NewLatestSubscription(value)
+	}
+	s.insert(r, sub)
+}
+
+// insert adds a connection that is not in the set.
+func (s *connSet) insert(r Ref, sub *LatestSubscription) {
+	o := s.tableOf(r.c.runtime)
+	if o == nil {
+		o = &ownerTable{runtime: r.c.runtime, chunks: []*ConnChunk{s.newChunk()}}
+		s.tables = append(s.tables, o)
+	}
+	s.writableChunk(o, o.chunkIndex(r.c)).add(r, sub)
+	o.count++
+	s.count++
+	if o.count > chunkFill*len(o.chunks) {
+		s.splitChunk(o)
+	}
+	s.removeSomeClosed(o)
+}
+
+// remove removes a connection and returns its subscription. It reports whether it was in the set.
+func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
+	o := s.tableOf(r.c.runtime)
+	if o == nil {
+		return nil, false
+	}
+	i := o.chunkIndex(r.c)
+	index := o.chunks[i].indexOf(r.c)
+	if index < 0 || o.chunks[i].refs[index] != r {
+		return nil, false
+	}
+	sub = o.chunks[i].subscriptionAt(index)
+	s.removeAt(o, i, index)
+	return sub, true
+}
+
+func (s *connSet) removeAt(table *ownerTable, chunk, index int) {
+	s.writableChunk(table, chunk).removeAt(index)
+	s.decreaseCount(table, 1)
+}
+
+func (s *connSet) decreaseCount(table *ownerTable, n int) {
+	table.count -= n
+	s.count -= n
+	for 4*table.count < chunkFill*len(table.chunks) && len(table.chunks) > 1 {
+		s.mergeChunk(table)
+	}
+	if table.count == 0 {
+		s.tables = slices.DeleteFunc(s.tables, func(other *ownerTable) bool { return other == table })
+	}
+}
+
+func (s *connSet) newChunk() *ConnChunk { return &ConnChunk{set: s, version: s.version} }
+
+// writableChunk returns a chunk that may be changed, copied if needed.
+func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
+	old := table.chunks[i]
+	if old.version == s.version {
+		return old
+	}
+	m := s.newChunk()
+	m.refs = append(slices.Grow(m.refs, len(old.refs)+1), old.refs...)
+	if old.subscriptions != nil {
+		m.subscriptions = append(slices.Grow(m.subscriptions, len(old.refs)+1), old.subscriptions...)
+	}
+	table.chunks[i] = m
+	return m
+}
+
+// splitIndex returns the chunk that was split last, or is to be split into itself and the last one.
+func (o *ownerTable) splitIndex() int {
+	last := len(o.chunks) - 1
+	return last - 1<<(bits.Len(uint(last))-1)
+}
+
+func (s *connSet) splitChunk(table *ownerTable) {
+	table.chunks = append(table.chunks, nil)
+	i := table.splitIndex()
+	both, parts := table.chunks[i], [2]*ConnChunk{s.newChunk(), s.newChunk()}
+	table.chunks[i], table.chunks[len(table.chunks)-1] = parts[0], parts[1]
+	for _, m := range parts {
+		m.refs = slices.Grow(m.refs, len(both.refs)/2+1)
+	}
+	for place, r := range both.refs {
+		table.chunks[table.chunkIndex(r.c)].add(r, both.subscriptionAt(place))
+	}
+}
+
+// mergeChunk merges the last chunk into the one it was split from.
+func (s *connSet) mergeChunk(table *ownerTable) {
+	i, last := table.splitIndex(), len(table.chunks)-1
+	m := s.writableChunk(table, i)
+	for place, r := range table.chunks[last].refs {
+		m.add(r, table.chunks[last].subscriptionAt(place))
+	}
+	table.chunks[last] = nil
+	table.chunks = table.chunks[:last]
+}
+
+// removeSomeClosed removes the closed connections of one chunk once enough connections were added
+// since the last search: each pays for looking at two.
+func (s *connSet) removeSomeClosed(table *ownerTable) {
+	table.searchCredit += 2
+	i := table.nextSearched % len(table.chunks)
+	m := table.chunks[i]
+	if table.searchCredit < len(m.refs) {
+		return
+	}
+	table.nextSearched, table.searchCredit = i+1, 0
+	if !slices.ContainsFunc(m.refs, Ref.IsClosed) {
+		return
+	}
+	m = s.writableChunk(table, i)
+	n := len(m.refs)
+	m.removeClosed()
+	s.decreaseCount(table, n-len(m.refs))
+}
+
+func (s *connSet) subscribeAll(value *LatestValue) {
+	for _, o := range s.tables {
+		for i := range o.chunks {
+			s.writableChunk(o, i).subscribeAll(value)
+		}
+	}
+}
+
+// snapshotChunks returns the chunks that are not empty, which will not change.
+func (s *connSet) snapshotChunks() []*ConnChunk {
+	n := 0
+	for _, o := range s.tables {
+		n += len(o.chunks)
+	}
+	all := make([]*ConnChunk, 0, n)
+	for _, o := range s.tables {
+		for _, m := range o.chunks {
+			if len(m.refs) > 0 {
+				all = append(all, m)
+			}
+		}
+	}
+	s.version++
+	return all
+}
+
+func (s *connSet) toList() (l connList) {
+	for _, o := range s.tables {
+		for _, m := range o.chunks {
+			for place, r := range m.refs {
+				l.add(r, m.subscriptionAt(place))
+			}
+		}
+	}
+	return l
+}
+
+// removedConns are connections that were removed from a group while a broadcast was on its way,
+// which must not reach them. Mailboxes check under their locks, so that what is posted after the
+// removal arrives after all messages of the group.
+type removedConns struct {
+	nonEmpty atomic.Bool
+	mu       sync.Mutex
+	refs     map[Ref]struct{}
+}
+
+// errRemoved means that a connection was removed and gets no message.
+var errRemoved = errors.New("myriad: connection was removed from the group")
+
+func (l *removedConns) add(r Ref) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refs == nil {
+		l.refs = make(map[Ref]struct{})
+	}
+	l.refs[r] = struct{}{}
+	l.nonEmpty.Store(true)
+}
+
+func (l *removedConns) has(r Ref) bool {
+	if !l.nonEmpty.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.refs[r]
+	return ok
+}
+
+func (l *removedConns) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refs = nil
+	l.nonEmpty.Store(false)
+}

@@ -1,0 +1,183 @@
+package engine
+
+import "sync"
+
+// This file sends large writes directly: together with the little output before them, in one system
+// call, and copies only what the kernel does not take.
+
+const (
+	// minDirectSend is the size from which a system call costs less than copying.
+	minDirectSend = 16 << 10
+	// maxDirectPieces is the maximum number of pieces of one call; more are copied.
+	maxDirectPieces = 64
+)
+
+var vectorPool = sync.Pool{New: func() any { return new([maxDirectPieces][]byte) }}
+
+// Writev appends all pieces to the output, or none.
+func (c *Conn) Writev(pieces ...[]byte) (int, error) {
+	n := 0
+	for _, p := range pieces {
+		if n += len(p); n > c.runtime.Limits.MaxUnsent { // before n can overflow
+			break
+		}
+	}
+	if err := c.checkWrite(n); err != nil {
+		return 0, err
+	}
+	if c.layer() == nil {
+		c.sendDirectOrAppend(n, pieces...)
+		return n, nil
+	}
+	for _, p := range pieces {
+		c.writeThroughLayer(p)
+	}
+	return n, nil
+}
+
+// sendDirectOrAppend writes pieces with a total size, where there is no layer.
+func (c *Conn) sendDirectOrAppend(total int, pieces ...[]byte) {
+	sent, full := 0, c.canSendDirect(total, len(pieces))
+	if full {
+		sent = c.sendDirect(pieces)
+	}
+	for _, p := range pieces {
+		n := min(sent, len(p))
+		c.AppendToTransport(p[n:])
+		sent -= n
+	}
+	if full && c.out != nil {
+		c.out.kernelFull = true
+	}
+}
+
+// sendDirectOrAppendOne is separate from Write to keep Write's stack frame small: a goroutine's 2
+// KiB stack then need not grow for what most handlers write.
+//
+//go:noinline
+func (c *Conn) sendDirectOrAppendOne(p []byte) {
+	c.AppendToTransport(p[c.sendDirect([][]byte{p}):])
+	if c.out != nil {
+		c.out.kernelFull = true
+	}
+}
+
+// canSendDirect reports whether a write may be sent directly: all output before it fits into the
+// same call, and the kernel has not refused any of that.
+func (c *Conn) canSendDirect(size, numPieces int) bool {
+	if c.runtime.SendDirect == nil || size < c.runtime.MinDirectSend || size == 0 || numPieces >= maxDirectPieces || c.queuedFiles() != nil || c.is(relayed) {
+		return false
+	}
+	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
+}
+
+// sendDirect sends the output and then pieces, as far as the kernel takes them. It returns how many
+// bytes of pieces were sent.
+func (c *Conn) sendDirect(pieces [][]byte) int {
+	n := 0
+	if c.out == nil && len(pieces) == 1 { // the usual case
+		n = c.runtime.SendDirect(c, pieces[0], nil)
+	} else {
+		n = c.sendDirectAll(pieces)
+	}
+	if n <= 0 {
+		return 0
+	}
+	c.runtime.Counters.Add(Writes, 1)
+	c.runtime.Counters.Add(BytesOut, int64(n))
+	before, posted := 0, 0
+	if c.out != nil {
+		before = min(n, c.out.Len())
+		var left int
+		if left, posted = c.consumeOutput(before); left == 0 {
+			c.releaseOutput(c.out)
+			c.out = nil
+		} else {
+			c.out.recordProgress(before, c.runtime.Clock())
+		}
+	}
+	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that endEvent checks the limits
+	return n - before
+}
+
+// sendDirectAll is sendDirect with a pooled list, which SendDirect may retain during the call.
+func (c *Conn) sendDirectAll(pieces [][]byte) int {
+	list := vectorPool.Get().(*[maxDirectPieces][]byte)
+	all := list[:0]
+	if c.out != nil {
+		all = append(all, c.out.Bytes())
+	}
+	for _, p := range pieces {
+		if len(p) > 0 {
+			all = append(all, p)
+		}
+	}
+	n := c.runtime.SendDirect(c, all[0], all[1:])
+	clear(all)
+	vectorPool.Put(list)
+	return n
+}
+
+// consumeOutput removes n sent bytes from the output. It returns how many are left, and how many no
+// longer count as posted.
+func (c *Conn) consumeOutput(n int) (left, released int) {
+	c.out.discardFront(n)
+	left = c.out.Len()
+	if released = c.out.postedBytes - left; released <= 0 {
+		return left, 0
+	}
+	c.releasePosted(released)
+	c.out.postedBytes = left
+	return left, released
+}
+
+// releaseOutput frees an output buffer and its posted bytes.
+func (c *Conn) releaseOutput(b *Buffer) {
+	if b.postedBytes > 0 {
+		c.releasePosted(b.postedBytes)
+	}
+	c.runtime.putBuffer(b)
+}
+
+// finishOutput frees the output, all of which has been sent, and continues with queued files.
+func (c *Conn) finishOutput() {
+	c.releaseOutput(c.out)
+	c.out = nil
+	c.promoteQueuedOutput()
+}
+
+// directSent returns how many bytes of the handler were sent directly in this event. They count as
+// unsent until its end, so that the same limits apply wherever a handler runs. An owner handles one
+// event at a time, so its Runtime has the number; if several owners share a Runtime, each
+// connection has it.
+func (c *Conn) directSent() int {
+	switch {
+	case c.runtime.ClockSlack == 0:
+		return c.runtime.directSent
+	case c.extra == nil:
+		return 0
+	}
+	return c.extra.directSent
+}
+
+func (c *Conn) setDirectSent(n int) {
+	if c.runtime.ClockSlack == 0 {
+		c.runtime.directSent = n
+	} else {
+		c.ensureExtra().directSent = n
+	}
+}
+
+// endEvent completes an event: it starts a layer that was requested, and resets directSent. If that
+// ends a pause that the handler was told of, the handler is told.
+func (c *Conn) endEvent() {
+	if c.hasPendingLayer() {
+		c.startPendingLayer()
+	}
+	if c.directSent() == 0 { // always so if a worker might access it
+		return
+	}
+	c.setDirectSent(0)
+	c.checkHighWater() // records the pause before a driver waits to write
+	c.checkLowWater()
+}

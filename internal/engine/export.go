@@ -1,0 +1,430 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// This file moves a connection to another engine, mostly of another process.
+//
+// StartExport stops reading and sending. NextAction then returns DetachOrExport, and when the
+// kernel has no operation under way, the driver calls OnQuiesced. Snapshot returns a Record with
+// everything but the descriptor. From then until FinishExport or CancelSnapshot, posting fails with
+// ErrFull. So requests posted before are in the record, and later ones fail with ErrClosed, unless
+// the export is aborted.
+//
+// During an export the connection still gets requests and may be closed, which ends the export. Its
+// timeouts are suspended.
+
+var (
+	// ErrHandedOver is the close reason of an exported connection.
+	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
+	// ErrNotExportable means that a connection can't be exported, and ErrExportBusy that it can't
+	// be at the moment.
+	ErrNotExportable = errors.New("connection can't be handed over")
+	ErrExportBusy    = errors.New("connection is busy")
+	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
+	ErrSaveLater = errors.New("myriad: connection can't be handed over at the moment")
+)
+
+const (
+	exportRequested uint8 = iota + 1 // waiting for the kernel
+	exportQuiesced                   // OnQuiesced was called
+	exportRefused                    // the connection must not be exported
+)
+
+// postsBlocked is a number of posted bytes that leaves no space for more.
+const postsBlocked = senderWaiting - 1
+
+// checkExportable returns nil if the connection can be exported now, otherwise ErrExportBusy or
+// ErrNotExportable.
+func (c *Conn) checkExportable() error {
+	x := c.extra
+	switch {
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut|peerEOF|relayed|draining), c.is(ownHandler) && c.runtime.SaveConnHandler == nil:
+		return ErrNotExportable
+	case c.is(handshaking | openPending | drainedPending | drainingPending | inCall):
+		return ErrExportBusy
+	case x == nil:
+		return nil
+	case x.layer != nil || x.onDetached != nil || x.pendingLayer != nil || x.independentDirections:
+		return ErrNotExportable
+	case x.handlerMemory > 0 && (x.retainCount > 0 || !c.is(ownHandler)): // the handler is in the middle of something
+		return ErrNotExportable
+	case x.retainCount > 0 || x.fileQueue != nil || x.remotePartner != nil:
+		return ErrExportBusy
+	}
+	return nil
+}
+
+// ValueUnsaved is the ExportObstacle if a connection has a value but there is no Config.Save.
+const ValueUnsaved = "value without Migrator"
+
+// ExportObstacle returns why the connection has not been exported, as one of a fixed set of texts.
+func (c *Conn) ExportObstacle() string {
+	x := c.extra
+	switch {
+	case c.is(relayed):
+		return "relay"
+	case c.is(peerEOF | shut | closingWrite):
+		return "half-closed"
+	case c.is(ownHandler) && c.runtime.SaveConnHandler == nil:
+		return "handler of its own"
+	case x != nil && x.layer != nil:
+		return "TLS"
+	case !c.is(ownHandler) && c.runtime.Save == nil && c.runtime.SaveConnHandler == nil && c.userData != nil:
+		return ValueUnsaved
+	case x != nil && x.exportStage == exportRefused:
+		return "not saved"
+	}
+	return "busy"
+}
+
+// StartExport starts to export the connection. It fails with ErrNotExportable or ErrExportBusy.
+func (c *Conn) StartExport() error {
+	switch {
+	case c.isExporting():
+		return nil
+	case c.extra != nil && c.extra.exportStage == exportRefused:
+		return ErrNotExportable
+	}
+	if err := c.checkExportable(); err != nil {
+		return err
+	}
+	c.ensureExtra().exportStage = exportRequested
+	return nil
+}
+
+func (c *Conn) isExporting() bool {
+	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
+}
+
+// IsExporting reports whether an export is under way. The driver must then complete operations in
+// the kernel.
+func (c *Conn) IsExporting() bool { return c.isExporting() }
+
+func (c *Conn) nextExportAction() Action {
+	if c.extra.exportStage == exportRequested {
+		return DetachOrExport
+	}
+	return Wait
+}
+
+// OnQuiesced reports that the kernel has no operation under way.
+func (c *Conn) OnQuiesced() {
+	c.extra.exportStage = exportQuiesced
+	c.state &^= blocked
+}
+
+// CancelSnapshot undoes Snapshot: the connection accepts requests again.
+func (c *Conn) CancelSnapshot() { c.releasePosted(postsBlocked - c.postedOutput()) }
+
+// AbortExport ends an export; the connection continues here. There must be no snapshot. If
+// permanently is set, StartExport will fail.
+func (c *Conn) AbortExport(permanently bool) {
+	if c.extra == nil || c.extra.exportStage == 0 {
+		return
+	}
+	c.extra.exportStage = 0
+	c.restartPeerTimeouts()
+	if permanently {
+		c.extra.exportStage = exportRefused
+	}
+	c.freeExtraIfZero()
+}
+
+// FinishExport closes the connection here after its export.
+func (c *Conn) FinishExport() {
+	c.runtime.Counters.Add(ConnsExported, 1)
+	n := postsBlocked - c.postedOutput()
+	c.abortWith(ErrHandedOver)
+	c.releasePosted(n)
+}
+
+// Record is the state of a connection without its descriptor.
+type Record struct {
+	Peer           netip.AddrPort
+	Listener       int // number, -1 if it was dialled
+	Dialled        bool
+	Silent         bool // the peer has sent nothing yet
+	Paused         bool // reading is off
+	InputHeld      bool // Input is to be passed again without more data
+	HasConnHandler bool // State was saved by SaveConnHandler
+	// SilentFor is how long the peer has sent nothing, Unanswered the number of unanswered
+	// heartbeats, and InputAge the age of the first byte of Input or of the handler's partial
+	// message.
+	SilentFor, InputAge time.Duration
+	Unanswered          int
+	// Timer and Deadline are relative to the export; 0 means none.
+	Timer, Deadline time.Duration
+	Missed          int64 // messages lost because the peer is slow
+	RefusedBytes    int   // bytes of Input that the handler has refused
+	Input           []byte
+	Output          []byte
+	State           []byte // saved by the handler
+}
+
+// MaxState is the maximum size of a handler's state in bytes.
+const MaxState = 1 << 20
+
+// Snapshot returns the record of a connection after OnQuiesced. If it succeeds, CancelSnapshot or
+// FinishExport must follow; the record's bytes are valid until then. It fails with ErrExportBusy
+// while requests are on their way, with ErrNotExportable, or with an error of Config.Save. After
+// ErrSaveLater the caller must abort the export, but not permanently.
+func (c *Conn) Snapshot() (r Record, err error) {
+	switch err = c.checkExportable(); {
+	case err != nil:
+		return r, err
+	case c.extra == nil || c.extra.exportStage != exportQuiesced:
+		return r, ErrExportBusy
+	}
+	for c.canWriteLatest() {
+		c.writeLatestValues()
+	}
+	if !c.refState.blockPosts(c.postedOutput()) {
+		return r, ErrExportBusy
+	}
+	if r, err = c.buildRecord(); err != nil {
+		c.CancelSnapshot()
+	}
+	return r, err
+}
+
+func (c *Conn) buildRecord() (r Record, err error) {
+	if r.State, err = c.saveHandlerState(); err != nil {
+		return r, err
+	}
+	now := c.runtime.Now()
+	r = Record{
+		Peer: c.Peer(), Listener: c.Listener(), Dialled: c.is(dialled), Silent: c.is(neverHeard), Paused: c.is(readPaused), InputHeld: c.is(inputHeld), HasConnHandler: c.is(ownHandler),
+		SilentFor: c.lastHeard.elapsed(c.runtime.Clock()), Unanswered: c.unansweredHeartbeats(), RefusedBytes: int(c.refusedBytes), State: r.State,
+	}
+	if x := c.extra; x != nil {
+		r.Timer, r.Deadline, r.Missed = durationUntil(x.timer, now), durationUntil(x.deadline, now), x.droppedMessages
+		if x.handlerPartialSince > 0 {
+			r.InputAge = max(c.runtime.Clock()-x.handlerPartialSince, 0)
+		}
+	}
+	if c.in != nil {
+		r.Input, r.InputAge = c.in.Bytes(), max(c.runtime.Clock()-c.in.waitingSince, r.InputAge)
+	}
+	if b := c.out; b != nil {
+		r.Output = b.Bytes()
+		for _, piece := range b.rest {
+			r.Output = append(r.Output[:len(r.Output):len(r.Output)], piece.Bytes()...)
+		}
+	}
+	return r, nil
+}
+
+// durationUntil returns the time from now to at, at least 1 ns; it returns 0 if at is 0.
+func durationUntil(at, now time.Duration) time.Duration {
+	if at == 0 {
+		return 0
+	}
+	return max(at-now, 1)
+}
+
+// saveHandlerState returns the state that the handler saves. It is nil for a handler without state.
+func (c *Conn) saveHandlerState() (state []byte, err error) {
+	save := c.runtime.Save
+	switch {
+	case c.is(ownHandler):
+		save = c.runtime.SaveConnHandler
+	case save == nil && c.userData != nil:
+		return nil, ErrNotExportable
+	case save == nil:
+		return nil, nil
+	}
+	err = ErrNotExportable // in case it panics
+	c.callHandler(func(c *Conn) { state, err = save(c, nil) })
+	if err == nil && len(state) > MaxState {
+		err = fmt.Errorf("%w: its state has %d bytes; expected at most %d", ErrNotExportable, len(state), MaxState)
+	}
+	return state, err
+}
+
+// blockPosts makes posts fail with ErrFull, unless more than n bytes are posted.
+func (m *refState) blockPosts(n int) bool {
+	v := m.v.Load()
+	return postedBytesIn(v) == n && m.v.CompareAndSwap(v, v+uint64(postsBlocked-n))
+}
+
+// Import continues a connection that another engine has exported. The descriptor and listener must
+// be set. If Config.Restore fails, the connection is closed with its error.
+func (c *Conn) Import(r *Record) {
+	c.state = open
+	for _, f := range []struct {
+		on  bool
+		bit uint32
+	}{{r.Dialled, dialled}, {r.Silent, neverHeard}, {r.Paused, readPaused}, {!r.Dialled, sourceCounted}} {
+		if f.on {
+			c.state |= f.bit
+		}
+	}
+	c.state += uint32(min(max(r.Unanswered, 0), unansweredMask/oneUnanswered)) * oneUnanswered
+	c.runtime.Counters.Add(Open, 1)
+	c.runtime.Counters.Add(ConnsImported, 1)
+	c.SetPeerAddr(r.Peer)
+	now := c.runtime.Now()
+	c.lastHeard = toCoarseTime(now - r.SilentFor)
+	if r.Timer > 0 || r.Deadline > 0 || r.Missed > 0 {
+		x := c.ensureExtra()
+		x.droppedMessages = r.Missed
+		if r.Timer > 0 {
+			x.timer = now + r.Timer
+		}
+		if r.Deadline > 0 {
+			x.deadline = now + r.Deadline
+		}
+	}
+	c.AppendToTransport(r.Output)
+	if len(r.Input) > 0 {
+		c.keepInput(r.Input)
+		c.in.waitingSince = max(c.runtime.Clock()-r.InputAge, 1)
+		c.refusedBytes = uint32(min(max(r.RefusedBytes, 0), len(r.Input)))
+		if r.InputHeld {
+			c.state |= inputHeld
+		}
+	}
+	c.restoreHandlerState(r)
+	c.endEvent()
+}
+
+// restoreHandlerState passes the saved state to the handler.
+func (c *Conn) restoreHandlerState(r *Record) {
+	restore := c.runtime.Restore
+	switch {
+	case r.HasConnHandler && c.runtime.RestoreConnHandler == nil:
+		c.abortWith(errNoConnHandler)
+		return
+	case r.HasConnHandler:
+		restore = c.runtime.RestoreConnHandler
+	case restore == nil:
+		return
+	}
+	var err error
+	c.callHandler(func(c *Conn) { err = restore(c, r.State) })
+	if err != nil {
+		c.abortWith(err)
+		return
+	}
+	if x := c.extra; x != nil && x.handlerPartialSince > 0 {
+		x.handlerPartialSince = max(c.runtime.Clock()-r.InputAge, 1)
+	}
+}
+
+var errNoConnHandler = errors.New("myriad: imported connection has its own handler, which this server's handler can't restore; implement HandlerMigrator")
+
+// A record is encoded as varints, followed by byte strings with their lengths.
+
+const (
+	recordDialled = 1 << iota
+	recordSilent
+	recordPaused
+	recordInputHeld
+	recordConnHandler
+)
+
+// AppendTo appends the encoded record.
+func (r *Record) AppendTo(dst []byte) []byte {
+	flags := uint64(0)
+	for _, f := range []struct {
+		on  bool
+		bit uint64
+	}{{r.Dialled, recordDialled}, {r.Silent, recordSilent}, {r.Paused, recordPaused}, {r.InputHeld, recordInputHeld}, {r.HasConnHandler, recordConnHandler}} {
+		if f.on {
+			flags |= f.bit
+		}
+	}
+	peer, _ := r.Peer.MarshalBinary() // never fails
+	for _, n := range []uint64{flags, uint64(r.Listener + 1), uint64(r.SilentFor), uint64(r.InputAge), uint64(r.Unanswered),
+		uint64(r.Timer), uint64(r.Deadline), uint64(r.Missed), uint64(r.RefusedBytes)} {
+		dst = binary.AppendUvarint(dst, n)
+	}
+	for _, p := range [][]byte{peer, r.Input, r.Output, r.State} {
+		dst = append(binary.AppendUvarint(dst, uint64(len(p))), p...)
+	}
+	return dst
+}
+
+var errBadRecord = errors.New("engine: connection record is truncated or invalid")
+
+// ParseRecord decodes a record and returns the bytes behind it. The record refers to p.
+func ParseRecord(p []byte) (r Record, rest []byte, err error) {
+	var n [9]uint64
+	for i := range n {
+		v, size := binary.Uvarint(p)
+		if size <= 0 {
+			return r, nil, errBadRecord
+		}
+		n[i], p = v, p[size:]
+	}
+	var b [4][]byte
+	for i := range b {
+		v, size := binary.Uvarint(p)
+		if size <= 0 || v > uint64(len(p)-size) {
+			return r, nil, errBadRecord
+		}
+		b[i], p = p[size:size+int(v):size+int(v)], p[size+int(v):]
+	}
+	if n[1] > MaxListeners {
+		return r, nil, errBadRecord
+	}
+	r = Record{
+		Dialled: n[0]&recordDialled != 0, Silent: n[0]&recordSilent != 0, Paused: n[0]&recordPaused != 0, InputHeld: n[0]&recordInputHeld != 0, HasConnHandler: n[0]&recordConnHandler != 0,
+		Listener: int(n[1]) - 1, SilentFor: time.Duration(n[2]), InputAge: time.Duration(n[3]), Unanswered: int(n[4]),
+		Timer: time.Duration(n[5]), Deadline: time.Duration(n[6]), Missed: int64(n[7]), RefusedBytes: int(n[8]),
+		Input: b[1], Output: b[2], State: b[3],
+	}
+	if r.SilentFor < 0 || r.InputAge < 0 || r.Timer < 0 || r.Deadline < 0 || r.Missed < 0 || r.RefusedBytes < 0 || r.Unanswered < 0 {
+		return r, nil, errBadRecord
+	}
+	if err = r.Peer.UnmarshalBinary(b[0]); err != nil {
+		return r, nil, errBadRecord
+	}
+	return r, p, nil
+}
+
+// Migrator is an Engine that can exchange connections with another Migrator.
+type Migrator interface {
+	// ExportConns exports connections over channels, which stay the caller's, until all are
+	// exported that can be or ctx ends. Others are served as before. It fails if a channel breaks;
+	// connections that were not exported continue. Accepting must be paused, and one call may be
+	// active at a time.
+	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
+	// ImportConns imports connections from channels, which the engine owns from then on, until the
+	// other sides close them.
+	ImportConns(channels []*os.File) error
+	// ChannelsNeeded returns the number of channels that gives each loop or process one.
+	// ExportConns and ImportConns assign channels in turn.
+	ChannelsNeeded() int
+	// SocketsPerListener returns the number of sockets of each listener.
+	SocketsPerListener() []int
+	// SendListenerSockets sends the descriptors of all sockets in the order of listeners, with a
+	// message, in as many packets as needed.
+	SendListenerSockets(control *os.File, word string) error
+	// SetListenersShared sets whether another process uses the listeners, too. Shared listeners are
+	// not shut down when the engine ends.
+	SetListenersShared(on bool)
+}
+
+// CountPerListener returns how often each of n listeners occurs in numbers.
+func CountPerListener(numbers []int, n int) []int {
+	counts := make([]int, n)
+	for _, number := range numbers {
+		counts[number]++
+	}
+	return counts
+}
+
+// ExportResult is the result of ExportConns.
+type ExportResult struct {
+	Exported    int // number of connections exported
+	Unconfirmed int // of those, not confirmed by the other side
+}

@@ -1,0 +1,56 @@
+package engine
+
+import (
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// This file returns the memory of exported connections to the system. The garbage collector would
+// keep it until the heap grows again, which it does not in a process that exports its connections.
+// So both processes together need little more than one.
+
+const (
+	// A collection is worth its time from freeMinBytes on, if that is 1/freeHeapPart of the heap.
+	freeMinBytes = 16 << 20
+	freeHeapPart = 8
+	freeInterval = 50 * time.Millisecond
+)
+
+// FreedBytes counts bytes that were freed.
+type FreedBytes struct{ atomic.Int64 }
+
+// StartFreeing periodically returns them to the system until stopFreeing is called.
+func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(freeInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				g.freeIfWorthwhile()
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-ended
+	}
+}
+
+func (g *FreedBytes) freeIfWorthwhile() {
+	n := g.Load()
+	if n < freeMinBytes {
+		return
+	}
+	var m runtime.MemStats
+	if runtime.ReadMemStats(&m); n >= int64(m.HeapInuse/freeHeapPart) {
+		g.Add(-n)
+		debug.FreeOSMemory()
+	}
+}

@@ -1,0 +1,349 @@
+package engine
+
+import (
+	"net/netip"
+	"runtime/debug"
+)
+
+// This file has the methods for handlers, which package tcp documents, and the calls of the
+// handler.
+
+// Write appends p to the output.
+func (c *Conn) Write(p []byte) (int, error) {
+	if err := c.checkWrite(len(p)); err != nil {
+		return 0, err
+	}
+	switch {
+	case c.layer() != nil:
+		c.writeThroughLayer(p)
+	case c.canSendDirect(len(p), 1):
+		c.sendDirectOrAppendOne(p)
+	default:
+		c.AppendToTransport(p)
+	}
+	return len(p), nil
+}
+
+// WriteBroadcasts writes broadcast messages, as one piece if that fits, and directly if nothing is
+// unsent. It does nothing before Opened. It reports whether the connection may need driving.
+func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
+	if !c.acceptsBroadcasts() {
+		return false
+	}
+	if c.UnsentBytes()-c.postedOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
+		for _, m := range messages {
+			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
+		}
+	} else {
+		if c.runtime.SendDirect != nil && !c.hasOutput() && c.layer() == nil && len(joined) > 0 {
+			joined = joined[c.sendDirect([][]byte{joined}):]
+		}
+		c.writeThroughLayer(joined)
+	}
+	c.endEvent()
+	return true
+}
+
+func (c *Conn) acceptsBroadcasts() bool {
+	return c.is(open) && !c.is(handshaking|openPending|closing|closingWrite|relayed)
+}
+
+// WriteString is Write for a string.
+func (c *Conn) WriteString(s string) (int, error) {
+	if err := c.checkWrite(len(s)); err != nil {
+		return 0, err
+	}
+	if c.layer() != nil {
+		c.writeThroughLayer([]byte(s))
+	} else if len(s) > 0 {
+		appendOutput(c.runtime, c.tailBuffer(len(s)), s)
+	}
+	return len(s), nil
+}
+
+// checkWrite returns why n bytes can't be written, after closing a slow connection. Posted bytes do
+// not count.
+func (c *Conn) checkWrite(n int) error {
+	if c.is(closing|failed|closingWrite) || !c.is(open) {
+		return ErrClosed
+	}
+	if c.hasPendingLayer() {
+		return ErrBadUse
+	}
+	if n > c.runtime.Limits.MaxUnsent {
+		return ErrTooLarge
+	}
+	if c.unsentInMemory()-c.postedOutput()+c.directSent()+n > c.runtime.Limits.MaxUnsent {
+		if c.runtime.DropMessages {
+			c.countDropped()
+			return ErrFull
+		}
+		c.abortWith(ErrSlowConsumer)
+		return ErrSlowConsumer
+	}
+	return nil
+}
+
+// countDropped counts a message that exceeded the output limit.
+func (c *Conn) countDropped() {
+	c.runtime.Counters.Add(Dropped, 1)
+	c.ensureExtra().droppedMessages++
+}
+
+// postedOutput returns how much of the output was posted.
+func (c *Conn) postedOutput() (n int) {
+	if c.out != nil {
+		n = c.out.postedBytes
+	}
+	return n + c.queuedFiles().sumFollowing(func(b *Buffer) int { return b.postedBytes })
+}
+
+func (c *Conn) unsentInMemory() (n int) {
+	if c.out != nil {
+		n = c.out.Len()
+	}
+	return n + c.queuedFiles().sumFollowing((*Buffer).Len)
+}
+
+// UnsentBytes returns the unsent bytes, including files, or those dropped when the connection was
+// aborted.
+func (c *Conn) UnsentBytes() (n int) {
+	if c.extra != nil {
+		n = c.extra.droppedOutput
+	}
+	return n + c.unsentInMemory() + c.queuedFiles().remainingBytes()
+}
+
+// BufferMemory returns the memory of the connection's buffers, including its layer and handler, in
+// bytes.
+func (c *Conn) BufferMemory() int { return c.sumBuffers((*Buffer).capacity) }
+
+// BufferedBytes returns how many bytes of BufferMemory are in use.
+func (c *Conn) BufferedBytes() int { return c.sumBuffers((*Buffer).Len) }
+
+func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
+	if c.extra != nil {
+		n = c.extra.layerBytes + c.extra.handlerMemory
+		if c.extra.pendingLayer != nil {
+			n += c.extra.pendingLayer.deferredMemory
+		}
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			n += size(b)
+		}
+	}
+	return n + c.queuedFiles().sumFollowing(size)
+}
+
+// IsAborted reports whether the connection will be closed without sending its output.
+func (c *Conn) IsAborted() bool { return c.is(failed) }
+
+// IsPaused reports whether a handler must leave the rest of its input: too much output is unsent,
+// or reading is off.
+func (c *Conn) IsPaused() bool {
+	return c.is(closing|failed) || c.isInputPaused()
+}
+
+// SetReading turns reading from the peer on or off; it is on at first. While it is off, the
+// kernel's buffers fill up and the peer must wait, which does not count as silence. Received and
+// Ended are not called; a few buffers of input may still be kept, including what the current call
+// leaves unused. It is passed to the handler when reading is on again. Sending and closing work as
+// before, but the peer's EOF and a drain wait for the kept input. A transport error may close the
+// connection and lose input in the kernel. SetReading has no effect if the input does not belong to
+// the handler. It must be called within a handler call.
+func (c *Conn) SetReading(on bool) {
+	if !c.isInputTaken() {
+		c.setReading(on)
+	}
+}
+
+func (c *Conn) setReading(on bool) {
+	switch {
+	case on && c.is(readPaused):
+		c.state &^= readPaused
+		c.restartPeerTimeouts()
+	case !on && c.is(open):
+		c.state |= readPaused
+	}
+}
+
+// YieldInput lets other connections run before the rest of the input. The handler must then return.
+// It has no effect without loops.
+func (c *Conn) YieldInput() {
+	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
+		c.state |= yielded
+		o.QueueYielded(c)
+	}
+}
+
+// ClearYield ends YieldInput.
+func (c *Conn) ClearYield() { c.state &^= yielded }
+
+// SetHandlerMemory sets how much received data the handler buffers, which counts as Buffered, and
+// whether that includes a partial message, which must be complete within MessageTimeout.
+func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
+	if !c.is(open) || bytes == 0 && !partialMessage && c.extra == nil {
+		return
+	}
+	x := c.ensureExtra()
+	c.runtime.Counters.Add(Buffered, int64(bytes-x.handlerMemory))
+	x.handlerMemory = bytes
+	switch {
+	case !partialMessage:
+		x.handlerPartialSince = 0
+	case x.handlerPartialSince == 0:
+		x.handlerPartialSince = c.runtime.Clock()
+	}
+	c.freeExtraIfZero()
+}
+
+// SetIndependentDirections makes reading independent of unsent output, and a drain wait for the
+// peer's EOF even after CloseWrite, for handlers that limit both directions themselves.
+func (c *Conn) SetIndependentDirections(on bool) {
+	if on && c.is(open) {
+		c.ensureExtra().independentDirections = true
+	} else if c.extra != nil {
+		c.extra.independentDirections = false
+		c.freeExtraIfZero()
+	}
+}
+
+// HasIndependentDirections reports whether neither direction waits for the other.
+func (c *Conn) HasIndependentDirections() bool {
+	return c.is(relayed) || c.extra != nil && c.extra.independentDirections
+}
+
+// IsReadPaused reports whether reading is off.
+func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
+
+// BothEnded reports whether the peer has sent EOF and our direction is shut.
+func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
+
+// CountMessages counts messages cut from the input.
+func (c *Conn) CountMessages(n int) {
+	if n > 0 {
+		c.runtime.Counters.Add(Messages, int64(n))
+	}
+}
+
+// Limits returns the limits, which do not change.
+func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
+
+// MaxMessage returns Limits.MaxMessage.
+func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
+
+// RefusedBytes returns how many bytes of the input the handler was passed before and did not use.
+// It is 0 after input was used.
+func (c *Conn) RefusedBytes() int {
+	return int(c.refusedBytes)
+}
+
+// Server returns Config.Server.
+func (c *Conn) Server() any { return c.runtime.Server }
+
+// LoopIndex returns the index of the connection's loop.
+func (c *Conn) LoopIndex() int { return c.runtime.Index }
+
+// IsDialled reports whether the connection was dialled.
+func (c *Conn) IsDialled() bool { return c.is(dialled) }
+
+// Peer returns the peer's address, or the zero value if it has no port.
+func (c *Conn) Peer() netip.AddrPort {
+	if c.peerPort == 0 && c.peerAddr == [16]byte{} {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
+}
+
+// Ref returns a Ref to the connection, also in Closed.
+func (c *Conn) Ref() Ref {
+	gen := c.refState.generation()
+	if c.is(closing) {
+		gen--
+	}
+	return Ref{c: c, generation: gen}
+}
+
+// InHandlerCall reports whether the handler is being called for this connection. Output written
+// otherwise would not be sent.
+func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
+
+func (c *Conn) callOpened() {
+	c.callHandler(c.handler().Opened)
+	if c.extra != nil {
+		c.extra.dialStarted = 0
+		c.freeExtraIfZero()
+	}
+}
+
+// callReceived calls Received, or Shed with a shedReason. It repeats callHandler for speed.
+func (c *Conn) callReceived(in []byte, shedReason error) (used int) {
+	returned := false
+	defer c.endHandlerCall(&returned)
+	c.state |= inCall
+	if shedReason != nil {
+		used = c.runtime.Shed(c, in, shedReason)
+	} else {
+		used = c.handler().Received(c, in)
+	}
+	returned = true
+	return used
+}
+
+func (c *Conn) callEnded(unread []byte) (used int) {
+	c.callHandler(func(c *Conn) { used = c.handler().Ended(c, unread) })
+	return used
+}
+
+func (c *Conn) callNudged() {
+	if n, ok := c.handler().(Nudger); ok {
+		c.callHandler(n.Nudged)
+	}
+}
+
+// OnNudge calls the handler's Nudged, unless the connection is in its handshake or closing.
+func (c *Conn) OnNudge() {
+	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
+		c.callNudged()
+		c.endEvent()
+	}
+}
+
+// callHandler calls f and recovers a panic.
+func (c *Conn) callHandler(f func(*Conn)) {
+	returned := false
+	defer c.endHandlerCall(&returned)
+	c.state |= inCall
+	f(c)
+	returned = true
+}
+
+// callClosed calls Closed, and Opened before if that is still due. A panic does not change the
+// close reason.
+func (c *Conn) callClosed() {
+	reason := c.extra.closeReason
+	defer func() { c.extra.closeReason = reason }()
+	if c.is(openPending) {
+		c.state &^= openPending
+		c.callOpened()
+	}
+	c.callHandler(func(c *Conn) { c.handler().Closed(c, reason) })
+}
+
+// endHandlerCall ends a handler call. After a panic or runtime.Goexit it aborts this connection
+// only. A Goexit continues to end the frames below; see goexit.go.
+func (c *Conn) endHandlerCall(returned *bool) {
+	c.state &^= inCall
+	if *returned {
+		return
+	}
+	v := recover()
+	exits := v == nil
+	if exits {
+		v = ErrGoexit
+	}
+	if c.abortWith(c.runtime.reportPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
+		c.endEventAfterGoexit()
+	}
+}

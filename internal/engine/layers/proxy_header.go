@@ -1,0 +1,86 @@
+package layers
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/proxyproto"
+)
+
+// proxyHeaderLayer reads the PROXY header and then starts the next layer.
+type proxyHeaderLayer struct {
+	cfg    *Config
+	header []byte // the header so far, at most proxyproto.MaxSize
+}
+
+func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
+	if len(l.header) > 0 {
+		p = append(l.header, p...)
+	}
+	h, n, err := proxyproto.Parse(p)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", engine.ErrProxyHeader, err)
+	case n == 0:
+		l.header = append(l.header[:0], p...)
+		return nil
+	}
+	peer, err := clientAddr(h, c.Peer())
+	if err == nil {
+		err = c.RegisterProxiedPeer(peer)
+	}
+	if err != nil {
+		return err
+	}
+	return l.startNextLayer(c, p[n:])
+}
+
+// clientAddr returns the client's address. It is the transport's peer if the header has none, as in
+// a proxy's health check or for a unix socket. An unspecified address is an error, because
+// Conn.Peer could not distinguish it from none.
+func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
+	if header.Local || header.Unix || !header.Source.IsValid() {
+		return transportPeer, nil
+	}
+	if header.Source.Addr().Unmap().IsUnspecified() {
+		return netip.AddrPort{}, fmt.Errorf("%w: its source is %v; expected a client's address", engine.ErrProxyHeader, header.Source)
+	}
+	return header.Source, nil
+}
+
+// startNextLayer passes the bytes behind the header to the next layer or the handler.
+func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
+	next := l.cfg.newTLSLayerIfConfigured(c)
+	c.SetLayer(next)
+	switch {
+	case next == nil:
+		if c.OnHandshakeDone(); len(rest) > 0 {
+			c.OnPlaintext(rest)
+		}
+	case len(rest) > 0:
+		return next.OnRead(c, rest)
+	}
+	return nil
+}
+
+func (l *proxyHeaderLayer) Write(c *engine.Conn, p []byte) error {
+	c.AppendToTransport(p)
+	return nil
+}
+
+func (l *proxyHeaderLayer) Resume(*engine.Conn) error { return nil }
+
+func (l *proxyHeaderLayer) Memory() (memory int, partial bool) {
+	return cap(l.header), len(l.header) > 0
+}
+
+func (l *proxyHeaderLayer) InputFull() bool { return false }
+
+func (l *proxyHeaderLayer) OnEOF(*engine.Conn) error {
+	return fmt.Errorf("%w: the connection ended after %d bytes", engine.ErrProxyHeader, len(l.header))
+}
+
+func (l *proxyHeaderLayer) SendClose(*engine.Conn) {}
+
+func (l *proxyHeaderLayer) OnClosed(*engine.Conn) {}

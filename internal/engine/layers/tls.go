@@ -1,0 +1,132 @@
+package layers
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
+)
+
+// tlsLayer is the TLS layer. Only the connection's owner uses its session, except for Wake; see
+// package secure.
+type tlsLayer struct {
+	session       *secure.Session
+	conn          *engine.Conn
+	ref           engine.Ref // for Wake
+	handshakeDone bool
+}
+
+func newTLSLayer(cfg *Config, c *engine.Conn) *tlsLayer {
+	l := &tlsLayer{conn: c, ref: c.Ref()}
+	remote := net.Addr(&net.UnixAddr{Net: "unix"})
+	if p := c.Peer(); p.IsValid() {
+		remote = net.TCPAddrFromAddrPort(p)
+	}
+	newSession := secure.NewServerSession
+	if c.IsDialled() {
+		newSession = secure.NewClientSession
+	}
+	l.session = newSession(cfg.TLS, cfg.Gate, l, remote)
+	return l
+}
+
+func (l *tlsLayer) Emit(p []byte) { l.conn.AppendToTransport(p) }
+
+// Wake implements secure.Owner. If the mailbox is full, the sweep calls Resume.
+func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
+
+func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
+	if l.handshakeDone {
+		return l.feedPlaintext(c, p)
+	}
+	if err := l.session.FeedHandshake(p); err != nil {
+		return err
+	}
+	return l.Resume(c)
+}
+
+// Resume continues the handshake.
+func (l *tlsLayer) Resume(c *engine.Conn) error {
+	if l.handshakeDone {
+		return nil
+	}
+	open, err := l.session.AdvanceHandshake()
+	if err != nil || !open {
+		return err
+	}
+	l.handshakeDone = true
+	c.OnHandshakeDone()
+	return l.feedPlaintext(c, nil)
+}
+
+// plaintextBuffers are buffers for one TLS record.
+var plaintextBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 16<<10)
+	return &b
+}}
+
+// feedPlaintext decrypts p and passes the plaintext to the handler.
+func (l *tlsLayer) feedPlaintext(c *engine.Conn, p []byte) error {
+	buffer := plaintextBuffers.Get().(*[]byte)
+	defer plaintextBuffers.Put(buffer)
+	for {
+		n, used, err := l.session.Read(*buffer, p)
+		p = p[used:]
+		switch {
+		case n > 0:
+			c.OnPlaintext((*buffer)[:n])
+		case err == nil:
+		case errors.Is(err, secure.ErrAgain):
+			return nil
+		case errors.Is(err, io.EOF):
+			c.OnPeerEOF()
+			return nil
+		default:
+			return wrapTLSError(err)
+		}
+	}
+}
+
+func (l *tlsLayer) Write(_ *engine.Conn, p []byte) error { return wrapTLSError(l.session.Write(p)) }
+
+// wrapTLSError returns the close reason for a session's error. An unexpected EOF is the
+// transport's.
+func wrapTLSError(err error) error {
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return &engine.TLSError{Err: err}
+}
+
+func (l *tlsLayer) Memory() (memory int, partial bool) { return l.session.InputMemory() }
+
+// InputFull reports whether the handshake has as much input as it can use now.
+func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInputFull() }
+
+func (l *tlsLayer) OnEOF(c *engine.Conn) error {
+	l.session.EndInput()
+	if l.handshakeDone {
+		return l.feedPlaintext(c, nil)
+	}
+	return l.Resume(c)
+}
+
+func (l *tlsLayer) SendClose(*engine.Conn) {
+	_ = l.session.CloseWrite() // fails if the session is broken
+}
+
+func (l *tlsLayer) OnClosed(*engine.Conn) { l.session.Abort() }
+
+// TLSState returns the connection's TLS state after the handshake, nil without TLS.
+func TLSState(c *engine.Conn) *tls.ConnectionState {
+	l, ok := c.Layer().(*tlsLayer)
+	if !ok || !l.handshakeDone {
+		return nil
+	}
+	state := l.session.State()
+	return &state
+}

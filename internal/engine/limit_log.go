@@ -1,0 +1,148 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+)
+
+// This file logs connections that a limit has closed or refused. A limit may close a million
+// connections at once: a Server's log writes one such line a second per limit and loop, with the
+// number of suppressed ones.
+
+// CloseTooLong closes a connection whose message has, or announces, size bytes: more than
+// Limits.MaxMessage.
+func (c *Conn) CloseTooLong(size uint64) {
+	if !c.is(closing) {
+		c.logLimitClose(ErrMessageTooLong, size)
+		c.startClosing(ErrMessageTooLong)
+	}
+}
+
+// logLimitClose logs a close if why is a limit. size is that of a message, 0 if unknown.
+func (c *Conn) logLimitClose(why error, size uint64) {
+	name, value, help := c.runtime.describeLimit(why)
+	if name == "" || c.is(handshaking) { // logged by recordRejected
+		return
+	}
+	level := slog.LevelInfo
+	if help != "" {
+		level = slog.LevelWarn
+	}
+	ctx := context.Background()
+	if !c.runtime.Log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("limit", name), slog.Any("value", value), c.observedAttr(why, size),
+		slog.Int("unsent", c.UnsentBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
+	}
+	if help != "" {
+		attrs = append(attrs, slog.String("help", help))
+	}
+	c.runtime.Log.LogAttrs(ctx, level, "connection closed by a limit", attrs...)
+}
+
+// describeLimit returns the name and value of the limit that a close reason stands for, and advice
+// if the limit rather than the peer may be at fault. The name is empty for other reasons.
+func (rt *Runtime) describeLimit(reason error) (name string, value any, help string) {
+	l := &rt.Limits
+	switch reason {
+	case ErrMessageTooLong:
+		return "Limits.MaxMessage", l.MaxMessage, "raise Server.Limits.MaxMessage if messages of this size are expected; otherwise the peer may speak another protocol"
+	case ErrSlowConsumer:
+		return "Limits.MaxUnsent", l.MaxUnsent, "check Conn.Paused before writing more, or raise Server.Limits.MaxUnsent"
+	case ErrOverBudget:
+		return "Limits.MaxBuffered", l.MaxBuffered, "lower MaxMessage, MaxUnsent or HighWater of Server.Limits, or give the process more memory and raise MaxBuffered"
+	case ErrFirstByteTimeout:
+		return "Limits.FirstByteTimeout", l.FirstByteTimeout, ""
+	case ErrMessageTimeout:
+		return "Limits.MessageTimeout", l.MessageTimeout, ""
+	case ErrIdleTimeout:
+		return "Limits.IdleTimeout", l.IdleTimeout, ""
+	case ErrWriteTimeout:
+		return "Limits.WriteTimeout", l.WriteTimeout, ""
+	case ErrCloseTimeout:
+		return "Limits.CloseTimeout", l.CloseTimeout, ""
+	case ErrHeartbeatTimeout:
+		return "Heartbeat.MaxMissed", rt.Heartbeat.MaxMissed, ""
+	}
+	return "", nil, ""
+}
+
+// observedAttr returns the observed value that exceeded the limit.
+func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
+	const key = "seen"
+	now := c.runtime.Clock()
+	switch why {
+	case ErrMessageTooLong:
+		if size > 0 { // unknown if the handler closes it
+			return slog.Uint64(key, size)
+		}
+	case ErrOverBudget:
+		return slog.Int(key, c.BufferMemory())
+	case ErrMessageTimeout:
+		if began := c.messageStartedAt(); began != 0 {
+			return slog.Duration(key, now-began)
+		}
+	case ErrWriteTimeout:
+		if c.out != nil {
+			return slog.Duration(key, now-c.out.waitingSince)
+		}
+	case ErrHeartbeatTimeout:
+		return slog.Int(key, c.unansweredHeartbeats())
+	case ErrFirstByteTimeout, ErrIdleTimeout:
+		return slog.Duration(key, c.lastHeard.elapsed(now))
+	case ErrSlowConsumer, ErrCloseTimeout:
+		return slog.Int(key, c.UnsentBytes())
+	}
+	return slog.Attr{}
+}
+
+func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, why error) {
+	name, value := "Limits.MaxConns", any(rt.Limits.MaxConns)
+	level := slog.LevelWarn
+	switch why {
+	case errListenerFull:
+		name, value = "Listener.MaxConns", counters.maxConns
+	case ErrRefusedSource:
+		name, value = "Limits.MaxConnsPerSource", rt.Admission.MaxPerSource()
+	case ErrDenied:
+		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
+	}
+	listener := ""
+	if counters != nil {
+		listener = counters.name
+	}
+	rt.Log.LogAttrs(context.Background(), level, "connection refused by a limit",
+		slog.String("limit", name), slog.Any("value", value), slog.String("peer", formatPeer(peer)), slog.String("listener", listener), slog.Int("loop", rt.Index))
+}
+
+// logAttr identifies the connection in logs.
+func (r Ref) logAttr() slog.Attr { return slog.Uint64("conn", r.ID()) }
+
+func (c *Conn) peerName() string { return formatPeer(c.Peer()) }
+
+func formatPeer(peer netip.AddrPort) string {
+	if peer.IsValid() {
+		return netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()).String()
+	}
+	return "unix socket"
+}
+
+// abortBadCount aborts a connection whose handler has returned an impossible number of used bytes.
+func (c *Conn) abortBadCount(used, offered int, shedReason error) {
+	method := "Received"
+	if shedReason != nil {
+		method = "Shed"
+	}
+	handler := fmt.Sprintf("%T", c.handler())
+	if h, ok := c.handler().(interface{ HandlerType() string }); ok {
+		handler = h.HandlerType()
+	}
+	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an invalid count; connection closed",
+		slog.String("handler", handler), slog.String("method", method), slog.Int("returned", used), slog.Int("offered", offered),
+		slog.String("help", "return the number of used bytes, 0 to len(in)"), slog.String("peer", c.peerName()), c.Ref().logAttr())
+	c.abortWith(ErrBadUse)
+}

@@ -1,0 +1,134 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"math"
+	"slices"
+)
+
+// This file inserts a layer after Opened, for example for STARTTLS. It is requested in a handler
+// call and starts when that has returned. No plaintext input may be left then, because the handler
+// would mistake it for input from the layer. From then on the connection is handshaking again,
+// except that Closed is called for its end. Requests are deferred until the handshake is done, so
+// that their data passes the layer.
+
+// ErrClearInput means that plaintext input was left when the layer was to start.
+var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
+
+// pendingLayer is the state of InsertLayer until the handshake is done.
+type pendingLayer struct {
+	newLayer       func(*Conn) Layer // nil once the layer has started
+	deferred       []deferredRequest
+	deferredMemory int // memory of deferred requests, as counted in Buffered
+}
+
+type deferredRequest struct {
+	request QueuedRequest
+	data    []byte
+}
+
+// Securer is a Handler that is called when the handshake after InsertLayer is done, on the owner
+// and never by a worker.
+type Securer interface {
+	Secured(c *Conn)
+}
+
+// InsertLayer inserts a layer when the current handler call has returned.
+func (c *Conn) InsertLayer(newLayer func(*Conn) Layer) error {
+	switch {
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
+		return ErrClosed
+	case c.is(handshaking) || c.layer() != nil || c.isInputTaken() || c.queuedFiles() != nil:
+		return ErrBadUse
+	}
+	c.setReading(false)
+	c.ensureExtra().pendingLayer = &pendingLayer{newLayer: newLayer}
+	return nil
+}
+
+func (c *Conn) hasPendingLayer() bool { return c.extra != nil && c.extra.pendingLayer != nil }
+
+// startPendingLayer starts the handshake, after an event.
+func (c *Conn) startPendingLayer() {
+	x := c.extra
+	newLayer := x.pendingLayer.newLayer
+	if newLayer == nil || c.is(closing|failed) {
+		return
+	}
+	x.pendingLayer.newLayer = nil
+	switch {
+	case c.in != nil:
+		c.CloseWith(ErrClearInput)
+		return
+	case c.is(peerEOF):
+		c.CloseWith(io.EOF)
+		return
+	}
+	c.state &^= readPaused | inputHeld
+	c.lastHeard = c.runtime.coarseNow()
+	c.state |= handshaking
+	c.runtime.Counters.Add(Handshaking, 1)
+	x.layer, x.expiry = newLayer(c), math.MaxInt64
+	if t := c.runtime.Limits.HandshakeTimeout; t > 0 {
+		x.expiry = c.runtime.Now() + t
+	}
+	c.resumeLayer()
+}
+
+// finishPendingLayer handles the deferred requests after the handshake.
+func (c *Conn) finishPendingLayer() {
+	x := c.extra
+	kept := x.pendingLayer.deferred
+	c.runtime.Counters.Add(Buffered, -int64(x.pendingLayer.deferredMemory))
+	x.pendingLayer, x.expiry = nil, 0
+	if c.is(peerEOF) {
+		x.expiry = c.runtime.Now() + c.runtime.Limits.CloseTimeout
+	}
+	handleDeferred := func() {
+		for len(kept) > 0 {
+			k := kept[0]
+			kept = kept[1:]
+			c.OnRequest(k.request, k.data)
+		}
+	}
+	defer handleDeferred() // after a Goexit, no handler gets the rest
+	if s, ok := c.handler().(Securer); ok {
+		c.callHandler(s.Secured)
+	}
+	handleDeferred()
+}
+
+// dropPendingLayer drops the deferred requests of a closing connection.
+func (c *Conn) dropPendingLayer() {
+	kept := c.extra.pendingLayer.deferred
+	c.runtime.Counters.Add(Buffered, -int64(c.extra.pendingLayer.deferredMemory))
+	c.extra.pendingLayer = nil
+	if c.is(handshaking) {
+		c.state &^= handshaking
+		c.runtime.Counters.Add(Handshaking, -1)
+	}
+	for _, k := range kept {
+		c.OnRequest(k.request, k.data) // the request is stale
+	}
+}
+
+// deferRequest defers a request whose data must pass the pending layer, and reports whether it did.
+func (c *Conn) deferRequest(req QueuedRequest, data []byte) bool {
+	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
+		return false
+	}
+	u := c.extra.pendingLayer
+	if len(u.deferred) >= 2*c.runtime.Limits.MaxMail {
+		c.CloseWith(ErrFull)
+		return false
+	}
+	if req.shared != nil {
+		data = nil // the shared bytes stay
+	}
+	u.deferred = append(u.deferred, deferredRequest{req, slices.Clone(data)})
+	n := QueuedRequestSize + len(data)
+	u.deferredMemory += n
+	c.runtime.Counters.Add(Buffered, int64(n))
+	return true
+}

@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// This file lets goroutines wait until a connection has space for what they send.
+//
+// refState counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
+// step with a check of the count. Whoever releases bytes sees the bit in the result and wakes all
+// senders once at most LowWater is left; the owner does so when the connection begins to close. So
+// no wake-up is lost, and there is no cost without waiting senders.
+//
+// Senders wait on a channel, from a map by connection. A sender takes the channel under the lock
+// before it sets the bit. To wake senders, the bit is cleared and the channel closed under the
+// lock. At worst a sender wakes for nothing and checks again.
+
+// MaxSenders is the maximum number of goroutines that wait for one connection.
+const MaxSenders = 256
+
+// sendWaiters are the waiting senders by connection.
+type sendWaiters struct {
+	mu     sync.Mutex
+	byConn map[*Conn]*waiters
+}
+
+type waiters struct {
+	count      int           // senders that wait or are about to
+	spaceFreed chan struct{} // closed when there is space
+}
+
+// add counts a sender. It reports false if there are too many.
+func (s *sendWaiters) add(c *Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byConn == nil {
+		s.byConn = make(map[*Conn]*waiters)
+	}
+	w := s.byConn[c]
+	if w == nil {
+		w = &waiters{spaceFreed: make(chan struct{})}
+		s.byConn[c] = w
+	}
+	if w.count == MaxSenders {
+		return false
+	}
+	w.count++
+	return true
+}
+
+func (s *sendWaiters) remove(c *Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byConn[c].count--; s.byConn[c].count == 0 {
+		delete(s.byConn, c)
+	}
+}
+
+// spaceChan returns the channel to wait on, after add.
+func (s *sendWaiters) spaceChan(c *Conn) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byConn[c].spaceFreed
+}
+
+// wakeAll wakes all senders that wait for a connection.
+func (s *sendWaiters) wakeAll(c *Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.refState.clearSenderWaiting()
+	if w := s.byConn[c]; w != nil {
+		close(w.spaceFreed)
+		w.spaceFreed = make(chan struct{})
+	}
+}
+
+// newWaitingRequest returns a request to send p. It fits while at most HighWater is posted with p,
+// or at most LowWater before it if p is long.
+func (r Ref) newWaitingRequest(p []byte) Request {
+	l := &r.c.runtime.Limits
+	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
+}
+
+// TrySend is SendWait that fails with ErrFull instead of waiting.
+func (r Ref) TrySend(p []byte) error {
+	if r.IsClosed() {
+		return ErrClosed
+	}
+	return r.post(r.newWaitingRequest(p))
+}
+
+// SendWait is Send that waits for space. It fails with ctx's cause, with ErrOnLoop on a loop, with
+// ErrFull if MaxSenders are waiting, and with ErrWriteTimeout if the owner's mailbox has been full
+// for Limits.WriteTimeout.
+func (r Ref) SendWait(ctx context.Context, p []byte) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if r.IsClosed() {
+		return ErrClosed
+	}
+	c, q := r.c, r.newWaitingRequest(p)
+	if err := r.post(q); err != ErrFull {
+		return err
+	}
+	if o := c.runtime.Loop; o != nil && o.OnLoop() {
+		return ErrOnLoop
+	}
+	all := &c.runtime.sendWaiters
+	if !all.add(c) {
+		return ErrFull
+	}
+	defer all.remove(c)
+	var lastWait SpaceWait // released after each attempt
+	for deadline := time.Duration(0); ; {
+		spaceFreed, mailboxWait := all.spaceChan(c), SpaceWait{}
+		q.spaceWait = &mailboxWait
+		err := r.post(q)
+		lastWait.release()
+		if lastWait = mailboxWait; err != ErrFull {
+			return err
+		}
+		switch {
+		case mailboxWait.freed != nil:
+			if deadline == 0 {
+				deadline = MonotonicNow() + c.runtime.Limits.WriteTimeout
+			}
+			if err := r.awaitMailboxSpace(ctx, mailboxWait, deadline); err != nil {
+				mailboxWait.release()
+				return err
+			}
+			continue
+		case !c.refState.markSenderWaiting(r.generation, q.postedLimit-max(len(p), emptyRequestSize)):
+			continue
+		}
+		deadline = 0
+		select {
+		case <-spaceFreed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// awaitMailboxSpace waits for space in the owner's mailbox, until deadline if there is a
+// WriteTimeout.
+func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline time.Duration) error {
+	var late <-chan time.Time
+	if r.c.runtime.Limits.WriteTimeout > 0 {
+		t := time.NewTimer(deadline - MonotonicNow())
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-wait.freed:
+		return nil
+	case <-late:
+		return ErrWriteTimeout
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// releasePosted releases posted bytes that were sent or dropped.
+func (c *Conn) releasePosted(n int) {
+	if left, wanted := c.refState.releasePosted(n); wanted && left <= c.runtime.Limits.LowWater {
+		c.runtime.sendWaiters.wakeAll(c)
+	}
+}

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// This file runs a connection as a job of a worker pool.
+//
+// # Shedding
+//
+// A connection is submitted when handler calls are due:
+//
+// 	Opened, Ended, Closed     come once each, and handlers rely on them
+// 	Writable, Draining        come once for each event
+// 	Received                  is input that a protocol can answer with "busy"
+//
+// So only input may be shed, and only if the handler has a Shed method (Config.Shed). If anything
+// else is due, the connection waits for a worker: no call is lost or reordered. If EOF is due after
+// input, the input is shed and Ended waits.
+//
+// Shed gets the same input in the same pieces as Received would, and what it leaves unused is kept.
+// So a framer cuts the same messages whichever is called, each message goes to one of the two, and
+// the answers are in order.
+
+// DeferClosed leaves the call of Closed to a worker's Run, instead of OnClosed. It frees the
+// buffers.
+func (c *Conn) DeferClosed() {
+	c.dropInput()
+	c.dropOutput()
+	c.extra.closedByWorker = true
+}
+
+// IsClosedDeferred reports whether DeferClosed was called.
+func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
+
+// UndeferClosed undoes DeferClosed if no worker will run the connection.
+func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
+
+// Run makes the handler calls that are due, on a worker, which owns the connection until it returns
+// it to the loop.
+func (c *Conn) Run(context.Context) {
+	start, times, slot := c.runtime.Now(), c.runtime.HandlerTimes, int32(0)
+	if times != nil {
+		slot = times.startCall()
+	}
+	defer c.finishRun(start, times, slot) // even after a panic
+	if c.IsClosedDeferred() {
+		c.callClosed()
+	} else {
+		c.FeedHandler()
+	}
+}
+
+// finishRun records the run and returns the connection to its loop.
+func (c *Conn) finishRun(started time.Duration, times *HandlerTimes, slot int32) {
+	took := c.runtime.Now() - started
+	if times != nil {
+		times.endCall(slot, took)
+	}
+	c.runtime.Counters.CountHandlerCall(took)
+	c.runtime.reportSlowHandler(c, took)
+	c.runtime.Loop.ReturnFromWorker(c, nil)
+}
+
+// Dropped is called instead of Run if the pool will not run an accepted job. It may be called on
+// any goroutine, even within Pool.TrySubmit, so it only returns the connection.
+func (c *Conn) Dropped(why error) { c.runtime.Loop.ReturnFromWorker(c, why) }
+
+// CanShed reports whether everything that is due may be shed.
+func (c *Conn) CanShed() bool {
+	return c.runtime.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
+}
+
+// ShedInput lets the handler answer the buffered input without a worker.
+func (c *Conn) ShedInput(why error) {
+	c.runtime.Counters.Add(Shed, 1)
+	c.feedBuffered(why)
+	c.endEvent()
+}
+
+// OnSubmittedToWorker reports that the connection waits for a worker, and OnReturnedFromWorker that
+// its owner has it again. Nothing is read or sent in between, so time limits are extended.
+func (c *Conn) OnSubmittedToWorker() {
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			b.withWorkerSince = c.runtime.Clock()
+		}
+	}
+}
+
+func (c *Conn) OnReturnedFromWorker() {
+	now := c.runtime.Clock()
+	if c.in == nil {
+		c.lastHeard = c.runtime.coarseNow()
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil && b.withWorkerSince > 0 {
+			b.waitingSince, b.withWorkerSince = min(b.waitingSince+now-b.withWorkerSince, now), 0
+		}
+	}
+	c.queuedFiles().extendWaiting(now, now)
+}
