@@ -2,11 +2,11 @@ package goroutine
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// This file is how a message goes to all connections. It is kept once, and waits in a
-// queue for the caster, which leaves references to all that wait in the mailbox of each
-// connection, a chunk of the table at a time. When connections are to end at once it casts no more.
+// Broadcasts to all connections. A broadcast is stored once and waits in a queue. The
+// broadcaster leaves references to all that wait in the mailbox of each connection, a chunk of
+// the table at a time. It stops when connections must end at once.
 
-// Broadcast implements engine.Engine. The queue has room for all that may be under way.
+// Broadcast implements engine.Engine. The queue has capacity for engine.MaxBroadcasts.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
 	b, err := e.broadcastTracker.Begin(payload, 1, &e.cfg.Limits)
 	if err != nil {
@@ -17,7 +17,8 @@ func (e *goroutineEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster is the caster. It ends with the last broadcast.
+// runBroadcaster enqueues broadcasts for all connections until the engine stops and the last
+// broadcast is finished.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.UnderWay() > 0; {
@@ -38,8 +39,8 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueBroadcasts leaves messages in all mailboxes. Connections that come meanwhile may get
-// them or not.
+// enqueueBroadcasts puts messages into all mailboxes. Connections that are opened meanwhile
+// may or may not get them.
 func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
@@ -51,8 +52,8 @@ func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
 	}
 }
 
-// enqueueBroadcastsFor leaves messages in a mailbox. A connection that has no room for one loses
-// it, or is closed.
+// enqueueBroadcastsFor puts messages into one mailbox. If it has no capacity for one, the
+// connection misses it, or is closed.
 func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.mailbox(), false
 	for _, m := range batch {
@@ -61,7 +62,7 @@ func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcas
 			enqueued = true
 		case err != engine.ErrFull:
 		case e.cfg.DropMessages:
-			box.Miss() // first: who sees the count finds it at the connection
+			box.Miss() // before the counter, so that the connection knows what is counted
 			e.counters.Add(engine.Dropped, 1)
 		default:
 			c.requestAndWake(requestSlowConsumer)

@@ -14,10 +14,10 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections arrive from other engines: see package handover. A goroutine for
-// each channel takes what comes by it.
+// Taking over connections from another engine; see package handover. Each channel has a
+// goroutine.
 
-// importChannel is a channel, whose lock guards the inlet.
+// importChannel is a channel with its inlet; mu guards the inlet.
 type importChannel struct {
 	group *goroutineEngine
 	mu    sync.Mutex
@@ -38,7 +38,7 @@ func (e *goroutineEngine) TakeOver(channels []*os.File) error {
 			defer context.AfterFunc(e.stopCtx, func() { f.Close() })()
 			if err := e.importFrom(f); err != nil && e.stopCtx.Err() == nil {
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
-					"connections that were handed over are lost", slog.String("error", err.Error()))
+					"connections lost in hand-over", slog.String("error", err.Error()))
 			}
 		})
 	}
@@ -48,7 +48,7 @@ func (e *goroutineEngine) TakeOver(channels []*os.File) error {
 	return nil
 }
 
-// importFrom takes what comes by a channel until the other side ends.
+// importFrom imports the connections of a channel until the sender ends.
 func (e *goroutineEngine) importFrom(channel *os.File) error {
 	raw, err := channel.SyscallConn()
 	if err != nil {
@@ -66,7 +66,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 		e.importConn(fd, r, joined.Done)
 	}
 	for {
-		joined.Wait() // who is told that they have come may send to them
+		joined.Wait() // confirm only what was opened: the sender may send mail then
 		importing.withLock(importing.inlet.Confirm)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
@@ -106,8 +106,8 @@ func (a *importChannel) Promise(n int) int {
 // Unpromise implements handover.Owner.
 func (a *importChannel) Unpromise(n int) { a.group.admission.Unpromise(n) }
 
-// importConn goes on with one connection, for which a place was promised, on its goroutine. It calls done
-// when its handler has heard of it, or never will.
+// importConn serves a connection whose place Promise has reserved, on its own goroutine. It
+// calls onOpened when the handler knows of the connection, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquirePromised()
 	if record.Listener >= len(e.host.Entrances) {
@@ -123,7 +123,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		return
 	}
 	if err := e.host.AdmitMoved(record); err != nil {
-		e.running.Go(func() { // which Refuse may end
+		e.running.Go(func() { // Refuse may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
 			rejectConn(netConn, e.host.Answer(record.Peer, err))

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how connections end: so many a second are told, so that their
-// clients do not all turn to other servers at the same moment.
+// Stopping. Connections are drained at a limited rate, so that their clients do not reconnect
+// to other servers all at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
 	e.startStop()
@@ -19,7 +19,7 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-// startStop lets nothing start any more, and has the connections told.
+// startStop rejects new work and starts to drain the connections.
 func (e *goroutineEngine) startStop() {
 	e.broadcastTracker.End()
 	e.cancel()
@@ -53,8 +53,7 @@ func (e *goroutineEngine) startStop() {
 	}()
 }
 
-// drainConns tells the connections to drain, as many at a time as may be, while there
-// are any.
+// drainConns drains the connections at the permitted rate, until all have been told or ended.
 func (e *goroutineEngine) drainConns(conns []*conn) {
 	tick := time.NewTicker(engine.DrainEvery)
 	defer tick.Stop()
@@ -75,7 +74,6 @@ func (e *goroutineEngine) drainConns(conns []*conn) {
 	}
 }
 
-// requestAllAndWake asks something of connections.
 func requestAllAndWake(conns []*conn, request uint32) {
 	for _, c := range conns {
 		c.requestAndWake(request)

@@ -15,7 +15,7 @@ type connDrainer struct {
 	active       bool
 	startedAt    time.Duration
 	nextAt       time.Duration
-	drainedCount int    // connections that were told to drain
+	drainedCount int // connections that were told to drain
 	nextSlot     uint32
 }
 
