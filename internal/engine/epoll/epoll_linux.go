@@ -161,7 +161,7 @@ func (d *driver) DropUnopened(c *engine.Conn) {
 	d.loop.CloseUnopened(c)
 }
 
-func (d *driver) SweepConn(*engine.Conn) {}
+func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 

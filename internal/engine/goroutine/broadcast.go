@@ -28,7 +28,7 @@ func (e *goroutineEngine) runBroadcaster() {
 			for range len(e.broadcastQueue) {
 				batch = append(batch, <-e.broadcastQueue)
 			}
-			e.enqueueBroadcasts(batch)
+			e.enqueueForAllConns(batch)
 			for _, b := range batch {
 				b.Done()
 			}
@@ -39,12 +39,12 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueBroadcasts puts messages into all mailboxes. Connections that are opened meanwhile
+// enqueueForAllConns puts messages into all mailboxes. Connections that are opened meanwhile
 // may or may not get them.
-func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
+func (e *goroutineEngine) enqueueForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			e.enqueueBroadcastsFor(c, batch)
+			e.enqueueForConn(c, batch)
 		}
 		if isClosed(e.killed) {
 			return
@@ -52,9 +52,9 @@ func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
 	}
 }
 
-// enqueueBroadcastsFor puts messages into one mailbox. If it has no capacity for one, the
+// enqueueForConn puts messages into one mailbox. If it has no capacity for one, the
 // connection misses it, or is closed.
-func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcast) {
+func (e *goroutineEngine) enqueueForConn(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.mailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.MailCast, &m.Shared); {

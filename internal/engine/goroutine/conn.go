@@ -132,15 +132,15 @@ func (c *conn) sendOutput() {
 		c.updateClock()
 	}
 	c.Sent(n)
-	c.handleSendResult(err)
+	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendResult handles the error of a send, or requests that have arrived meanwhile.
-func (c *conn) handleSendResult(err error) {
+// handleSendErrorOrRequests handles the error of a send, or requests that have arrived meanwhile.
+func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	} else if c.hasRequests() {
-		c.handleRequests()
+		c.handleMailAndRequests()
 	}
 }
 
@@ -148,7 +148,7 @@ func (c *conn) handleSendResult(err error) {
 // waits for mail alone: its peer has ended during the greeting, or its handshake has enough.
 func (c *conn) receiveInputOrMail() {
 	if c.hasRequests() {
-		c.handleRequests()
+		c.handleMailAndRequests()
 		return
 	}
 	c.publishSweepState()
@@ -158,7 +158,7 @@ func (c *conn) receiveInputOrMail() {
 	if c.WantsInput() {
 		c.handleReadResult(c.waitAndRead())
 	} else if err := c.waitForMail(); err != nil {
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	}
 }
 
@@ -194,18 +194,18 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	case errors.Is(err, io.EOF):
 		c.PeerClosed()
 	case err != nil:
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	}
 }
 
-// handleWaitError handles the end of a wait by an error, or because the connection was woken.
-func (c *conn) handleWaitError(err error) {
+// handleWakeOrError handles the end of a wait by an error, or because the connection was woken.
+func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Failed(err)
 		return
 	}
 	_ = c.netConn.SetDeadline(time.Time{})
-	c.handleRequests()
+	c.handleMailAndRequests()
 	c.Expire(c.engine.readClock())
 }
 
@@ -223,11 +223,11 @@ func (c *conn) publishSweepState() {
 		c.bufferedBytes.Store(n)
 	}
 	if _, soon := c.Due(); soon != c.expiryCounted {
-		c.setExpiryCounted(soon)
+		c.setCountedAsExpiring(soon)
 	}
 }
 
-func (c *conn) setExpiryCounted(counted bool) {
+func (c *conn) setCountedAsExpiring(counted bool) {
 	if c.expiryCounted = counted; counted {
 		c.engine.expiringConns.Add(1)
 	} else {
@@ -251,8 +251,8 @@ func (c *conn) parkOrFindRequests() bool {
 	return c.hasRequests()
 }
 
-// handleRequests delivers mail and handles requests.
-func (c *conn) handleRequests() {
+// handleMailAndRequests delivers mail and handles requests.
+func (c *conn) handleMailAndRequests() {
 	if c.requests.Load()&requestWritable != 0 {
 		c.requests.And(^uint32(requestWritable))
 		c.awaitingWritable = false
@@ -378,17 +378,17 @@ var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close()
 func (c *conn) closeConn() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
-		c.setExpiryCounted(false)
+		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
 		c.Miss(box.Missed()) // Closed may ask
 	}
-	defer c.releaseClosed() // even if the handler panics
+	defer c.releaseMailboxAndSlot() // even if the handler panics
 	c.Finish()
 }
 
-// releaseClosed releases the mailbox and the slot after Closed.
-func (c *conn) releaseClosed() {
+// releaseMailboxAndSlot releases the mailbox and the slot after Closed.
+func (c *conn) releaseMailboxAndSlot() {
 	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
 		c.mailboxPtr.Load().Close()
 		c.deliverMail()

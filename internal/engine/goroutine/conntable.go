@@ -43,7 +43,7 @@ func (t *connTable) addConn(c *conn, h *engine.Host) {
 	chunk.conns[i] = c
 }
 
-// conn finds who has a slot now; nil if nobody has.
+// conn returns the connection in a slot, or nil.
 func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
 
 func (t *connTable) removeConn(slot uint32) {

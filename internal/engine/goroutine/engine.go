@@ -132,7 +132,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.Timing, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
 	e.host.Direct = sendDirect
-	e.pipePool.enable(e)
+	e.pipePool.init(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
 	e.acceptPause.paused, e.acceptPause.changed = cfg.Held, make(chan struct{})
 	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
@@ -209,7 +209,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 					slog.String("error", err.Error()),
 					slog.Int64("open", e.admission.Open()))
 			}
-			e.waitFor(acceptRetryInterval, e.connFreed)
+			e.waitUntilWokenOrTimeout(acceptRetryInterval, e.connFreed)
 		}
 	}
 }
@@ -223,14 +223,14 @@ func (e *goroutineEngine) waitForAcceptToken() bool {
 			return true
 		}
 		e.counters.Add(engine.AcceptPauses, 1)
-		if !e.waitFor(wait, nil) {
+		if !e.waitUntilWokenOrTimeout(wait, nil) {
 			return false
 		}
 	}
 }
 
-// waitFor waits for up to limit, or until wake receives. It reports false if the engine stops.
-func (e *goroutineEngine) waitFor(limit time.Duration, wake <-chan struct{}) bool {
+// waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine stops.
+func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -349,7 +349,7 @@ func (e *goroutineEngine) Post(to *engine.Conn, gen uint32, request engine.Reque
 		return engine.ErrClosed
 	}
 	box := c.mailbox() // before counting, because the allocation may take long
-	if request.Kind == engine.MailSend && e.refusesMail(&request) {
+	if request.Kind == engine.MailSend && e.refuseOrDelayMail(&request) {
 		return engine.ErrFull
 	}
 	if err := box.Put(to, gen, request); err != nil {

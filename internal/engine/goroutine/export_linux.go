@@ -80,7 +80,7 @@ func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (mo
 	defer e.handoff.exporter.Store(nil)
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
-		reading.Go(func() { d.readChannel(files[i], o) })
+		reading.Go(func() { d.receiveConfirmations(files[i], o) })
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
@@ -106,8 +106,8 @@ func (e *goroutineEngine) HandOver(ctx context.Context, channels []*os.File) (mo
 	return d.sender.Result()
 }
 
-// readChannel reads the receiver's messages until the channel ends.
-func (d *connExporter) readChannel(file *os.File, channel *handover.Outlet) {
+// receiveConfirmations reads the receiver's messages until the channel ends.
+func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Outlet) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return // the channel was closed here
@@ -132,7 +132,7 @@ func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over b
 		if roundDue || d.unanswered <= 0 {
 			n := min(maxRequested, len(d.remaining), max(d.sender.Credit()-d.sending, 0))
 			d.unanswered = n
-			requestAllAndWake(d.remaining[:n], requestExport)
+			requestFromAll(d.remaining[:n], requestExport)
 			d.remaining = d.remaining[n:]
 		}
 	}
@@ -158,18 +158,18 @@ func (c *conn) startExport() {
 	}
 	err := c.Leave()
 	if err == nil {
-		return // to finishExport
+		return // finishExport follows
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == engine.ErrStays {
 		d.unexportable[c] = true
 	}
-	d.countAnswer()
+	d.countAnsweredRequest()
 }
 
-// countAnswer counts a requested connection that was exported, or is not.
-func (d *connExporter) countAnswer() {
+// countAnsweredRequest counts a requested connection that was exported, or is not.
+func (d *connExporter) countAnsweredRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
 		notify(d.progress)
 	}
@@ -192,7 +192,7 @@ func (c *conn) finishExport() {
 func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.countAnswer()
+	defer d.countAnsweredRequest()
 	if !d.sender.Asking() || d.sender.Credit() <= d.sending {
 		return false, false
 	}

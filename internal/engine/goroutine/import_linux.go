@@ -19,9 +19,9 @@ import (
 
 // importChannel is a channel with its inlet; mu guards the inlet.
 type importChannel struct {
-	group *goroutineEngine
-	mu    sync.Mutex
-	inlet *handover.Inlet
+	engine *goroutineEngine
+	mu     sync.Mutex
+	inlet  *handover.Inlet
 }
 
 // TakeOver implements engine.Migrator.
@@ -54,7 +54,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 	if err != nil {
 		return err
 	}
-	importing := &importChannel{group: e}
+	importing := &importChannel{engine: e}
 	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInlet(int32(fd), importing) }); err != nil {
 		return err
 	}
@@ -91,12 +91,12 @@ func (a *importChannel) withLock(f func()) {
 
 // ConfirmLater implements handover.Owner.
 func (a *importChannel) ConfirmLater(in *handover.Inlet) {
-	a.group.running.Go(func() { a.withLock(in.Confirm) })
+	a.engine.running.Go(func() { a.withLock(in.Confirm) })
 }
 
 // Promise implements handover.Owner.
 func (a *importChannel) Promise(n int) int {
-	e := a.group
+	e := a.engine
 	n = e.admission.Promise(n)
 	short := min(sock.DescriptorsShort(e.admission.Promised()), n)
 	e.admission.Unpromise(short)
@@ -104,7 +104,7 @@ func (a *importChannel) Promise(n int) int {
 }
 
 // Unpromise implements handover.Owner.
-func (a *importChannel) Unpromise(n int) { a.group.admission.Unpromise(n) }
+func (a *importChannel) Unpromise(n int) { a.engine.admission.Unpromise(n) }
 
 // importConn serves a connection whose place Promise has reserved, on its own goroutine. It
 // calls onOpened when the handler knows of the connection, or never will.

@@ -87,12 +87,12 @@ func (e *goroutineEngine) Expel(peer netip.AddrPort) error {
 		e.mu.Lock()
 		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.hasPeer(c, peer) })
 		e.mu.Unlock()
-		requestAllAndWake(conns, requestExpel)
+		requestFromAll(conns, requestExpel)
 	}
 	return nil
 }
 
-func (e *goroutineEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *goroutineEngine) Visit(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -100,9 +100,9 @@ func (e *goroutineEngine) Visit(s *engine.Shared, beforePut func(), onDone func(
 	for conns := range e.connChunks {
 		for _, c := range conns {
 			beforePut()
-			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, s); err == nil {
+			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, message); err == nil {
 				c.wake()
-			} else if s.Lost(); err == engine.ErrFull {
+			} else if message.Lost(); err == engine.ErrFull {
 				full++
 			}
 		}

@@ -11,8 +11,8 @@ import (
 // reports only changes.
 type readWaiter struct{ raw syscall.RawConn }
 
-func (w *readWaiter) init(nc net.Conn) (err error) {
-	sc, ok := nc.(syscall.Conn)
+func (w *readWaiter) init(netConn net.Conn) (err error) {
+	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return syscall.ENOTSOCK
 	}

@@ -10,8 +10,8 @@ import (
 // 0 bytes, which ends when there are some.
 type readWaiter struct{ raw syscall.RawConn }
 
-func (w *readWaiter) init(nc net.Conn) (err error) {
-	sc, ok := nc.(syscall.Conn)
+func (w *readWaiter) init(netConn net.Conn) (err error) {
+	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return syscall.EINVAL
 	}

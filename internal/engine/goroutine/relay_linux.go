@@ -81,8 +81,8 @@ func (c *conn) sendFromPipe(pipe *sock.Pipe, partner *engine.Conn, n int) {
 // pipePool contains unused pipes.
 type pipePool struct{ idle chan *sock.Pipe }
 
-// enable makes relays use pipes, and keeps as many as there can be concurrent bulk reads.
-func (p *pipePool) enable(e *goroutineEngine) {
+// init makes relays use pipes, and keeps as many as there can be concurrent bulk reads.
+func (p *pipePool) init(e *goroutineEngine) {
 	p.idle = make(chan *sock.Pipe, cap(e.readLimiter.tokens))
 	e.host.Pass = e.sendToPartner
 }

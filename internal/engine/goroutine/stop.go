@@ -11,7 +11,7 @@ import (
 // to other servers all at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
-	e.startStop()
+	e.startShutdown()
 	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
 		e.killOnce.Do(func() { close(e.killed) })
 	})
@@ -19,8 +19,8 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-// startStop rejects new work and starts to drain the connections.
-func (e *goroutineEngine) startStop() {
+// startShutdown rejects new work and starts to drain the connections.
+func (e *goroutineEngine) startShutdown() {
 	e.broadcastTracker.End()
 	e.cancel()
 	engine.CloseAll(e.listeners)
@@ -38,7 +38,7 @@ func (e *goroutineEngine) startStop() {
 		e.drainConns(conns)
 		select {
 		case <-e.killed:
-			requestAllAndWake(conns, requestKill)
+			requestFromAll(conns, requestKill)
 		case <-e.workDone:
 		}
 	}()
@@ -60,7 +60,7 @@ func (e *goroutineEngine) drainConns(conns []*conn) {
 	start, drained := engine.Since(), 0
 	for {
 		allowed := min(engine.MayDrain(e.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
-		requestAllAndWake(conns[drained:allowed], requestDrain)
+		requestFromAll(conns[drained:allowed], requestDrain)
 		if drained = allowed; drained == len(conns) {
 			return
 		}
@@ -74,7 +74,7 @@ func (e *goroutineEngine) drainConns(conns []*conn) {
 	}
 }
 
-func requestAllAndWake(conns []*conn, request uint32) {
+func requestFromAll(conns []*conn, request uint32) {
 	for _, c := range conns {
 		c.requestAndWake(request)
 	}

@@ -173,9 +173,9 @@ type senderQueue struct {
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refusesMail reports whether mail is refused because buffers exceed their limit: by a quarter,
+// refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter,
 // unless the sender can wait. A sender that can waits until they hold less.
-func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
+func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
 	case !request.Paced():

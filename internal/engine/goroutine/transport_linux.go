@@ -136,7 +136,7 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 	case c.io.n == 0:
 		return nil, io.EOF
 	}
-	return c.recordRead(int(c.io.n)), nil
+	return c.sliceAndRecordRead(int(c.io.n)), nil
 }
 
 // waitForMail waits for mail and does not read.
@@ -196,7 +196,7 @@ func (c *conn) sendFile() {
 		return
 	}
 	c.Sent(n)
-	c.handleSendResult(err)
+	c.handleSendErrorOrRequests(err)
 }
 
 func (c *conn) tryWriteFile(fd int32) bool {

@@ -11,16 +11,16 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// answerTime limits the answer to a rejected connection.
-const answerTime = 10 * time.Millisecond
+// rejectionTimeout limits the answer to a rejected connection.
+const rejectionTimeout = 10 * time.Millisecond
 
 // sendRejection sends the answer to a rejected connection. It discards pending input: otherwise
 // the kernel would send a reset, which can destroy the answer.
 func sendRejection(netConn net.Conn, answer []byte) {
-	_ = netConn.SetDeadline(time.Now().Add(answerTime))
-	_, _ = netConn.Write(answer) // what it does not take is lost
+	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
+	_, _ = netConn.Write(answer) // what does not fit is lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
-		_ = netConn.SetDeadline(time.Now().Add(tryWait))
+		_ = netConn.SetDeadline(time.Now().Add(tryReadTimeout))
 		var unread [4096]byte
 		_, _ = netConn.Read(unread[:])
 	}
@@ -44,24 +44,24 @@ func (c *conn) waitAndRead() ([]byte, error) {
 		return nil, nil
 	}
 	n, err := c.netConn.Read(c.acquireReadBuffer())
-	c.releaseReadPermit() // before got, which may change whether it takes turns
-	return c.recordRead(n), err
+	c.releaseReadPermit() // before c.bulk changes
+	return c.sliceAndRecordRead(n), err
 }
 
-// tryWait is how long a read that must not wait takes: package net has no such read, and one
+// tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one
 // with an expired deadline does not look.
-const tryWait = time.Millisecond
+const tryReadTimeout = time.Millisecond
 
 // tryRead reads and hardly waits. A request that wakes the owner meanwhile is not missed: the
 // owner checks for requests before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
-	_ = c.netConn.SetReadDeadline(time.Now().Add(tryWait))
+	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
 	n, err := c.netConn.Read(c.acquireReadBuffer())
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
 	}
-	return c.recordRead(n), err
+	return c.sliceAndRecordRead(n), err
 }
 
 // waitForMail waits for mail and does not read.
@@ -89,7 +89,7 @@ func (c *conn) writeOutput() (int, error) {
 	if c.parkOrFindRequests() {
 		return 0, nil
 	}
-	c.writeBlocked = true // it may well
+	c.writeBlocked = true // the write may block
 	c.SendBlocked(c.engine.readClock())
 	return c.netConn.Write(c.Output())
 }
@@ -97,7 +97,7 @@ func (c *conn) writeOutput() (int, error) {
 // pipePool is empty: elsewhere than on Linux, relays send their data by mail.
 type pipePool struct{}
 
-func (p *pipePool) enable(*goroutineEngine) {}
+func (p *pipePool) init(*goroutineEngine) {}
 
 func (p *pipePool) closeIdlePipes() {}
 

@@ -233,11 +233,11 @@ func (e *loopEngine) Stop(ctx context.Context) error {
 	e.mu.Unlock()
 	e.broadcastTracker.End()
 	for _, l := range e.loops {
-		l.requestStage(stageStopping)
+		l.requestStopStage(stageStopping)
 	}
 	return engine.AwaitStop(ctx, e.done, e.admission.Open, func() {
 		for _, l := range e.loops {
-			l.requestStage(stageKilling)
+			l.requestStopStage(stageKilling)
 		}
 	})
 }

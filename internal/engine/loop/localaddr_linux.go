@@ -35,17 +35,17 @@ func (*Loop) OnLoop() bool { return currentLoop() != nil }
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // AskLocalAddr implements engine.Loop.
-func (l *Loop) AskLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
+func (l *Loop) AskLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch currentLoop() {
 	case l:
-		return l.localAddrOf(r)
+		return l.localAddrOf(ref)
 	case nil:
 	default:
 		return addr, false
 	}
 	done := make(chan struct{})
 	if !l.enqueueCall(func() {
-		addr, ok = l.localAddrOf(r)
+		addr, ok = l.localAddrOf(ref)
 		close(done)
 	}) {
 		return addr, false

@@ -45,9 +45,9 @@ func (l *Loop) setOperatorPause(paused bool) {
 		}
 	}
 	if l.accept.pausedByOperator = paused; !paused {
-		l.WatchListeners()
+		l.WatchListenersAndChannels()
 	}
-	if l.requestedStage.Load() < stageStopping {
+	if l.requestedStopStage.Load() < stageStopping {
 		l.counters.SetFlag(engine.Holding, paused)
 	}
 }
@@ -116,7 +116,7 @@ func (e *loopEngine) Expel(peer netip.AddrPort) error {
 
 // Visit implements engine.Visitor: it queues mail for connections, as far as there is
 // capacity.
-func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *loopEngine) Visit(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {
@@ -125,8 +125,8 @@ func (e *loopEngine) Visit(s *engine.Shared, beforePut func(), onDone func(full 
 				continue
 			}
 			beforePut()
-			if err := l.mailbox.PutShared(c, engine.MailDo, s); err != nil {
-				s.Lost()
+			if err := l.mailbox.PutShared(c, engine.MailDo, message); err != nil {
+				message.Lost()
 				if err == engine.ErrFull {
 					break // until there is capacity
 				}

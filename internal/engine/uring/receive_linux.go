@@ -35,7 +35,7 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 			in = d.buffers.receivedBytes(completion)
 		}
 		d.handleRecvResult(c, completion.res, in)
-		d.classifyReceive(c, completion)
+		d.classifyReceiveSize(c, completion)
 	}
 }
 
@@ -44,11 +44,11 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 // gets one receive at a time, and none from the ring's buffers if these may not be enough.
 const multishotMax = 8 << 10
 
-// classifyReceive records whether the connection sends much, including more than its buffer
+// classifyReceiveSize records whether the connection sends much, including more than its buffer
 // could hold.
-func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
+func (d *driver) classifyReceiveSize(c *engine.Conn, completion cqe) {
 	switch armed := c.Armed(); {
-	case completion.res >= multishotMax, completion.res > 0 && d.buffers.filledBuffer(completion):
+	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
 		c.SetArmed(armed &^ smallReceives)
 		d.cancelReceive(c)
 	case completion.res > 0:
@@ -140,7 +140,7 @@ func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.Armed()
 	c.SetArmed(armed | receiving)
 	d.pendingReceives++
-	d.loop.TrackFastSweep(1)
+	d.loop.AddFastSweepReasons(1)
 	s := d.ring.nextSubmission()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&smallReceives != 0 {

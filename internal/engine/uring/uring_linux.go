@@ -145,7 +145,7 @@ func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(liste
 func (d *driver) HandleEvents() (handled, left bool) {
 	switch {
 	case d.roundLeft == 0:
-		d.startRound()
+		d.startCompletionRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
@@ -153,11 +153,11 @@ func (d *driver) HandleEvents() (handled, left bool) {
 	return handled, d.roundLeft > 0
 }
 
-// startRound makes the kernel run deferred work, some 20 items per call. It asks for as many
+// startCompletionRound makes the kernel run deferred work, some 20 items per call. It asks for as many
 // as complete at once, so that connections that wait for deferred work get an even share, but
 // not more than a few turns can handle: the sends that they cause complete in a later round
 // and hold a buffer each until then.
-func (d *driver) startRound() {
+func (d *driver) startCompletionRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	more := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
@@ -193,11 +193,11 @@ func (d *driver) recreateRing() {
 	if err := d.openRing(); err != nil {
 		panic("myriad: io_uring failed, and no new ring could be created: " + err.Error())
 	}
-	d.loop.WatchListeners()
+	d.loop.WatchListenersAndChannels()
 	d.loop.ForEachConn(func(c *engine.Conn) {
 		d.clearOps(c, pendingOps|canceling)
 		if d.loop.AbortConn(c, engine.Reason(errno)); c.Armed()&closing != 0 && !c.IsOpen() {
-			d.closeWhenIdle(c)
+			d.closeWhenOpsDone(c)
 		}
 	})
 }
@@ -282,14 +282,14 @@ func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 	return d.WatchConn(c)
 }
 
-func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenIdle(c) }
+func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenOpsDone(c) }
 
 func (d *driver) PerformActions(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&loop.Busy != 0:
 		return
 	case armed&closing != 0:
-		d.closeWhenIdle(c)
+		d.closeWhenOpsDone(c)
 		return
 	}
 	for {
@@ -314,7 +314,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		case engine.Shut:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
-			d.closeWhenIdle(c)
+			d.closeWhenOpsDone(c)
 			return
 		case engine.Read:
 			switch {
@@ -332,9 +332,9 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeWhenIdle closes a connection when no operation is in progress, and ends those that
+// closeWhenOpsDone closes a connection when no operation is in progress, and ends those that
 // are.
-func (d *driver) closeWhenIdle(c *engine.Conn) {
+func (d *driver) closeWhenOpsDone(c *engine.Conn) {
 	armed := c.Armed()
 	switch {
 	case armed&pendingOps == 0:
@@ -377,9 +377,9 @@ func (d *driver) watchInput(c *engine.Conn) {
 	}
 }
 
-// SweepConn cancels the receive of a connection that has been silent since the last sweep: a
+// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep: a
 // poll costs the kernel less.
-func (d *driver) SweepConn(c *engine.Conn) {
+func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.Armed(); armed&recentlyActive != 0 {
 		c.SetArmed(armed &^ recentlyActive)
 	} else {
@@ -391,7 +391,7 @@ func (d *driver) SweepConn(c *engine.Conn) {
 func (d *driver) clearOps(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
 		d.pendingReceives--
-		d.loop.TrackFastSweep(-1)
+		d.loop.AddFastSweepReasons(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)
 }
