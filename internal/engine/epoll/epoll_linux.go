@@ -1,10 +1,9 @@
-// Package epoll is the model of event loops over Linux's epoll.
+// Package epoll is the model of event loops on Linux's epoll.
 //
-// The descriptors are watched level-triggered: one receive for each report,
-// and what is left is reported again. Connections that send much are left to the
-// loop: see Loop.NoteRead.
-// Calls that cannot block don't tell the Go scheduler; only the wait for events
-// does, after a look that found none.
+// Descriptors are watched level-triggered: one receive for each event, and what is left is
+// reported again. The loop reads from connections that send much; see Loop.QueueIfBulk. Calls
+// that cannot block do not tell the Go scheduler; only waiting for events does, after a check
+// that found none.
 package epoll
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model is event loops over epoll.
+// Model describes event loops on epoll.
 var Model = engine.Model{
 	Name:      "epoll",
 	HasLoops:  true,
@@ -27,29 +26,29 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch is the most events that are handled in one turn: few enough that a
-// turn in which every handler takes long ends soon, for Auto to see it.
+// eventBatch limits the events of one turn: a turn with slow handlers must end soon, so that
+// Auto notices.
 const eventBatch = 64
 
-// Tokens of descriptors that are no connections; those carry their slot.
+// Tokens of descriptors that are not connections. A connection's token is its slot.
 const (
 	eventfdToken = -1
 	acceptToken  = -2
 )
 
-// What a connection is armed for, in Conn.Armed.
+// The driver's bits of Conn.Armed.
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
-	watchedOut                                        // watched for room
-	unwatched                                         // not watched at all: something came while it was busy
+	watchedOut                                        // watched for writability
+	unwatched                                         // not watched: there was an event that the driver could not handle
 )
 
-// driver is the part of a loop that is epoll's.
+// driver implements loop.Driver.
 type driver struct {
 	loop       *loop.Loop
 	poll       *sock.Poll
-	readBuffer []byte // what Recv fills; valid for one event
-	// waitedEvents is how many events Wait has brought for the next Poll.
+	readBuffer []byte // valid for one event
+	// waitedEvents is the number of events that WaitForEvents has left for HandleEvents.
 	waitedEvents int
 }
 
@@ -82,7 +81,7 @@ func (d *driver) HandleEvents() (handled, left bool) {
 
 func (d *driver) WaitForEvents(limit time.Duration) { d.waitedEvents = d.poll.Wait(limit) }
 
-// handleEvents handles n events.
+// handleEvents handles the first count events and reports whether there were any.
 func (d *driver) handleEvents(count int) bool {
 	for i := range count {
 		token, events := d.poll.Event(i)
@@ -98,7 +97,6 @@ func (d *driver) handleEvents(count int) bool {
 	return count > 0
 }
 
-// handleConnEvents handles the events of one connection.
 func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	switch {
 	case c.FD() < 0 || c.DriverFlags()&loop.ClosePending != 0:
@@ -115,38 +113,38 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
 		if d.loop.IsReadQueued(c) {
-			d.suspendWatch(c) // the loop will see
+			d.suspendWatch(c) // the loop reads the input
 		} else if c.WantsInput() {
 			d.ReadOnce(c)
 		} else if (c.IsReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
-			// A unix socket whose peer has gone, which may have input left; or both directions
-			// have ended in order, and mail is on its way, which settles the connection.
+			// Either a unix socket whose peer has gone and that may have input left, or both directions
+			// have ended in order and mail is on its way, which continues the connection.
 			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
-			// Both directions have ended while output is unsent.
+			// Both directions have ended before all output was sent.
 			c.OnTransportError(cmp.Or(sock.TakeSocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.PerformActions(c)
 }
 
-// suspendWatch lets go of a connection that would be reported again and again, until
-// arm brings it back.
+// suspendWatch stops watching a connection whose event would be reported again and again, until
+// updateWatch resumes it.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchConn stops watching a descriptor before it is closed. Closing alone does not where another
-// process has the socket, too: during a hand-over, or for a moment after a fork. Its events would
-// be taken for those of the next connection in the slot.
+// unwatchConn stops watching a descriptor before it is closed. Closing alone does not if another
+// process has the socket, too: during a hand-over, or for a moment after a fork. Its events
+// would be taken for those of the next connection in the slot.
 func (d *driver) unwatchConn(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
 }
 
-// WatchConn begins with input, or while connecting with room.
+// WatchConn watches for input or, while connecting, for writability.
 func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	if c.DriverFlags()&loop.Connecting != 0 {
 		c.SetDriverFlags(c.DriverFlags() | watchedOut)
@@ -163,7 +161,7 @@ func (d *driver) DropUnopened(c *engine.Conn) {
 	d.loop.CloseUnopened(c)
 }
 
-func (d *driver) SweepConn(*engine.Conn) {}
+func (d *driver) CancelReceiveIfSilent(*engine.Conn) {}
 
 func (d *driver) CanRead(*engine.Conn) bool { return true }
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package epoll is the model of event loops over Linux's epoll.
+// Package epoll is the model of event loops on Linux's epoll.
 package epoll
 
 import (
@@ -12,7 +12,7 @@ import (
 
 var errUnsupported = errors.New("I/O model epoll needs Linux; this is " + runtime.GOOS)
 
-// Model can't run here.
+// Model is not available on this system.
 var Model = engine.Model{
 	Name:      "epoll",
 	HasLoops:  true,

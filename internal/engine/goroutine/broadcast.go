@@ -2,11 +2,11 @@ package goroutine
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// This file is how a message goes to all connections. It is kept once, and waits in a
-// queue for the caster, which leaves references to all that wait in the mailbox of each
-// connection, a chunk of the table at a time. When connections are to end at once it casts no more.
+// Broadcasts to all connections. A broadcast is stored once and waits in a queue. The
+// broadcaster leaves references to all that wait in the mailbox of each connection, a chunk of
+// the table at a time. It stops when connections must end at once.
 
-// Broadcast implements engine.Engine. The queue has room for all that may be under way.
+// Broadcast implements engine.Engine. The queue has capacity for engine.MaxBroadcasts.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
 	b, err := e.broadcastTracker.StartBroadcast(payload, 1, &e.cfg.Limits)
 	if err != nil {
@@ -17,7 +17,8 @@ func (e *goroutineEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster is the caster. It ends with the last broadcast.
+// runBroadcaster enqueues broadcasts for all connections until the engine stops and the last
+// broadcast is finished.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.ActiveCount() > 0; {
@@ -27,7 +28,7 @@ func (e *goroutineEngine) runBroadcaster() {
 			for range len(e.broadcastQueue) {
 				batch = append(batch, <-e.broadcastQueue)
 			}
-			e.enqueueBroadcasts(batch)
+			e.enqueueForAllConns(batch)
 			for _, b := range batch {
 				b.OwnerDone()
 			}
@@ -38,12 +39,12 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueBroadcasts leaves messages in all mailboxes. Connections that come meanwhile may get
-// them or not.
-func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
+// enqueueForAllConns puts messages into all mailboxes. Connections that are opened meanwhile
+// may or may not get them.
+func (e *goroutineEngine) enqueueForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			e.enqueueBroadcastsFor(c, batch)
+			e.enqueueForConn(c, batch)
 		}
 		if isClosed(e.killed) {
 			return
@@ -51,9 +52,9 @@ func (e *goroutineEngine) enqueueBroadcasts(batch []*engine.Broadcast) {
 	}
 }
 
-// enqueueBroadcastsFor leaves messages in a mailbox. A connection that has no room for one loses
-// it, or is closed.
-func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcast) {
+// enqueueForConn puts messages into one mailbox. If it has no capacity for one, the
+// connection misses it, or is closed.
+func (e *goroutineEngine) enqueueForConn(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.mailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {
@@ -61,7 +62,7 @@ func (e *goroutineEngine) enqueueBroadcastsFor(c *conn, batch []*engine.Broadcas
 			enqueued = true
 		case err != engine.ErrFull:
 		case e.cfg.DropMessages:
-			box.CountMissedBroadcast() // first: who sees the count finds it at the connection
+			box.CountMissedBroadcast() // before the counter, so that the connection knows what is counted
 			e.counters.Add(engine.Dropped, 1)
 		default:
 			c.requestAndWake(requestSlowConsumer)

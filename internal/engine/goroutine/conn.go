@@ -19,21 +19,21 @@ type conn struct {
 	engine              *goroutineEngine
 	netConn             net.Conn
 	io                  transport
-	readBuffer          *[]byte // what it reads into
-	handledRequests     uint8   // what it has done of orders
+	readBuffer          *[]byte // nil while there is no input
+	handledRequests     uint8   // the bits of requests that were handled
 	lastReadFull        bool    // the last read filled its buffer
-	bulk                bool    // and brought more than heavyRead: reads in turn
-	writeBlocked        bool    // for output to be taken, since the last Sent
-	expiryCounted       bool    // it is counted in group.urgent
-	proxiedPeerRecorded bool    // a proxy has told whose it is
-	awaitingWritable    bool    // a goroutine waits for room in its place
+	bulk                bool    // the last read brought more than bulkReadSize; reads are limited
+	writeBlocked        bool    // the kernel has accepted nothing since the last Sent
+	expiryCounted       bool    // in goroutineEngine.expiringConns
+	proxiedPeerRecorded bool
+	awaitingWritable    bool // a goroutine waits until the socket is writable
 
-	// For everyone:
+	// Safe for concurrent use:
 	mailboxPtr    atomic.Pointer[engine.Mailbox]
 	parked        atomic.Bool
 	requests      atomic.Uint32
-	wakeAt        atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
-	bufferedBytes atomic.Uint32 // bytes of memory that its buffers hold, while it waits
+	wakeAt        atomic.Uint32 // when it wants to be woken, as toSweepTime returns it; 0 for never
+	bufferedBytes atomic.Uint32 // memory that its buffers held when it last waited
 }
 
 func newConn(e *goroutineEngine, netConn net.Conn) (*conn, error) {
@@ -41,7 +41,7 @@ func newConn(e *goroutineEngine, netConn net.Conn) (*conn, error) {
 	return c, c.initTransport()
 }
 
-// toAddrPort reads an address of package net; the zero value if it has no port.
+// toAddrPort returns the address of a TCP peer, and the zero value for other networks.
 func toAddrPort(addr net.Addr) netip.AddrPort {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		return t.AddrPort()
@@ -49,7 +49,7 @@ func toAddrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localAddr is Host.LocalAddr.
+// localAddr implements Host.LocalAddr.
 func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	e.mu.Lock()
 	own := e.conns.conn(c.Slot())
@@ -57,8 +57,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed is the connection's life. Where a handler calls runtime.Goexit, the connection has failed, and
-// is closed in the deferred function.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit,
+// the connection has failed, and the deferred function closes it.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -105,8 +105,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens it. It was dialled at a time, or accepted, and something may have been read
-// from it already.
+// openConn opens the connection. dialStart is 0 for an accepted one; received is input that was
+// read from it already.
 func (c *conn) openConn(dialStart time.Duration, received []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -120,10 +120,10 @@ func (c *conn) openConn(dialStart time.Duration, received []byte) {
 	}
 }
 
-// updateClock sets the clock, before something that is timed begins by it.
+// updateClock sets the host's clock before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-// sendOutput sends the output, and waits until the kernel has taken it.
+// sendOutput sends the output and blocks until the kernel has accepted it.
 func (c *conn) sendOutput() {
 	c.publishSweepState()
 	n, err := c.writeOutput()
@@ -132,24 +132,23 @@ func (c *conn) sendOutput() {
 		c.updateClock()
 	}
 	c.OnSent(n)
-	c.handleSendResult(err)
+	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendResult takes the end of a write: an error, or what has come meanwhile.
-func (c *conn) handleSendResult(err error) {
+// handleSendErrorOrRequests handles the error of a send, or requests that have arrived meanwhile.
+func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	} else if c.hasRequests() {
-		c.handleRequests()
+		c.handleMailAndRequests()
 	}
 }
 
-// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no
-// input, because its peer has ended while it greets or its handshake has enough,
-// waits for mail alone.
+// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no input
+// waits for mail alone: its peer has ended during the greeting, or its handshake has enough.
 func (c *conn) receiveInputOrMail() {
 	if c.hasRequests() {
-		c.handleRequests()
+		c.handleMailAndRequests()
 		return
 	}
 	c.publishSweepState()
@@ -159,13 +158,12 @@ func (c *conn) receiveInputOrMail() {
 	if c.WantsInput() {
 		c.handleReadResult(c.waitAndRead())
 	} else if err := c.waitForMail(); err != nil {
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	}
 }
 
-// expireIfDue does what is due for a connection that never waits, because it always has
-// input or waits for its turn or memory: the sweeper can't wake it. It says whether
-// something was.
+// expireIfDue expires a connection that never waits, because it always has input or waits for
+// its turn or for memory: the sweeper cannot wake it. It reports whether anything was due.
 func (c *conn) expireIfDue() bool {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
@@ -175,7 +173,7 @@ func (c *conn) expireIfDue() bool {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-// readAvailable reads once without waiting.
+// readAvailable reads once without blocking.
 func (c *conn) readAvailable() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
@@ -185,7 +183,7 @@ func (c *conn) readAvailable() {
 	}
 }
 
-// handleReadResult gives the core what a read has brought.
+// handleReadResult passes the result of a read to the core.
 func (c *conn) handleReadResult(received []byte, err error) {
 	if len(received) > 0 {
 		c.OnRead(received)
@@ -196,22 +194,22 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	case errors.Is(err, io.EOF):
 		c.OnEOF()
 	case err != nil:
-		c.handleWaitError(err)
+		c.handleWakeOrError(err)
 	}
 }
 
-// handleWaitError takes the end of a wait: because it was woken, or by an error.
-func (c *conn) handleWaitError(err error) {
+// handleWakeOrError handles the end of a wait by an error, or because the connection was woken.
+func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.OnTransportError(err)
 		return
 	}
 	_ = c.netConn.SetDeadline(time.Time{})
-	c.handleRequests()
+	c.handleMailAndRequests()
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState shows the sweeper when this connection wants to be woken, and what its buffers
+// publishSweepState publishes when this connection wants to be woken, and what its buffers
 // hold.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
@@ -225,11 +223,11 @@ func (c *conn) publishSweepState() {
 		c.bufferedBytes.Store(n)
 	}
 	if _, soon := c.ExpiresAt(); soon != c.expiryCounted {
-		c.setExpiryCounted(soon)
+		c.setCountedAsExpiring(soon)
 	}
 }
 
-func (c *conn) setExpiryCounted(counted bool) {
+func (c *conn) setCountedAsExpiring(counted bool) {
 	if c.expiryCounted = counted; counted {
 		c.engine.expiringConns.Add(1)
 	} else {
@@ -237,7 +235,7 @@ func (c *conn) setExpiryCounted(counted bool) {
 	}
 }
 
-// hasRequests says whether someone outside wants something.
+// hasRequests reports whether other goroutines have sent mail or requests.
 func (c *conn) hasRequests() bool {
 	if c.requests.Load() != uint32(c.handledRequests) {
 		return true
@@ -246,14 +244,15 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests says that the owner is about to wait, and whether it should not.
+// parkOrFindRequests marks the owner as about to wait. It reports true if there are requests,
+// so that the owner must not wait.
 func (c *conn) parkOrFindRequests() bool {
 	c.parked.Store(true)
 	return c.hasRequests()
 }
 
-// handleRequests takes the mail, and does what is asked of the connection.
-func (c *conn) handleRequests() {
+// handleMailAndRequests delivers mail and handles requests.
+func (c *conn) handleMailAndRequests() {
 	if c.requests.Load()&requestWritable != 0 {
 		c.requests.And(^uint32(requestWritable))
 		c.awaitingWritable = false
@@ -262,7 +261,7 @@ func (c *conn) handleRequests() {
 	c.deliverMail()
 	requested := c.requests.Load()
 	todo := requested &^ uint32(c.handledRequests)
-	c.handledRequests = uint8(requested &^ requestWritable) // which may have come just now
+	c.handledRequests = uint8(requested &^ requestWritable) // which may have been set just now
 	if todo&requestExport != 0 {
 		c.requests.And(^uint32(requestExport))
 		c.handledRequests &^= uint8(requestExport)
@@ -285,7 +284,7 @@ func (c *conn) handleRequests() {
 	}
 }
 
-// requestAndWake asks something of the connection. Anyone may call it.
+// requestAndWake sets request bits and wakes the owner. It is safe for concurrent use.
 func (c *conn) requestAndWake(request uint32) {
 	c.requests.Or(request)
 	c.wake()
@@ -311,18 +310,18 @@ func (c *conn) deliverMail() {
 			c.OnRequest(m, p)
 		}
 	}
-	defer deliverRemaining() // what a Goexit leaves is released
+	defer deliverRemaining() // also after a runtime.Goexit
 	deliverRemaining()
 }
 
-// wake ends the owner's wait. Anyone may call it.
+// wake ends the owner's wait. It is safe for concurrent use.
 func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
 		_ = c.netConn.SetDeadline(time.Unix(1, 0))
 	}
 }
 
-// mailbox gives the mailbox, made when first asked for.
+// mailbox returns the mailbox and creates it if necessary.
 func (c *conn) mailbox() *engine.Mailbox {
 	if box := c.mailboxPtr.Load(); box != nil {
 		return box
@@ -332,20 +331,20 @@ func (c *conn) mailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts the sending direction. A connection that is to be reset is closed
-// at once: its end, if it came first, would leave it in TIME_WAIT.
+// shutdownWrite shuts down the sending direction. A connection that closes with a reset is
+// closed at once: a FIN sent first would leave it in TIME_WAIT.
 func (c *conn) shutdownWrite() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
-		// An error means that the peer has gone; reading will tell.
+		// An error means that the peer has gone; the next read reports that.
 		_ = w.CloseWrite()
 	} else {
-		c.OnEOF() // there is no half of it to wait for
+		c.OnEOF() // the connection cannot be half-closed
 	}
 	c.OnWriteShut()
 }
 
-// detachConn makes the connection another one of package net: the deadline of this one may be
-// set by who wakes its owner. A goroutine that waits for room has to end first.
+// detachConn turns the connection into another net.Conn, because others may set the deadline of
+// this one to wake its owner. A goroutine that waits until the socket is writable ends first.
 func (c *conn) detachConn() {
 	if c.awaitingWritable {
 		c.receiveInputOrMail()
@@ -369,28 +368,27 @@ func (c *conn) detachConn() {
 	c.OnDetached(net.FileConn(f))
 }
 
-// closesWithReset says whether the connection is to be closed with a reset.
+// closesWithReset reports whether the connection is to be closed with a reset.
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
 // closedMailbox is the mailbox of connections that have closed without one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConn closes the connection, finishes it, and releases mail that came too
-// late.
+// closeConn closes the connection, calls Closed, and releases mail that came too late.
 func (c *conn) closeConn() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
-		c.setExpiryCounted(false)
+		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
 		c.AddMissed(box.TakeMissedBroadcasts()) // Closed may ask
 	}
-	defer c.releaseClosed() // whatever the handler does
+	defer c.releaseMailboxAndSlot() // even if the handler panics
 	c.OnClosed()
 }
 
-// releaseClosed is the rest of close, when the handler has heard of it.
-func (c *conn) releaseClosed() {
+// releaseMailboxAndSlot releases the mailbox and the slot after Closed.
+func (c *conn) releaseMailboxAndSlot() {
 	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
 		c.mailboxPtr.Load().Close()
 		c.deliverMail()

@@ -6,26 +6,26 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is how many entries a table grows by.
+// chunkSize is the number of entries that a table grows by.
 const chunkSize = 512
 
-// connTable holds connections by slot. It grows by chunks: copying a large table
-// would leave its old room as garbage. The group's lock guards it.
+// connTable stores connections by slot. It grows by chunks: copying a large table would leave
+// the old one as garbage. goroutineEngine.mu guards it.
 type connTable struct {
 	chunks  []*chunk
 	free    []uint32
 	used    int
-	proxied map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
+	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
-// how many it had before.
+// chunk is a part of a table. An entry has a connection, nil if it is free, and the number of
+// connections that it had before.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32
 }
 
-// addConn gives a connection the first free slot.
+// addConn assigns the first free slot to a connection.
 func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * chunkSize
@@ -43,10 +43,9 @@ func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	chunk.conns[i] = c
 }
 
-// conn finds who has a slot now; nil if nobody has.
+// conn returns the connection in a slot, or nil.
 func (t *connTable) conn(slot uint32) *conn { return t.chunks[slot/chunkSize].conns[slot%chunkSize] }
 
-// removeConn frees a slot.
 func (t *connTable) removeConn(slot uint32) {
 	delete(t.proxied, t.conn(slot))
 	chunk, i := t.chunks[slot/chunkSize], slot%chunkSize
@@ -56,12 +55,11 @@ func (t *connTable) removeConn(slot uint32) {
 	t.used--
 }
 
-// allConns lists the connections.
 func (t *connTable) allConns() []*conn {
 	return t.appendChunkConns(make([]*conn, 0, t.used), 0, len(t.chunks))
 }
 
-// appendChunkConns appends those in the chunks from..to-1 to a list.
+// appendChunkConns appends the connections of chunks [fromChunk, endChunk) to conns.
 func (t *connTable) appendChunkConns(conns []*conn, fromChunk, endChunk int) []*conn {
 	for _, chunk := range t.chunks[fromChunk:endChunk] {
 		for _, c := range chunk.conns {

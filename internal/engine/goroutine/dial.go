@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The bounds of dialling: orders that wait, connections dialled at once, and
-// the time for each of them.
+// Limits of dialling: requests, concurrent dials, and the default time of each dial.
 const (
 	maxDialRequests    = 1024
 	maxDials           = 512
@@ -42,7 +41,7 @@ func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	return nil
 }
 
-// startDials starts the dials that are left of one order, as many at once as may be.
+// startDials starts the remaining dials of one request, at most maxDials at a time.
 func (e *goroutineEngine) startDials(request *engine.DialRequest) {
 	for request.Count > 0 {
 		request.Count--
@@ -82,7 +81,6 @@ func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 	}
 }
 
-// connectTo makes a connection of package net.
 func (e *goroutineEngine) connectTo(request engine.DialRequest) (net.Conn, error) {
 	options := e.cfg.SocketOptions(true)
 	dialer := net.Dialer{Timeout: cmp.Or(request.Timeout, defaultDialTimeout), Control: options.DialControl}
@@ -100,7 +98,7 @@ func (e *goroutineEngine) connectTo(request engine.DialRequest) (net.Conn, error
 	}
 	nc, err := dialer.DialContext(e.stopCtx, "tcp", request.Target.String())
 	if tcp, ok := nc.(*net.TCPConn); ok && options.Delay {
-		_ = tcp.SetNoDelay(false) // an error means that the connection has failed, as reading will tell
+		_ = tcp.SetNoDelay(false) // after an error, the next read reports that the connection has failed
 	}
 	return nc, err
 }

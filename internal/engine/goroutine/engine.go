@@ -1,37 +1,35 @@
-// Package goroutine is the model of one goroutine for each connection, on
-// package net. It runs on all systems.
+// Package goroutine is the model with one goroutine per connection, on package net. It runs on
+// all systems.
 //
-// # Who owns what
+// # Ownership
 //
-// A connection is owned by its goroutine, which reads, calls the handler and
-// writes, and may block in each of the three; that harms nobody else. While it
-// waits for input it holds no buffer: it takes one when there is something to
-// read.
+// A connection belongs to its goroutine, which reads, calls the handler and writes, and may
+// block in each of them without harm to others. It holds no read buffer while it waits for
+// input.
 //
-// From outside a connection is reached through its mailbox, which is made when
-// the first mail comes. The owner says in parked that it is about to wait and
-// looks at its mailbox once more after that; who leaves mail looks at parked
-// afterwards and, if it was set, ends the wait by a deadline in the past. An
-// owner that was woken takes the deadline back first and looks at its mail
-// after that, so that none is left unseen. What the sweeper and Stop ask of a
-// connection, as bits in requests, reaches it in the same way.
+// Other goroutines reach a connection through its mailbox, which is created for the first
+// message. The owner sets parked before it waits and then checks its mailbox once more. A
+// sender checks parked after it has queued mail and, if it is set, ends the wait by a
+// deadline in the past. An owner that was woken resets the deadline before it looks at its
+// mail. So nothing is missed. Requests of the sweeper and of Stop, bits in conn.requests,
+// arrive in the same way.
 //
-// The sweeper is one goroutine for all: before an owner waits it publishes when it wants
-// to be woken (wakeAt) and what its buffers hold (buffered), and the sweeper looks at a
-// slice of the connections at a time. So no connection has a timer.
+// One sweeper serves all connections. Before an owner waits, it publishes when it wants to be
+// woken (wakeAt) and what its buffers hold (bufferedBytes); the sweeper looks at some
+// connections at a time. So no connection has a timer.
 //
-// One that sends much would go on for as long as the scheduler lets it. Such
-// connections take turns: see turns.
+// A connection that sends much would continue for as long as the scheduler lets it. Reads of
+// such connections are limited; see readLimiter.
 //
-// The caster is one goroutine too: it walks over all connections with the broadcasts
-// that wait and leaves references to them in their mailboxes; see cast.go.
+// One broadcaster passes over all connections and leaves references to broadcasts in their
+// mailboxes; see broadcast.go.
 //
-// The pacer is the goroutine that calls Config.Pace, if that is set, and leaves
-// mail for those that it touches. It outlives all connections.
+// The pacer calls Config.Pace, if set, and sends mail to the connections that it nudges. It
+// outlives all connections.
 //
-// The group's lock guards the table of connections, by slot. A goroutine ends
-// when its connection is finished; Stop waits for all of them, for the
-// acceptor, the sweeper, the caster, for the dials under way, and for the pacer.
+// goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has
+// closed. Stop waits for all of them, for the acceptors, the sweeper, the broadcaster, dials in
+// progress, and the pacer.
 package goroutine
 
 import (
@@ -50,71 +48,71 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model is a goroutine for each connection.
+// Model describes the goroutine model.
 var Model = engine.Model{
 	Name:      "goroutine",
 	Available: func() error { return nil },
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is how long the acceptor waits when descriptors have run out,
-// unless a connection closes earlier.
+// acceptRetryInterval is how long an acceptor waits when there are no descriptors left, unless
+// a connection closes earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is how far the clock that all connections share may run ahead: so
-// often they write it at the most.
+// clockGrain is how far the clock that all connections share may run ahead. It is written at
+// most that often.
 const clockGrain = time.Millisecond
 
-// What is asked of a connection, as bits.
+// Requests to a connection, as bits.
 const (
 	requestDrain uint32 = 1 << iota
 	requestKill
-	requestOverBudget   // Limits.MaxBuffered
-	requestSlowConsumer // no room for a broadcast
-	requestExpel        // by Expel
-	requestExport       // to be handed over to another engine
-	requestWritable     // the kernel takes output again; it is taken back when it has been seen
+	requestOverBudget   // close for Limits.MaxBuffered
+	requestSlowConsumer // close for lack of capacity for a broadcast
+	requestExpel
+	requestExport   // to another engine
+	requestWritable // the kernel accepts output again; cleared when handled
 )
 
-// goroutineEngine is a running engine.
+// goroutineEngine implements engine.Engine with a goroutine for each connection.
 type goroutineEngine struct {
 	cfg              engine.Config
 	host             engine.Runtime
 	counters         engine.Counters
 	buffers          engine.SharedBuffers
 	listeners        []net.Listener
-	listenerIndexes  []int                   // of which engine.Listener each of them is
-	admission        *admission.Controller   // with connections and dials
-	broadcastTracker engine.BroadcastTracker // under way
-	broadcastQueue   chan *engine.Broadcast  // for the caster
-	dialRequests     chan struct{}           // holds one for each Dial under way
-	dialSlots        chan struct{}           // holds one for each connection being dialled
+	listenerIndexes  []int                 // the engine.Listener of each socket
+	admission        *admission.Controller // counts connections and dials
+	broadcastTracker engine.BroadcastTracker
+	broadcastQueue   chan *engine.Broadcast // for the broadcaster
+	dialRequests     chan struct{}          // holds one element for each Dial in progress
+	dialSlots        chan struct{}          // holds one element for each connection being dialled
 	acceptPause      acceptPause
-	connFreed        chan struct{} // a connection has closed; for an acceptor out of descriptors
+	connFreed        chan struct{} // signals a closed connection to acceptors that have no descriptors left
 	stopCtx          context.Context
-	cancel           context.CancelFunc // ends stop, and with it dials and pauses
-	nextSweepChunk   int                // the sweeper's: the chunk that comes next
-	readLimiter      readLimiter        // of connections that send much
+	cancel           context.CancelFunc // cancels stopCtx, and with it dials and pauses
+	nextSweepChunk   int                // used by the sweeper only
+	readLimiter      readLimiter        // for connections that send much
 	pipePool         pipePool           // for relays
-	largeReadBytes   atomic.Int64       // bytes of large read buffers in use
-	closeLargestMu   sync.Mutex         // held by who looks for connections that are to give way
-	blockedSenders   senderQueue        // that wait until buffers hold less
+	largeReadBytes   atomic.Int64       // size of large read buffers in use
+	closeLargestMu   sync.Mutex         // held while looking for connections to close
+	blockedSenders   senderQueue        // wait until buffers hold less
 	clock            pausableClock
 	expiringConns    atomic.Int64      // connections that are about to end
-	freedMemory      engine.FreedBytes // memory of connections that have been handed over
+	freedMemory      engine.FreedBytes // of connections that were handed over
 	handoff          handoffState
-	connAdded        chan struct{} // a connection has come; for the sweeper
-	lastConnClosed   chan struct{} // the last one has gone; for the sweeper
-	killed           chan struct{} // closed when connections are to end at once
-	killOnce         sync.Once     // for closing it
+	connAdded        chan struct{} // signals a new connection to the sweeper
+	lastConnClosed   chan struct{} // signals to the sweeper that there are no connections
+	killed           chan struct{} // closed when connections must end at once
+	killOnce         sync.Once
 	running          sync.WaitGroup
-	pacerDone        sync.WaitGroup // the pacer
-	workDone         chan struct{}  // closed when all that runs has ended
+	pacerDone        sync.WaitGroup // waits for the pacer
+	workDone         chan struct{}  // closed when everything but the pacer has ended
 	done             chan struct{}  // closed when everything has ended
 
 	mu     sync.Mutex
 	conns  connTable
-	closed bool // nothing starts any more
+	closed bool // nothing may start
 }
 
 func startEngine(cfg engine.Config) (engine.Engine, error) {
@@ -134,7 +132,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.TimeAllCalls, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
 	e.host.SendDirect = sendDirect
-	e.pipePool.enable(e)
+	e.pipePool.init(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
 	e.acceptPause.paused, e.acceptPause.changed = cfg.StartPaused, make(chan struct{})
 	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
@@ -149,7 +147,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	return e, nil
 }
 
-// openListeners makes the listeners, and what else has to be opened.
+// openListeners opens all listeners, and initializes the read limiter.
 func (e *goroutineEngine) openListeners() error {
 	for _, l := range e.cfg.EffectiveListeners() {
 		sockets, err := l.OpenSockets(1, e.cfg.SocketOptions(false))
@@ -177,7 +175,7 @@ func (e *goroutineEngine) ListenerStats() []engine.ListenerStats { return e.host
 
 func (e *goroutineEngine) Loops() int { return 0 }
 
-// readClock is the clock of all limits.
+// readClock returns the time of the clock that all limits use.
 func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engine.MonotonicNow()) }
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
@@ -186,7 +184,7 @@ func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// acceptConns serves a socket of a listener until it is closed.
+// acceptConns accepts connections from one socket until it is closed.
 func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 	var lastLogged time.Time
 	for hasRateToken := false; ; {
@@ -196,7 +194,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 		}
 		netConn, err := e.listeners[listenerFDIndex].Accept()
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
+		case errors.Is(err, os.ErrDeadlineExceeded): // accepting is paused, or was a moment ago
 		case err == nil:
 			hasRateToken = false
 			e.admitConn(netConn, e.listenerIndexes[listenerFDIndex], nil)
@@ -211,13 +209,13 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 					slog.String("error", err.Error()),
 					slog.Int64("open", e.admission.OpenConns()))
 			}
-			e.waitFor(acceptRetryInterval, e.connFreed)
+			e.waitUntilWokenOrTimeout(acceptRetryInterval, e.connFreed)
 		}
 	}
 }
 
-// waitForAcceptToken waits until the rate of accepting allows for one more, or until it is
-// time to stop.
+// waitForAcceptToken waits until the accept rate permits one more connection. It reports false
+// if the engine stops.
 func (e *goroutineEngine) waitForAcceptToken() bool {
 	for {
 		wait := e.admission.TakeToken(engine.MonotonicNow())
@@ -225,14 +223,14 @@ func (e *goroutineEngine) waitForAcceptToken() bool {
 			return true
 		}
 		e.counters.Add(engine.AcceptPauses, 1)
-		if !e.waitFor(wait, nil) {
+		if !e.waitUntilWokenOrTimeout(wait, nil) {
 			return false
 		}
 	}
 }
 
-// waitFor waits a while, less if something comes, and says whether to go on.
-func (e *goroutineEngine) waitFor(limit time.Duration, wake <-chan struct{}) bool {
+// waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine stops.
+func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -247,7 +245,7 @@ func (e *goroutineEngine) waitFor(limit time.Duration, wake <-chan struct{}) boo
 func (e *goroutineEngine) admitConn(netConn net.Conn, listener int, received []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.Admit(listener, peer); err != nil {
-		defer netConn.Close() // whatever Refuse does
+		defer netConn.Close() // even if Refuse calls runtime.Goexit
 		rejectConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
@@ -271,7 +269,7 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, received []byte)
 	return nil
 }
 
-// rejectConn closes a connection, with an answer if there is one.
+// rejectConn closes a connection after sending the answer, if there is one.
 func rejectConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
 		sendRejection(netConn, answer)
@@ -279,8 +277,8 @@ func rejectConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConn starts the goroutine of a connection that has been admitted at a listener, or
-// with -1 was dialled, if it can. It opens the connection.
+// startConn starts the goroutine of an admitted connection, which calls open. listener is -1
+// for a connection that was dialled. It reports false and closes netConn if it fails.
 func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.ConnHandler, open func(c *conn)) bool {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -305,7 +303,7 @@ func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine
 	return true
 }
 
-// registerConn gives a connection its slot, unless the group has ended.
+// registerConn assigns a slot to a connection, unless the engine has ended.
 func (e *goroutineEngine) registerConn(c *conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -317,7 +315,7 @@ func (e *goroutineEngine) registerConn(c *conn) error {
 	return nil
 }
 
-// unregisterConn takes a finished connection out.
+// unregisterConn removes a closed connection.
 func (e *goroutineEngine) unregisterConn(c *conn) {
 	e.mu.Lock()
 	e.conns.removeConn(c.Slot())
@@ -335,7 +333,7 @@ func (e *goroutineEngine) releaseAdmission() {
 	}
 }
 
-// notify wakes who waits for a channel with room for one signal.
+// notify sends to a channel that buffers one signal, unless a signal is pending.
 func notify(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -350,8 +348,8 @@ func (e *goroutineEngine) Post(to *engine.Conn, gen uint32, request engine.Reque
 	if c == nil || &c.Conn != to {
 		return engine.ErrClosed
 	}
-	box := c.mailbox() // first: to allocate may take long
-	if request.Kind == engine.RequestSend && e.refusesMail(&request) {
+	box := c.mailbox() // before counting, because the allocation may take long
+	if request.Kind == engine.RequestSend && e.refuseOrDelayMail(&request) {
 		return engine.ErrFull
 	}
 	if err := box.Put(to, gen, request); err != nil {

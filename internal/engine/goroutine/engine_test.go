@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// recordingHandler uses all input up, and tells what comes and goes.
+// recordingHandler consumes all input and records Opened and Closed.
 type recordingHandler struct {
 	opened chan engine.Ref
 	closed chan error
@@ -25,7 +25,7 @@ func (h *recordingHandler) Received(_ *engine.Conn, in []byte) int { return len(
 func (h *recordingHandler) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
 func (h *recordingHandler) Closed(_ *engine.Conn, why error)       { h.closed <- why }
 
-// startTestEngine starts a group that is stopped when the test ends.
+// startTestEngine starts an engine that is stopped when the test ends.
 func startTestEngine(t *testing.T, h engine.Handler, change func(*engine.Config)) *goroutineEngine {
 	t.Helper()
 	cfg := engine.Config{
@@ -43,19 +43,19 @@ func startTestEngine(t *testing.T, h engine.Handler, change func(*engine.Config)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = e.Stop(ctx) // it says that it has cut connections off
+		_ = e.Stop(ctx) // reports that connections were aborted
 		e.Wait()
 	})
 	return e.(*goroutineEngine)
 }
 
-// dialEngine connects to the group; the connection is closed when the test ends.
+// dialEngine connects to the engine; the connection is closed when the test ends.
 func dialEngine(t *testing.T, g *goroutineEngine) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, g.Addr().String())
 }
 
-// A conn fits the allocator's class of 192 bytes; the next is 208.
+// A conn fits into the allocator's class of 192 bytes; the next one is 208.
 func TestConnSize(t *testing.T) {
 	if got := unsafe.Sizeof(conn{}); got > 192 {
 		t.Errorf("a connection's driver entry is %d bytes, want at most 192", got)

@@ -23,39 +23,39 @@ import (
 // but isn't held while a handler saves its state.
 
 const (
-	// maxRequested is the most connections that are asked to leave before others are, unless they
-	// take longer than exportRoundInterval, which is also how long after a round the next one begins.
+	// maxRequested limits the connections whose export is requested at a time, unless they take
+	// longer than exportRoundInterval, which is also the time between two rounds.
 	maxRequested        = 64
 	exportRoundInterval = 5 * time.Millisecond
-	// resendInterval is how long after a channel was found full a connection is sent again.
+	// resendInterval is how long a connection waits for a channel that is full.
 	resendInterval = time.Millisecond
-	// goroutineBytes is about how many bytes a goroutine and its connection take, which the
-	// collector gets back.
+	// goroutineBytes is about the memory of a goroutine and its connection, which the collector
+	// gets back.
 	goroutineBytes = 4 << 10
 )
 
-// handoffState is the part of an engine that hands connections over, and takes some over.
+// handoffState is the engine's part of hand-overs in both directions.
 type handoffState struct {
-	exporter atomic.Pointer[connExporter] // nil if none is under way
+	exporter atomic.Pointer[connExporter] // nil if no hand-over is in progress
 	receiver handover.Receiver
 }
 
-// connExporter is a hand-over of this engine's connections that is under way.
+// connExporter hands this engine's connections over.
 type connExporter struct {
-	progress chan struct{} // there may be more to do
+	progress chan struct{} // signals that there may be more to do
 
 	mu           sync.Mutex
 	sender       handover.Sender
-	unanswered   int // connections that were asked and have not answered
-	sending      int // connections that are being saved, or sent
-	remaining    []*conn
+	unanswered   int     // connections whose export was requested and not decided
+	sending      int     // connections being saved or sent
+	remaining    []*conn // connections left of this round
 	unexportable map[*conn]bool
 }
 
 // ExportConns implements engine.Migrator.
 func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) (moved engine.ExportResult, err error) {
 	if len(channels) == 0 {
-		return moved, errors.New("no channels to hand connections over by; expected at least 1")
+		return moved, errors.New("no hand-over channels; expected at least 1")
 	}
 	defer e.freedMemory.StartFreeing()()
 	var files []*os.File
@@ -68,18 +68,18 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	for _, f := range channels {
 		channelCopy, err := sock.DupFD(int32(f.Fd()))
 		if err != nil {
-			return moved, fmt.Errorf("a channel to hand connections over by: %w", err)
+			return moved, fmt.Errorf("duplicating the hand-over channel: %w", err)
 		}
 		files, fds = append(files, os.NewFile(uintptr(channelCopy), "channel")), append(fds, channelCopy)
 	}
 	d := &connExporter{progress: make(chan struct{}, 1), sender: handover.NewSender(fds), unexportable: make(map[*conn]bool)}
 	if !e.handoff.exporter.CompareAndSwap(nil, d) {
-		return moved, errors.New("connections are being handed over already")
+		return moved, errors.New("a hand-over is in progress already; wait for its end")
 	}
 	defer e.handoff.exporter.Store(nil)
 	var reading sync.WaitGroup
 	for i, o := range d.sender.Channels {
-		reading.Go(func() { d.readChannel(files[i], o) })
+		reading.Go(func() { d.receiveConfirmations(files[i], o) })
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		d.mu.Lock()
@@ -105,13 +105,13 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	return d.sender.Result()
 }
 
-// readChannel reads what comes by a channel until that ends.
-func (d *connExporter) readChannel(file *os.File, channel *handover.OutChannel) {
+// receiveConfirmations reads the receiver's messages until the channel ends.
+func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.OutChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return // it was closed here
+		return // the channel was closed here
 	}
-	_ = raw.Read(func(uintptr) bool { // likewise
+	_ = raw.Read(func(uintptr) bool { // fails if the channel was closed here
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		err := d.sender.ReceiveConfirmations(channel)
@@ -120,7 +120,7 @@ func (d *connExporter) readChannel(file *os.File, channel *handover.OutChannel) 
 	})
 }
 
-// requestExports asks connections to leave, and reports whether the hand-over is over.
+// requestExports requests the export of connections, and reports whether the hand-over is over.
 func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,14 +131,14 @@ func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over b
 		if roundDue || d.unanswered <= 0 {
 			n := min(maxRequested, len(d.remaining), max(d.sender.TotalCredit()-d.sending, 0))
 			d.unanswered = n
-			requestAllAndWake(d.remaining[:n], requestExport)
+			requestFromAll(d.remaining[:n], requestExport)
 			d.remaining = d.remaining[n:]
 		}
 	}
 	return d.sender.AdvanceStage() && d.sending == 0
 }
 
-// startRound lists who is to be asked. Nobody is the end.
+// startRound lists the connections to request. If there are none, the hand-over stops.
 func (d *connExporter) startRound(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
@@ -149,7 +149,7 @@ func (d *connExporter) startRound(e *goroutineEngine) {
 	}
 }
 
-// startExport asks the connection to leave.
+// startExport starts the export of the connection, if it can be exported.
 func (c *conn) startExport() {
 	d := c.engine.handoff.exporter.Load()
 	if d == nil {
@@ -157,24 +157,24 @@ func (c *conn) startExport() {
 	}
 	err := c.StartExport()
 	if err == nil {
-		return // to finishExport
+		return // finishExport follows
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == engine.ErrNotExportable {
 		d.unexportable[c] = true
 	}
-	d.countAnswer()
+	d.countAnsweredRequest()
 }
 
-// countAnswer counts a connection that was asked, and has left or does not.
-func (d *connExporter) countAnswer() {
+// countAnsweredRequest counts a requested connection that was exported, or is not.
+func (d *connExporter) countAnsweredRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
 		notify(d.progress)
 	}
 }
 
-// finishExport hands the connection over. One that can't go stays open here.
+// finishExport hands the connection over, or keeps it open here if it cannot.
 func (c *conn) finishExport() {
 	d := c.engine.handoff.exporter.Load()
 	c.OnQuiesced()
@@ -187,11 +187,11 @@ func (c *conn) finishExport() {
 	}
 }
 
-// exportConn reports whether the connection has gone, or can't go in any upgrade.
+// exportConn reports whether c was exported and, if not, whether it can never be.
 func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.countAnswer()
+	defer d.countAnsweredRequest()
 	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.sending {
 		return false, false
 	}
@@ -225,7 +225,8 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	return true, false
 }
 
-// packUnlocked packs a connection without the lock: a handler may take its time, or end the goroutine.
+// packUnlocked packs a connection with the lock released: a handler may take long, or call
+// runtime.Goexit.
 func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()

@@ -2,7 +2,7 @@
 
 package goroutine
 
-// handoffState is nothing: connections are handed over on Linux.
+// handoffState is empty: connections are handed over on Linux only.
 type handoffState struct{}
 
 func (c *conn) startExport() {}

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// fullLayer is a layer that wants no input; it counts how often it is asked.
+// fullLayer is a layer that wants no input. It counts how often it is asked.
 type fullLayer struct {
 	fullCalls   *atomic.Int64
 	resumeCalls *atomic.Int64
@@ -29,7 +29,7 @@ func (l fullLayer) Resume(c *engine.Conn) error {
 	return nil
 }
 
-// A connection that wants no input sleeps until mail comes, though its peer sends.
+// A connection that wants no input sleeps until mail comes, even if its peer sends.
 func TestConnWithoutInputSleeps(t *testing.T) {
 	l := fullLayer{new(atomic.Int64), new(atomic.Int64), make(chan engine.Ref, 1)}
 	g := startTestEngine(t, newHandler(), func(cfg *engine.Config) {

@@ -14,14 +14,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how connections arrive from other engines: see package handover. A goroutine for
-// each channel takes what comes by it.
+// Taking over connections from another engine; see package handover. Each channel has a
+// goroutine.
 
-// importChannel is a channel, whose lock guards the inlet.
+// importChannel is a channel with its inlet; mu guards the inlet.
 type importChannel struct {
-	group *goroutineEngine
-	mu    sync.Mutex
-	inlet *handover.InChannel
+	engine *goroutineEngine
+	mu     sync.Mutex
+	inlet  *handover.InChannel
 }
 
 // ImportConns implements engine.Migrator.
@@ -38,7 +38,7 @@ func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 			defer context.AfterFunc(e.stopCtx, func() { f.Close() })()
 			if err := e.importFrom(f); err != nil && e.stopCtx.Err() == nil {
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
-					"connections that were handed over are lost", slog.String("error", err.Error()))
+					"connections lost in hand-over", slog.String("error", err.Error()))
 			}
 		})
 	}
@@ -48,13 +48,13 @@ func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	return nil
 }
 
-// importFrom takes what comes by a channel until the other side ends.
+// importFrom imports the connections of a channel until the sender ends.
 func (e *goroutineEngine) importFrom(channel *os.File) error {
 	raw, err := channel.SyscallConn()
 	if err != nil {
 		return err
 	}
-	importing := &importChannel{group: e}
+	importing := &importChannel{engine: e}
 	if err = raw.Control(func(fd uintptr) { importing.inlet = e.handoff.receiver.NewInChannel(int32(fd), importing) }); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 		e.importConn(fd, r, joined.Done)
 	}
 	for {
-		joined.Wait() // who is told that they have come may send to them
+		joined.Wait() // confirm only what was opened: the sender may send mail then
 		importing.withLock(importing.inlet.Confirm)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
@@ -91,12 +91,12 @@ func (a *importChannel) withLock(f func()) {
 
 // ScheduleConfirm implements handover.Owner.
 func (a *importChannel) ScheduleConfirm(in *handover.InChannel) {
-	a.group.running.Go(func() { a.withLock(in.Confirm) })
+	a.engine.running.Go(func() { a.withLock(in.Confirm) })
 }
 
 // ReserveConns implements handover.Owner.
 func (a *importChannel) ReserveConns(n int) int {
-	e := a.group
+	e := a.engine
 	n = e.admission.Reserve(n)
 	short := min(sock.MissingDescriptors(e.admission.Reserved()), n)
 	e.admission.CancelReserved(short)
@@ -104,10 +104,10 @@ func (a *importChannel) ReserveConns(n int) int {
 }
 
 // ReleaseConns implements handover.Owner.
-func (a *importChannel) ReleaseConns(n int) { a.group.admission.CancelReserved(n) }
+func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReserved(n) }
 
-// importConn goes on with one connection, for which a place was promised, on its goroutine. It calls done
-// when its handler has heard of it, or never will.
+// importConn serves a connection whose place Promise has reserved, on its own goroutine. It
+// calls onOpened when the handler knows of the connection, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReserved()
 	if record.Listener >= len(e.host.ListenerCounters) {
@@ -123,7 +123,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		return
 	}
 	if err := e.host.AdmitImported(record); err != nil {
-		e.running.Go(func() { // which Refuse may end
+		e.running.Go(func() { // Refuse may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
 			rejectConn(netConn, e.host.BuildRefusalReply(record.Peer, err))

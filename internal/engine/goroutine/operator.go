@@ -9,22 +9,22 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is what an operator may do to an engine that runs.
+// Operations of an administrator on a running engine.
 //
-// The acceptors may be within Accept when nothing is to be accepted any more. So a
-// deadline in the past is set on the listeners; each acceptor then waits until that is
-// taken back. It looks at the flag again each time before it accepts.
+// The acceptors may be blocked in Accept when accepting is paused. So a deadline in the past
+// is set on the listeners; each acceptor then waits until accepting resumes. It checks the
+// flag again before each Accept.
 //
-// To close the connections of a peer their table is gone through, a chunk at a time.
-// Whose a connection is only its owner may ask the core. So the address comes from
-// the connection of package net, and where a proxy tells another one, from table.proxied, too.
+// Expel looks through the table of connections, a chunk at a time. Only the owner of a
+// connection may ask the core for its peer. So the address comes from the net.Conn and, where
+// a proxy tells another one, from connTable.proxied.
 
-// acceptPause is whether anything is accepted.
+// acceptPause is the state of pausing accept.
 type acceptPause struct {
 	mu              sync.Mutex
 	paused          bool
-	pausedAcceptors int           // acceptors that accept nothing
-	changed         chan struct{} // closed when on has changed, and made anew
+	pausedAcceptors int
+	changed         chan struct{} // closed and replaced when paused has changed
 }
 
 func (e *goroutineEngine) PauseAccept(paused bool) error {
@@ -40,7 +40,7 @@ func (e *goroutineEngine) PauseAccept(paused bool) error {
 	}
 	for _, l := range e.listeners {
 		if l, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
-			_ = l.SetDeadline(deadline) // it fails when the listener is closed
+			_ = l.SetDeadline(deadline) // fails when the listener is closed
 		}
 	}
 	close(e.acceptPause.changed)
@@ -48,8 +48,7 @@ func (e *goroutineEngine) PauseAccept(paused bool) error {
 	return nil
 }
 
-// waitUntilResumed waits as long as nothing is to be accepted, and says whether to go on. When all
-// acceptors wait, that is counted.
+// waitUntilResumed blocks while accepting is paused. It reports false if the engine stops.
 func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,7 +72,8 @@ func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 	return true
 }
 
-// addPausedAcceptors counts one acceptor more, or less, that waits.
+// addPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as
+// Holding.
 func (h *acceptPause) addPausedAcceptors(e *goroutineEngine, n int) {
 	h.pausedAcceptors += n
 	e.counters.SetBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -87,12 +87,12 @@ func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) error {
 		e.mu.Lock()
 		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.hasPeer(c, peer) })
 		e.mu.Unlock()
-		requestAllAndWake(conns, requestExpel)
+		requestFromAll(conns, requestExpel)
 	}
 	return nil
 }
 
-func (e *goroutineEngine) VisitConns(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *goroutineEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	if isClosed(e.done) {
 		return engine.ErrClosed
 	}
@@ -100,9 +100,9 @@ func (e *goroutineEngine) VisitConns(s *engine.Shared, beforePut func(), onDone 
 	for conns := range e.connChunks {
 		for _, c := range conns {
 			beforePut()
-			if err := c.mailbox().PutShared(&c.Conn, engine.RequestDo, s); err == nil {
+			if err := c.mailbox().PutShared(&c.Conn, engine.RequestDo, message); err == nil {
 				c.wake()
-			} else if s.OnLost(); err == engine.ErrFull {
+			} else if message.OnLost(); err == engine.ErrFull {
 				full++
 			}
 		}
@@ -111,8 +111,8 @@ func (e *goroutineEngine) VisitConns(s *engine.Shared, beforePut func(), onDone 
 	return nil
 }
 
-// connChunks lists the connections, those of one chunk of the table at a time. A list is valid
-// until the next one.
+// connChunks yields the connections of each chunk of the table. A slice is valid until the
+// next one.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -129,7 +129,7 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isClosed says whether a channel is closed that nothing is sent to.
+// isClosed reports whether a channel is closed to which nothing is sent.
 func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -139,7 +139,8 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// hasPeer says whether a connection comes from a peer, or is one's by what its proxy has told.
+// hasPeer reports whether a connection comes from peer, or belongs to it according to its
+// proxy.
 func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -148,8 +149,8 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeer notes whose the connection is when its proxy has said that: with the
-// first input that the core has seen after the greeting.
+// recordProxiedPeer records the peer that the connection's proxy has told, once the core has
+// handled the first input after the greeting.
 func (c *conn) recordProxiedPeer() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

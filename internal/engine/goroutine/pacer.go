@@ -8,10 +8,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file is how a handler gets to act at times that it plans itself; see
-// engine.Pace.
+// Calling a handler's Pace; see engine.Pace.
 
-// runPacer is the pacer.
+// runPacer calls Config.Pace until all other goroutines have ended.
 func (e *goroutineEngine) runPacer() {
 	for !isClosed(e.workDone) {
 		now := engine.MonotonicNow()
@@ -23,11 +22,11 @@ func (e *goroutineEngine) runPacer() {
 	}
 }
 
-// nudgeConn has Nudged called by mail, and says whether there was room for it.
+// nudgeConn has Nudged called by mail. It reports false if there was no capacity for the mail.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep waits. First it lets those run that have got mail, as the thread may keep
-// their turn for a moment.
+// yieldAndSleep sleeps. First it lets those goroutines run that have got mail, because the
+// thread may delay them for a moment.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollBarrier sees to it that Go's poller looks at the network: it waits there for an
-// event of its own, behind all that have come before. It is for one goroutine at a
-// time.
+// pollBarrier makes Go's poller check the network: it waits there for an event of its own,
+// behind all earlier events. It is not safe for concurrent use.
 type pollBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -34,11 +33,11 @@ func (v *pollBarrier) open() error {
 // waitForPoll returns when the events that the network has now have been reported.
 func (v *pollBarrier) waitForPoll() {
 	v.signalled = false
-	_ = v.raw.Read(v.signalOrClearFunc) // it fails when it is closed
+	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the event when the poller has been told that somebody waits for it,
-// and clears it when it has been reported.
+// signalOrClear signals the event in its first call, when the poller waits for it, and clears
+// it when it has been reported.
 func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

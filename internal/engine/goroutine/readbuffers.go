@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// smallReadSize is the size of the buffer that a connection reads into unless the
-// last read has filled it: a handler that blocks holds its buffer meanwhile.
+// smallReadSize is the size of the read buffer unless the last read has filled it: a handler
+// that blocks holds its buffer.
 const smallReadSize = 4 << 10
 
 var smallBuffers, largeBuffers = newBufferPool(smallReadSize), newBufferPool(engine.ReadSize)
@@ -19,12 +19,11 @@ func newBufferPool(size int) *sync.Pool {
 	}}
 }
 
-// acquireReadBuffer gives a buffer to read into, a large one if the last was filled. It is
-// held only while there is something in it. Large ones are counted, so that those that
-// read at the same moment know of each other.
+// acquireReadBuffer returns a buffer to read into, a large one if the last read has filled its
+// buffer. Large ones are counted, so that concurrent reads know of each other.
 func (c *conn) acquireReadBuffer() []byte {
 	if c.lastReadFull {
-		c.engine.largeReadBytes.Add(engine.ReadSize) // first, as to allocate may take long
+		c.engine.largeReadBytes.Add(engine.ReadSize) // first, because the allocation may take long
 		c.readBuffer = largeBuffers.Get().(*[]byte)
 	} else {
 		c.readBuffer = smallBuffers.Get().(*[]byte)
@@ -32,7 +31,6 @@ func (c *conn) acquireReadBuffer() []byte {
 	return *c.readBuffer
 }
 
-// releaseReadBuffer gives it back.
 func (c *conn) releaseReadBuffer() {
 	switch {
 	case c.readBuffer == nil:
@@ -46,9 +44,8 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// recordRead is the n bytes that have been read. A full buffer makes the next one
-// large.
-func (c *conn) recordRead(readBytes int) []byte {
+// sliceAndRecordRead returns the bytes read and records their size, which selects the next buffer.
+func (c *conn) sliceAndRecordRead(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize
 	return p[:readBytes]

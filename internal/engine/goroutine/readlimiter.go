@@ -9,25 +9,25 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file keeps connections that send much from delaying the others. Each would go
-// on for as long as the scheduler lets it, and as long as any of them is ready the
-// scheduler looks at the network every 10 ms only, at 128 events at a time. So they
-// take turns, as many at a time as there are processors. They wait for theirs in
-// order and off the scheduler's queue, which so stays short; and every pauseInterval all
-// turns pause until the events that the network has by then have been seen. A turn
-// ends when the bytes have been read, because a handler may block.
+// Fairness between bulk connections and others. A bulk connection would read for as long as the
+// scheduler lets it, and while any goroutine is runnable, the scheduler checks the network
+// only every 10 ms, for 128 events at a time. So bulk connections need a token to read, and
+// there are as many tokens as processors. Connections wait for one in order, and off the
+// scheduler's queue, which stays short. Every pauseInterval all bulk reads pause until the
+// network's current events have been seen. A token is held only for the read, because a
+// handler may block.
 
 const (
-	// bulkReadSize is the most that a read brings of a connection that takes no turns.
+	// bulkReadSize is the largest read of a connection that is not bulk, in bytes.
 	bulkReadSize  = 16 << 10
 	pauseInterval = time.Millisecond
 )
 
-// readLimiter are the turns of a group's connections.
+// readLimiter limits the reads of bulk connections.
 type readLimiter struct {
-	tokens    chan struct{} // holds one for each connection whose turn it is, or is next
-	pauseMu   sync.RWMutex  // held for writing while all pause
-	lastPause atomic.Int64  // when they have last paused, as engine.Since
+	tokens    chan struct{} // holds one element for each connection that reads, or will next
+	pauseMu   sync.RWMutex  // held for writing during a pause
+	lastPause atomic.Int64  // engine.Since of the last pause
 	pausing   atomic.Bool
 	barrier   pollBarrier
 }
@@ -37,7 +37,8 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// acquireToken waits for a turn, and lets all others run first. The caller ends it with end.
+// acquireToken waits for a token, and lets all other goroutines run first. The caller releases
+// it with releaseToken.
 func (t *readLimiter) acquireToken() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
@@ -56,11 +57,11 @@ func (t *readLimiter) releaseToken() {
 	<-t.tokens
 }
 
-// waitForReadPermit is called before a read. One that may make buffers grow much waits until
-// there is memory and, if the connection sends much, for its turn; waitForReadPermit says whether
-// to read now, and then releaseReadPermit follows. It fails when the connection itself is wanted,
-// for it may be the one to give way, and after maxMemoryWaits if connections hold too
-// much: where it is only reads under way that would, of handlers that block, it goes on.
+// waitForReadPermit waits before a read that may need much memory, and for a token if the
+// connection is bulk. It reports whether to read now; releaseReadPermit must follow then. It
+// reports false if the connection has requests, because it may be the one that must close for
+// memory, and after maxMemoryWaits if connections hold too much. If only reads in progress
+// would exceed the limit, of handlers that block, it permits the read.
 func (c *conn) waitForReadPermit() bool {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {
@@ -79,13 +80,12 @@ func (c *conn) waitForReadPermit() bool {
 	return true
 }
 
-// releaseReadPermit ends what waitForReadPermit has begun.
 func (c *conn) releaseReadPermit() {
 	if c.bulk {
 		c.engine.readLimiter.releaseToken()
 	}
 }
 
-// maxMemoryWaits is for how many milliseconds a read waits for memory before the
-// connection looks around.
+// maxMemoryWaits is how many milliseconds a read waits for memory before the connection checks
+// its state.
 const maxMemoryWaits = 50

@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// readWaiter waits until a connection is readable: it looks whether bytes are
-// there, without taking them, because Go's poller reports only changes.
+// readWaiter waits until a connection is readable. It peeks for bytes, because Go's poller
+// reports only changes.
 type readWaiter struct{ raw syscall.RawConn }
 
-func (w *readWaiter) init(nc net.Conn) (err error) {
-	sc, ok := nc.(syscall.Conn)
+func (w *readWaiter) init(netConn net.Conn) (err error) {
+	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return syscall.ENOTSOCK
 	}
@@ -22,7 +22,7 @@ func (w *readWaiter) init(nc net.Conn) (err error) {
 
 func (w *readWaiter) waitUntilReadable() error {
 	var one [1]byte
-	var seen error // to look at it takes it away
+	var seen error // reading the socket's error clears it
 	err := w.raw.Read(func(fd uintptr) bool {
 		_, _, seen = syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK)
 		return seen != syscall.EAGAIN && seen != syscall.EINTR
@@ -33,8 +33,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil waits until done, which is asked whenever there is something to read, or
-// until the deadline.
+// waitUntil waits until done reports true, which is called whenever there is something to read,
+// or until the deadline.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// mustNotBlockConn is a connection on which nobody is to wait.
+// mustNotBlockConn fails the test if it is read or written in a way that may block.
 type mustNotBlockConn struct {
 	*net.TCPConn
 	t *testing.T
@@ -24,7 +24,7 @@ func (p mustNotBlockConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The acceptor waits for nobody whom it turns away, and each gets the answer.
+// Rejecting a connection does not block the acceptor, and each client gets the answer.
 func TestRejectConnDoesNotBlock(t *testing.T) {
 	const answer = "no\n"
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,7 +38,7 @@ func TestRejectConnDoesNotBlock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client.Send(said) // on the loopback it is there at once
+		client.Send(said) // on the loopback it arrives at once
 		rejectConn(mustNotBlockConn{nc.(*net.TCPConn), t}, []byte(answer))
 		client.ExpectEOF(answer)
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how connections end: so many a second are told, so that their
-// clients do not all turn to other servers at the same moment.
+// Stopping. Connections are drained at a limited rate, so that their clients do not reconnect
+// to other servers all at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
-	e.startStop()
+	e.startShutdown()
 	return engine.AwaitStop(ctx, e.done, e.admission.OpenConns, func() {
 		e.killOnce.Do(func() { close(e.killed) })
 	})
@@ -19,8 +19,8 @@ func (e *goroutineEngine) Stop(ctx context.Context) error {
 
 func (e *goroutineEngine) Wait() { <-e.done }
 
-// startStop lets nothing start any more, and has the connections told.
-func (e *goroutineEngine) startStop() {
+// startShutdown rejects new work and starts to drain the connections.
+func (e *goroutineEngine) startShutdown() {
 	e.broadcastTracker.Close()
 	e.cancel()
 	engine.CloseListeners(e.listeners)
@@ -38,7 +38,7 @@ func (e *goroutineEngine) startStop() {
 		e.drainConns(conns)
 		select {
 		case <-e.killed:
-			requestAllAndWake(conns, requestKill)
+			requestFromAll(conns, requestKill)
 		case <-e.workDone:
 		}
 	}()
@@ -53,15 +53,14 @@ func (e *goroutineEngine) startStop() {
 	}()
 }
 
-// drainConns tells the connections to drain, as many at a time as may be, while there
-// are any.
+// drainConns drains the connections at the permitted rate, until all have been told or ended.
 func (e *goroutineEngine) drainConns(conns []*conn) {
 	tick := time.NewTicker(engine.DrainInterval)
 	defer tick.Stop()
 	start, drained := engine.MonotonicNow(), 0
 	for {
 		allowed := min(engine.DrainAllowance(e.cfg.Limits.ShutdownRate, engine.MonotonicNow()-start), len(conns))
-		requestAllAndWake(conns[drained:allowed], requestDrain)
+		requestFromAll(conns[drained:allowed], requestDrain)
 		if drained = allowed; drained == len(conns) {
 			return
 		}
@@ -75,8 +74,7 @@ func (e *goroutineEngine) drainConns(conns []*conn) {
 	}
 }
 
-// requestAllAndWake asks something of connections.
-func requestAllAndWake(conns []*conn, request uint32) {
+func requestFromAll(conns []*conn, request uint32) {
 	for _, c := range conns {
 		c.requestAndWake(request)
 	}

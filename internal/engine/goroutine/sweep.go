@@ -10,15 +10,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file finds connections whose time has come, and the ones to close when all
-// buffers together hold too much.
+// Finding connections that are due, and closing connections if all buffers together exceed
+// their limit.
 
-// stoppedThreshold is how late the sweeper is when the process has stood still, rather
-// than had much to do.
+// stoppedThreshold is how late the sweeper must be to conclude that the process was stopped,
+// rather than busy.
 const stoppedThreshold = time.Second
 
-// runSweeper sweeps until the group has ended: while there are connections, one
-// slice every engine.MinSlice, which also keeps the clock.
+// runSweeper sweeps until the engine has ended. While there are connections, it handles one
+// slice every engine.MinSlice, which also advances the clock.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -38,7 +38,7 @@ func (e *goroutineEngine) runSweeper() {
 }
 
 // waitForSweepSlice waits for the next slice, and as long as there are no connections. It
-// fails when the group stops and there are none.
+// reports false if there are none and the engine stops.
 func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 	if e.admission.OpenConns() == 0 {
 		e.clock.suspendLimit()
@@ -59,17 +59,17 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 	return true
 }
 
-// pausableClock is the clock of all limits. It stands still when the process does, so that no peer is blamed
-// for that. The sweeper finds out how long that was; a connection that goes on before the sweeper
-// must not see a later time meanwhile, because what it has heard would count as heard in the
-// future. So the clock has a limit until the sweeper has woken.
+// pausableClock is the clock of all limits. It stops while the process is stopped, so that
+// peers are not blamed for that time. The sweeper measures the stop. A connection that
+// continues before the sweeper must not see a later time: its input would count as received
+// in the future. So the clock has a limit until the sweeper has woken.
 type pausableClock struct {
-	stoppedFor  atomic.Int64  // for how long the process has stood still
-	limit       atomic.Int64  // what the clock does not pass; 0 while there are no connections
-	lastAdvance time.Duration // when the sweeper last looked, which alone uses it; 0 after a rest
+	stoppedFor  atomic.Int64  // how long the process was stopped in total
+	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
+	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt is the time when Since is now.
+// readAt returns the clock's time when Since is now.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -78,9 +78,10 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advance reads the clock for the sweeper, which looks before and after each wait of engine.MinSlice, so that a stop
-// at any time is found. The limit allows for a sweeper that is late without a stop: a clock that stood still then
-// would end limits early. After a stop, a peer that is heard before the sweeper wakes has up to standstill more.
+// advance reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each wait of
+// engine.MinSlice, so that a stop at any time is found. The limit permits a sweeper that is late without a stop:
+// otherwise the clock would stop and time limits would end early. After a stop, a peer heard before the sweeper wakes
+// has up to stoppedThreshold more.
 func (k *pausableClock) advance(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -91,14 +92,14 @@ func (k *pausableClock) advance(now time.Duration) time.Duration {
 	return now
 }
 
-// suspendLimit lets the clock go on without the sweeper: there are no connections.
+// suspendLimit lets the clock run without the sweeper while there are no connections.
 func (k *pausableClock) suspendLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
 
-// nextSweepConns is the connections of the next chunks of the table, as many as it takes to
-// see all once in a period: a short one while some are about to end.
+// nextSweepConns returns the connections of the next chunks of the table, as many as are
+// needed to visit all once in a period. The period is short while some are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -114,16 +115,17 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// requestOverBudget says whether all buffers together hold too much, with so much more.
+// exceedsBudget reports whether all buffers together would exceed their limit with extraBytes
+// more.
 func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConns has the connections with the largest buffers closed, if all buffers together
-// hold too much, until an eighth of what they may hold is free. None goes that holds
-// less than the average: what large ones hold may not be known yet. One goroutine at a
-// time looks for them.
+// closeLargestConns closes the connections with the largest buffers if all buffers together
+// exceed their limit, until an eighth of the limit is free. No connection is closed that holds
+// less than the average: what large ones hold may not be known yet. Concurrent calls return
+// at once.
 func (e *goroutineEngine) closeLargestConns() {
 	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -154,8 +156,8 @@ func (e *goroutineEngine) closeLargestConns() {
 	}
 }
 
-// heldBytes is how many bytes of memory the connection's buffers held when it last waited, and
-// its mailbox holds. Anyone may ask.
+// heldBytes returns the memory of the connection's buffers when it last waited, and of its
+// mailbox. It is safe for concurrent use.
 func (c *conn) heldBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
@@ -164,16 +166,16 @@ func (c *conn) heldBytes() int64 {
 	return n
 }
 
-// senderQueue are those who wait until all buffers together hold no more than they may.
+// senderQueue contains senders that wait until all buffers together hold less.
 type senderQueue struct {
-	hasWaiters atomic.Bool // some do
+	hasWaiters atomic.Bool
 	mu         sync.Mutex
-	freed      chan struct{} // closed when they may go on; nil if none waits
+	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refusesMail reports whether mail has no room because all buffers together hold too much: by a
-// quarter, unless the sender can wait. One that can waits until they hold less.
-func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
+// refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter,
+// unless the sender can wait. A sender that can waits until they hold less.
+func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
 	case !request.CanWait():
@@ -192,8 +194,8 @@ func (e *goroutineEngine) refusesMail(request *engine.Request) bool {
 	return e.exceedsBudget(0)
 }
 
-// wakeBlockedSenders wakes those who wait, if there is room. The sweeper calls it, and a connection
-// that has closed.
+// wakeBlockedSenders wakes waiting senders if buffers are within their limit. The sweeper calls
+// it, and a connection that has closed.
 func (e *goroutineEngine) wakeBlockedSenders() {
 	s := &e.blockedSenders
 	if !s.hasWaiters.Load() || e.exceedsBudget(0) {
@@ -208,5 +210,5 @@ func (e *goroutineEngine) wakeBlockedSenders() {
 	s.hasWaiters.Store(false)
 }
 
-// toSweepTime is a time as due has it: in units of 2^24 ns, rounded up, never 0.
+// toSweepTime converts a time to units of 2^24 ns, rounded up; it never returns 0.
 func toSweepTime(at time.Duration) uint32 { return uint32(at>>24) + 1 }

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejection answers a connection that is turned away, without waiting: this is the
-// acceptor. Input that has come is thrown away: otherwise the kernel would send a
-// reset, which can destroy the answer.
+// sendRejection sends the answer to a rejected connection without blocking the acceptor. It
+// discards pending input: otherwise the kernel would send a reset, which can destroy the
+// answer.
 func sendRejection(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -23,26 +23,25 @@ func sendRejection(netConn net.Conn, answer []byte) {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		_, _ = sock.Send(int32(fd), answer) // what it does not take is lost
+		_, _ = sock.Send(int32(fd), answer) // what the kernel does not take is lost
 		_ = sock.ShutdownWrite(int32(fd))
 		var unread [4096]byte
 		_, _ = sock.Recv(int32(fd), unread[:])
 	})
 }
 
-// transport reads and writes a connection through its RawConn: it tries the
-// call first, which cannot block, and waits in Go's poller when it has to. The
-// function given to RawConn is made once, because making it anew would cost an
-// allocation each time. Every field costs an idle connection its bytes.
+// transport reads and writes a connection through its RawConn: it first tries the call, which
+// cannot block, and waits in Go's poller if necessary. runOpFunc is created once to save an
+// allocation per call. Each field adds to the memory of an idle connection.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
-	n         int32 // what the last step has read, or written so far
+	n         int32 // bytes of the last read, or written so far
 	errno     int16
 	op        operation
 }
 
-// operation is what the next step does.
+// operation is what runOp does.
 type operation uint8
 
 const (
@@ -66,14 +65,14 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect is Host.Direct. The descriptor is open, because it is the connection's own
-// goroutine that closes it, and that calls the handler.
+// sendDirect implements Host.Direct. The descriptor is open, because the goroutine that calls
+// the handler is the one that closes it.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runOp is called by RawConn, at first and whenever there may be more to do; it
-// answers whether it is done.
+// runOp performs the current operation. RawConn calls it first, and again whenever there may
+// be more to do, until it reports true.
 func (c *conn) runOp(fd uintptr) bool {
 	switch c.io.op {
 	case opWrite:
@@ -88,7 +87,7 @@ func (c *conn) runOp(fd uintptr) bool {
 	}
 	if !c.waitForReadPermit() {
 		c.io.errno = int16(syscall.EAGAIN)
-		return true // and not parkOrFindRequests: the poller has reported the input already
+		return true // without parking: the poller has reported the input already
 	}
 	tried, done := c.spliceToPartner(int32(fd))
 	if !tried {
@@ -98,8 +97,7 @@ func (c *conn) runOp(fd uintptr) bool {
 	return done || c.parkOrFindRequests()
 }
 
-// receiveOnce tries to read. Where nothing is there it gives the buffer back and says
-// so.
+// receiveOnce tries to read. It reports false, and releases the buffer, if there is no input.
 func (c *conn) receiveOnce(fd int32) bool {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
@@ -110,18 +108,18 @@ func (c *conn) receiveOnce(fd int32) bool {
 	return true
 }
 
-// parkBlockedSend is parkOrFindRequests for output of which nothing is taken.
+// parkBlockedSend is parkOrFindRequests for output of which the kernel accepts nothing.
 func (c *conn) parkBlockedSend() bool {
 	c.writeBlocked = true
 	c.OnSendBlocked(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. It returns nothing when mail came just
-// before the wait.
+// waitAndRead waits for input and reads once. It returns nothing if mail came just before the
+// wait.
 func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
-// tryRead reads what is there and does not wait.
+// tryRead reads without waiting.
 func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
 
 func (c *conn) runReadOp(op operation) ([]byte, error) {
@@ -138,7 +136,7 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 	case c.io.n == 0:
 		return nil, io.EOF
 	}
-	return c.recordRead(int(c.io.n)), nil
+	return c.sliceAndRecordRead(int(c.io.n)), nil
 }
 
 // waitForMail waits for mail and does not read.
@@ -149,9 +147,8 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// writeOutput writes all output. It waits for room, unless mail comes, if none is taken,
-// and otherwise returns, so that the core knows what is left. It says how much was
-// taken.
+// writeOutput writes the output and returns how many bytes the kernel has accepted. It blocks
+// while that is none, unless mail comes.
 func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -164,9 +161,9 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait has a goroutine wait until the kernel takes output again, while the owner
-// reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
-// owner is woken, which is mostly in vain, and when the connection is closed.
+// startWritableWait starts a goroutine that waits until the socket is writable, while the owner
+// continues to read and does not write. The goroutine ends when the socket is writable, when
+// the owner is woken, mostly in vain, and when the connection is closed.
 func (c *conn) startWritableWait() bool {
 	if c.awaitingWritable {
 		return true
@@ -174,14 +171,15 @@ func (c *conn) startWritableWait() bool {
 	c.awaitingWritable = true
 	c.OnSendBlocked(c.engine.readClock())
 	c.engine.running.Go(func() {
-		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // an error the next Send tells
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // the next Send reports an error
 		c.requestAndWake(requestWritable)
 	})
 	return true
 }
 
-// sendFile has the kernel send a file, as far as it can, and waits like write. At its
-// end, and whatever is wrong, it is read instead: that tells, or the next write does.
+// sendFile sends the next part of a file by the system call sendfile, and waits like
+// writeOutput. At the end of the file, and after any error, the core reads the file instead:
+// that reports the cause, or the next write does.
 func (c *conn) sendFile() {
 	if f, _, _ := c.NextFilePart(); f == nil {
 		c.LoadFilePiece()
@@ -198,7 +196,7 @@ func (c *conn) sendFile() {
 		return
 	}
 	c.OnSent(n)
-	c.handleSendResult(err)
+	c.handleSendErrorOrRequests(err)
 }
 
 func (c *conn) tryWriteFile(fd int32) bool {

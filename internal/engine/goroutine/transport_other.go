@@ -11,28 +11,27 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// answerTime bounds the answer to a connection that is turned away.
-const answerTime = 10 * time.Millisecond
+// rejectionTimeout limits the answer to a rejected connection.
+const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejection answers a connection that is turned away. Input that has come is thrown
-// away: otherwise the kernel would send a reset, which can destroy the answer.
+// sendRejection sends the answer to a rejected connection. It discards pending input: otherwise
+// the kernel would send a reset, which can destroy the answer.
 func sendRejection(netConn net.Conn, answer []byte) {
-	_ = netConn.SetDeadline(time.Now().Add(answerTime))
-	_, _ = netConn.Write(answer) // what it does not take is lost
+	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
+	_, _ = netConn.Write(answer) // what does not fit is lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
-		_ = netConn.SetDeadline(time.Now().Add(tryWait))
+		_ = netConn.SetDeadline(time.Now().Add(tryReadTimeout))
 		var unread [4096]byte
 		_, _ = netConn.Read(unread[:])
 	}
 }
 
-// transport reads and writes a connection.
 type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input and reads once. No buffer is held during the wait. It
-// returns nothing when mail came just before the wait.
+// waitAndRead waits for input and reads once. It holds no buffer during the wait. It returns
+// nothing if mail came just before the wait.
 func (c *conn) waitAndRead() ([]byte, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
@@ -45,24 +44,24 @@ func (c *conn) waitAndRead() ([]byte, error) {
 		return nil, nil
 	}
 	n, err := c.netConn.Read(c.acquireReadBuffer())
-	c.releaseReadPermit() // before got, which may change whether it takes turns
-	return c.recordRead(n), err
+	c.releaseReadPermit() // before c.bulk changes
+	return c.sliceAndRecordRead(n), err
 }
 
-// tryWait is how long a read takes that is not to wait: package net offers none, and
-// one whose deadline is over does not look.
-const tryWait = time.Millisecond
+// tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one
+// with an expired deadline does not look.
+const tryReadTimeout = time.Millisecond
 
-// tryRead reads what is there and hardly waits. Who wakes the owner meanwhile is
-// not missed: it looks at its mail and requests before its next wait.
+// tryRead reads and hardly waits. A request that wakes the owner meanwhile is not missed: the
+// owner checks for requests before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
-	_ = c.netConn.SetReadDeadline(time.Now().Add(tryWait))
+	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
 	n, err := c.netConn.Read(c.acquireReadBuffer())
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
 	}
-	return c.recordRead(n), err
+	return c.sliceAndRecordRead(n), err
 }
 
 // waitForMail waits for mail and does not read.
@@ -74,35 +73,35 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// startWritableWait does not: a Write of package net waits by itself.
+// startWritableWait does nothing: a Write of package net waits by itself.
 func (c *conn) startWritableWait() bool { return false }
 
-// sendDirect is no Host.Direct: package net writes all, however long that takes.
+// sendDirect is nil: package net would block until everything is written.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
-// sendFile has a file read and written.
+// sendFile reads the file into the output.
 func (c *conn) sendFile() { c.LoadFilePiece() }
 
-// writeOutput writes all output, and waits for room as often as it must, unless mail
-// comes. It says how much was taken.
+// writeOutput writes all output, and waits as often as necessary unless mail comes. It returns
+// the number of bytes written.
 func (c *conn) writeOutput() (int, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
 		return 0, nil
 	}
-	c.writeBlocked = true // it may well
+	c.writeBlocked = true // the write may block
 	c.OnSendBlocked(c.engine.readClock())
 	return c.netConn.Write(c.Output())
 }
 
-// pipePool are of Linux: elsewhere what relays receive goes by mail.
+// pipePool is empty: elsewhere than on Linux, relays send their data by mail.
 type pipePool struct{}
 
-func (p *pipePool) enable(*goroutineEngine) {}
+func (p *pipePool) init(*goroutineEngine) {}
 
 func (p *pipePool) closeIdlePipes() {}
 
-// pollBarrier does nothing here: a pause between turns is all that the others get.
+// pollBarrier does nothing: the others only get the pause between reads.
 type pollBarrier struct{}
 
 func (*pollBarrier) open() error { return nil }

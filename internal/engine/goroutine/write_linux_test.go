@@ -11,9 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// Output of which the kernel takes nothing from the first has the time that is
-// set, not that and once more. On a busy machine that may be seen late, but hardly
-// three times.
+// Output that the kernel does not accept at all has the write timeout once, not twice. A busy
+// machine may notice late, but hardly three times in a row.
 func TestWriteTimeoutOfBlockedOutput(t *testing.T) {
 	const limit = time.Second
 	took := make([]time.Duration, 0, 3)
@@ -26,7 +25,7 @@ func TestWriteTimeoutOfBlockedOutput(t *testing.T) {
 	t.Errorf("closed after %v, want %v and a little more", took, limit)
 }
 
-// measureWriteTimeout is the time until such output is given up.
+// measureWriteTimeout returns how long such output waits until the connection is closed.
 func measureWriteTimeout(t *testing.T, limit time.Duration) (took time.Duration) {
 	t.Helper()
 	h := newHandler()
@@ -53,7 +52,7 @@ func measureWriteTimeout(t *testing.T, limit time.Duration) (took time.Duration)
 	return took
 }
 
-// fillSendBuffer writes past the connection until the kernel takes no more for a while.
+// fillSendBuffer writes past the connection until the kernel accepts no more for a while.
 func fillSendBuffer(t *testing.T, c *conn) {
 	t.Helper()
 	piece := make([]byte, 1000)

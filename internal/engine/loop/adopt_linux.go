@@ -18,7 +18,7 @@ import (
 func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
 	if e.cfg.MaxConnsPerShard == 0 {
-		_, err := target.queueAdoption(conn, listener, received, nil)
+		_, err := target.enqueueAdoption(conn, listener, received, nil)
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -35,7 +35,7 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	result := make(chan error, 1)
 	e.adoptions.Go(func() {
 		copied := make(chan struct{})
-		fd, err := target.queueAdoption(conn, listener, received, copied)
+		fd, err := target.enqueueAdoption(conn, listener, received, copied)
 		result <- err
 		if err == nil {
 			<-copied
@@ -46,9 +46,9 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	return <-result
 }
 
-// queueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied
+// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied
 // when it has its own copy of the descriptor.
-func (l *Loop) queueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
+func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)
 		return -1, engine.ErrFull
@@ -82,7 +82,7 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, recei
 		}
 		fd = own
 	}
-	if l.requestedStage.Load() >= stageStopping {
+	if l.requestedStopStage.Load() >= stageStopping {
 		sock.Close(fd)
 		return
 	}

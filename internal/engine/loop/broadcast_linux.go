@@ -77,9 +77,9 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// updateActive continues from the last slot to the first, removes broadcasts that have
+// removeFinishedAndAddNew continues from the last slot to the first, removes broadcasts that have
 // reached all connections, and adds new ones.
-func (c *broadcastSender) updateActive() {
+func (c *broadcastSender) removeFinishedAndAddNew() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
 		pass.nextSlot = 0
@@ -110,12 +110,12 @@ func (c *broadcastSender) updateActive() {
 		joined++
 	}
 	if joined > 0 {
-		pass.joinMessages()
+		pass.concatMessages()
 	}
 }
 
-// joinMessages joins the messages to one payload.
-func (w *broadcastPass) joinMessages() {
+// concatMessages joins the messages to one payload.
+func (w *broadcastPass) concatMessages() {
 	switch len(w.messages) {
 	case 0:
 		w.payload = nil
@@ -143,7 +143,7 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 	pass, end := &c.pass, engine.MonotonicNow()+maxTaskTime
 	for n, size, joined := 0, 0, false; n < broadcastConnsPerTurn && size < broadcastBytesPerTurn; {
 		if oldest := c.active[0]; !joined || pass.nextSlot >= l.conns.slotCount || oldest.wrapped && pass.nextSlot >= oldest.startSlot {
-			if c.updateActive(); len(c.active) == 0 {
+			if c.removeFinishedAndAddNew(); len(c.active) == 0 {
 				return
 			}
 			joined = true
@@ -168,16 +168,16 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.broadcasts.pass.messages {
-			l.deferBroadcast(c, m)
+			l.deferBroadcastUntilReturned(c, m)
 		}
 	case c.WriteBroadcasts(l.broadcasts.pass.payload, l.broadcasts.pass.messages):
 		l.driver.PerformActions(c)
 	}
 }
 
-// deferBroadcast keeps a broadcast for a connection that is with a worker; it counts as
+// deferBroadcastUntilReturned keeps a broadcast for a connection that is with a worker; it counts as
 // queued mail. If there is no capacity, the connection misses it, or is closed on return.
-func (l *Loop) deferBroadcast(c *engine.Conn, message *engine.Shared) {
+func (l *Loop) deferBroadcastUntilReturned(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveBroadcast(message)
 	switch {
 	case err == nil:

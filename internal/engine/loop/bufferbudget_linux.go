@@ -21,21 +21,21 @@ import (
 // buffers may be in them by then.
 const budgetRetryInterval = 50 * time.Millisecond
 
-// bufferBudget closes connections while buffers exceed their limit.
-type bufferBudget struct {
+// bufferBudgetEnforcer closes connections while buffers exceed their limit.
+type bufferBudgetEnforcer struct {
 	loop          *Loop
 	exceeded      bool          // at the last check
 	failedAt      time.Duration // when a pass could not free enough; 0 if the last one could
 	heldAtFailure int64         // bytes of all buffers then
 }
 
-func (b *bufferBudget) nextDue() (at time.Duration, ok bool) {
+func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
 // runIfDue closes the connections with the largest buffers if all buffers together exceed
 // their limit.
-func (b *bufferBudget) runIfDue(now time.Duration) {
+func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
 		return
@@ -50,7 +50,7 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 		return // other loops must free memory
 	}
 	var classes [64]int64 // bytes held by each size class
-	l.forEachWithBuffers(func(c *engine.Conn, n int) {
+	l.forEachConnWithBuffers(func(c *engine.Conn, n int) {
 		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
 			excess -= int64(n) // it will be free soon
 		} else {
@@ -61,10 +61,10 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 	for ; class > 0 && sum+classes[class] < excess; class-- {
 		sum += classes[class]
 	}
-	l.closeLargest(class+1, &excess)
+	l.closeLargestConns(class+1, &excess)
 	for ; class >= 0 && excess > 0; class-- { // those with much room may have little waiting
 		if classes[class] > 0 {
-			l.closeLargest(class, &excess)
+			l.closeLargestConns(class, &excess)
 		}
 	}
 	if b.failedAt, b.heldAtFailure = 0, 0; excess > 0 {
@@ -72,11 +72,11 @@ func (b *bufferBudget) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargest closes connections of minClass and above until excess is gone.
-func (l *Loop) closeLargest(minClass int, excess *int64) {
+// closeLargestConns closes connections of minClass and above until excess is gone.
+func (l *Loop) closeLargestConns(minClass int, excess *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
-	l.forEachWithBuffers(func(c *engine.Conn, n int) {
+	l.forEachConnWithBuffers(func(c *engine.Conn, n int) {
 		busy, minBytes := c.DriverFlags()&Busy != 0, average
 		if busy {
 			minBytes /= 2 // its total is not known here
@@ -102,9 +102,9 @@ func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachWithBuffers calls visit with every connection that holds buffers, and their bytes. For
+// forEachConnWithBuffers calls visit with every connection that holds buffers, and their bytes. For
 // a busy connection, these are the mail deferred for it.
-func (l *Loop) forEachWithBuffers(visit func(c *engine.Conn, n int)) {
+func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
 		if c.DriverFlags()&Busy != 0 {

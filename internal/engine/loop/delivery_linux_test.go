@@ -121,7 +121,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		if err := l.engine.Broadcast([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
-		l.takeRemoteRequests()
+		l.processRemoteRequests()
 	}
 	cast("1,")
 	cast("2,")

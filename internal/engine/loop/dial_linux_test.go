@@ -39,8 +39,8 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		if l.conns.used != 1 {
 			t.Fatal("no dial is in progress")
 		}
-		l.requestStage(stage)
-		l.applyRequestedStage()
+		l.requestStopStage(stage)
+		l.applyStopStage()
 		l.drainer.runIfDue(l.host.Clock())
 		var n engine.Counts
 		l.counters.AddTo(&n)

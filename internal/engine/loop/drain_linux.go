@@ -19,9 +19,9 @@ type connDrainer struct {
 	nextSlot     uint32
 }
 
-// applyRequestedStage starts the stage of stopping that was requested.
-func (l *Loop) applyRequestedStage() {
-	requested := l.requestedStage.Load()
+// applyStopStage starts the stage of stopping that was requested.
+func (l *Loop) applyStopStage() {
+	requested := l.requestedStopStage.Load()
 	if requested == l.stopStage {
 		return
 	}

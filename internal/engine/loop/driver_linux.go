@@ -51,8 +51,8 @@ type Driver interface {
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
-	// SweepConn is called for each connection in each sweep; see Loop.TrackFastSweep.
-	SweepConn(c *engine.Conn)
+	// CancelReceiveIfSilent is called for each connection in each sweep; see Loop.AddFastSweepReasons.
+	CancelReceiveIfSilent(c *engine.Conn)
 }
 
 // The loop's bits of Conn.Armed. The loop reads them also while a worker has the connection.
@@ -60,7 +60,7 @@ type Driver interface {
 //	bit            meaning                                   set by              cleared by
 //	Connecting     is being dialled                          startDial           FinishDial, failDial
 //	DialTimedOut   and the dial has timed out                timeOutDial
-//	Expiring       counted in connSweeper.fastSweepReasons   TrackExpiry         TrackExpiry
+//	Expiring       counted in expirySweeper.fastSweepReasons   TrackExpiry         TrackExpiry
 //	Busy           with a worker, or waiting for one         submitToPool        reclaimFromWorker
 //	ClosePending   and the worker will call Closed           CloseConn
 //	CloseOnReturn  missed data while Busy; to be closed      closeWhenReturned

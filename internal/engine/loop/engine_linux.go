@@ -233,11 +233,11 @@ func (e *loopEngine) Stop(ctx context.Context) error {
 	e.mu.Unlock()
 	e.broadcastTracker.Close()
 	for _, l := range e.loops {
-		l.requestStage(stageStopping)
+		l.requestStopStage(stageStopping)
 	}
 	return engine.AwaitStop(ctx, e.done, e.admission.OpenConns, func() {
 		for _, l := range e.loops {
-			l.requestStage(stageKilling)
+			l.requestStopStage(stageKilling)
 		}
 	})
 }

@@ -256,8 +256,8 @@ func (d *connExporter) requestExports(now time.Duration) {
 	}
 }
 
-// handleQuiescentConn marks c as ready for export, or keeps it if the hand-over has ended.
-func (d *connExporter) handleQuiescentConn(c *engine.Conn) {
+// markReadyOrCancelExport marks c as ready for export, or keeps it if the hand-over has ended.
+func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
 	c.OnQuiesced()
 	if d.onDone == nil || !d.sender.IsExporting() {
 		c.AbortExport(false)
@@ -345,8 +345,8 @@ func (d *connExporter) unpackBatch() {
 	}
 }
 
-// readChannels reads the receivers' confirmations and credit.
-func (d *connExporter) readChannels() {
+// receiveConfirmations reads the receivers' confirmations and credit.
+func (d *connExporter) receiveConfirmations() {
 	for _, o := range d.sender.Channels {
 		if o.Ended {
 			continue

@@ -61,7 +61,7 @@ func (a *connImporter) addChannel(channelFD int32) error {
 	if err != nil {
 		return fmt.Errorf("duplicating the takeover channel: %w", err)
 	}
-	if l.requestedStage.Load() >= stageStopping {
+	if l.requestedStopStage.Load() >= stageStopping {
 		sock.Close(channelCopy)
 		return engine.ErrClosed
 	}

@@ -30,8 +30,8 @@ import (
 // If all shards are full, MaxConns has been reached: the shard continues to accept, and
 // rejects the connections.
 
-// acceptState is a loop's state of accepting.
-type acceptState struct {
+// acceptPauser is a loop's state of accepting.
+type acceptPauser struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
 	delegated        bool    // the loop was full, and others accept from its listeners
@@ -43,7 +43,7 @@ type acceptState struct {
 	pausedByOperator bool          // by Engine.Hold
 }
 
-func (a *acceptState) nextDue() (at time.Duration, ok bool) {
+func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
 	if a.loop.engine.acceptPaused.Load() != a.pausedByOperator {
 		return 0, true
 	}
@@ -51,20 +51,20 @@ func (a *acceptState) nextDue() (at time.Duration, ok bool) {
 }
 
 // runIfDue pauses and resumes accepting.
-func (a *acceptState) runIfDue(now time.Duration) {
+func (a *acceptPauser) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
 		a.loop.setOperatorPause(pause)
 	}
 	if a.paused && now >= a.resumeAt {
 		a.paused = false
-		a.loop.WatchListeners()
+		a.loop.WatchListenersAndChannels()
 	}
 }
 
 // AcceptConns accepts waiting connections, up to a batch from each listener.
 func (l *Loop) AcceptConns() {
 	if l.exporter.onDone != nil {
-		l.exporter.readChannels()
+		l.exporter.receiveConfirmations()
 	}
 	l.importer.receiveConns()
 	for _, fd := range l.accept.watchedFDs {
@@ -214,9 +214,9 @@ func (l *Loop) handleListenerShutdown(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListeners makes the driver watch all channels of a hand-over and, unless accepting is
+// WatchListenersAndChannels makes the driver watch all channels of a hand-over and, unless accepting is
 // paused, all listeners.
-func (l *Loop) WatchListeners() {
+func (l *Loop) WatchListenersAndChannels() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
 	}
@@ -233,7 +233,7 @@ func (l *Loop) WatchListeners() {
 
 // startAcceptingFrom adds a listener to those that the loop watches.
 func (l *Loop) startAcceptingFrom(listenerFD int32) {
-	if l.requestedStage.Load() >= stageStopping || slices.Contains(l.accept.watchedFDs, listenerFD) {
+	if l.requestedStopStage.Load() >= stageStopping || slices.Contains(l.accept.watchedFDs, listenerFD) {
 		return
 	}
 	l.accept.watchedFDs = append(l.accept.watchedFDs, listenerFD)

@@ -35,17 +35,17 @@ func (*Loop) OnLoop() bool { return currentLoop() != nil }
 func localAddr(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // FetchLocalAddr implements engine.Loop.
-func (l *Loop) FetchLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
+func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 	switch currentLoop() {
 	case l:
-		return l.localAddrOf(r)
+		return l.localAddrOf(ref)
 	case nil:
 	default:
 		return addr, false
 	}
 	done := make(chan struct{})
 	if !l.enqueueCall(func() {
-		addr, ok = l.localAddrOf(r)
+		addr, ok = l.localAddrOf(ref)
 		close(done)
 	}) {
 		return addr, false

@@ -45,7 +45,7 @@ type Loop struct {
 	buffers       engine.FreeList
 	sharedBuffers engine.SharedBuffers // replaces buffers while workers use them, too
 
-	stopStage  int32         // the stage that the loop has reached; see requestedStage
+	stopStage  int32         // the stage that the loop has reached; see requestedStopStage
 	turnStart  time.Duration // when the current turn began
 	timedTurns int           // turns left in which each handler call is timed
 
@@ -55,23 +55,23 @@ type Loop struct {
 	lastRetained uint64 // host.Retained at the last yield
 
 	tasks        []loopTask // the tasks below, in the order of a turn
-	accept       acceptState
-	dials        dialQueue
+	accept       acceptPauser
+	dials        dialStarter
 	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
 	runningCalls []func()     // remote calls that were taken and have not run
 	broadcasts   broadcastSender
-	pacer        pacer
+	pacer        paceCaller
 	drainer      connDrainer
 	exporter     connExporter
 	importer     connImporter
-	sweeper      connSweeper
+	sweeper      expirySweeper
 	trimmer      bufferTrimmer
-	budget       bufferBudget
-	placement    handlerPlacement
+	budget       bufferBudgetEnforcer
+	placement    handlerPlacer
 	bulkReads    deque[engine.Ref] // connections that wait for the loop to read from them
 	relayPipe    sock.SplicePipe
-	spliceBuffer []byte          // for data that the destination of a relay has not accepted
-	submitQueue  poolSubmitQueue // connections that wait for capacity in the pool
+	spliceBuffer []byte        // for data that the destination of a relay has not accepted
+	submitQueue  poolSubmitter // connections that wait for capacity in the pool
 
 	// pendingActions are connections that other connections' events, or Pace, have changed.
 	pendingActions []*engine.Conn
@@ -86,24 +86,24 @@ type Loop struct {
 	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
 
 	// Safe for concurrent use:
-	eventfd           sock.Eventfd
-	connCount         atomic.Int64 // slots in use
-	capacity          atomic.Int64 // of a shard: how many connections fit into its descriptor table
-	mailbox           engine.Mailbox
-	requestedStage    atomic.Int32
-	phase             atomic.Int32 // what the loop is doing, for the watchdog
-	pendingAdoptions  atomic.Int64
-	asleep            atomic.Bool
-	hasRemoteRequests atomic.Bool    // dialRequests, newBroadcasts or remoteCalls is not empty
-	hasReturned       atomic.Bool    // returned is not empty
-	mu                sync.Mutex     // guards the fields below
-	returned          []returnedConn // connections that the pool has returned
-	dialRequests      []engine.DialRequest
-	newBroadcasts     []*engine.Broadcast
-	remoteCalls       []func()   // functions to call on the loop; few, see listeners_linux.go
-	closed            bool       // no more requests are accepted
-	wakeMu            sync.Mutex // guards wakeDisabled
-	wakeDisabled      bool       // the eventfd may be closed
+	eventfd            sock.Eventfd
+	connCount          atomic.Int64 // slots in use
+	capacity           atomic.Int64 // of a shard: how many connections fit into its descriptor table
+	mailbox            engine.Mailbox
+	requestedStopStage atomic.Int32
+	phase              atomic.Int32 // what the loop is doing, for the watchdog
+	pendingAdoptions   atomic.Int64
+	asleep             atomic.Bool
+	hasRemoteRequests  atomic.Bool    // dialRequests, newBroadcasts or remoteCalls is not empty
+	hasReturned        atomic.Bool    // returned is not empty
+	mu                 sync.Mutex     // guards the fields below
+	returned           []returnedConn // connections that the pool has returned
+	dialRequests       []engine.DialRequest
+	newBroadcasts      []*engine.Broadcast
+	remoteCalls        []func()   // functions to call on the loop; few, see listeners_linux.go
+	closed             bool       // no more requests are accepted
+	wakeMu             sync.Mutex // guards wakeDisabled
+	wakeDisabled       bool       // the eventfd may be closed
 }
 
 func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
@@ -126,10 +126,10 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 		l.host.HandlerTimes = &l.placement.workerTimes
 	}
 	if e.cfg.Pool != nil {
-		l.placement.callHandlersOnWorkers()
+		l.placement.switchToWorkers()
 	}
 	l.trimmer.buffers = &l.buffers
-	if l.pacer = (pacer{loop: l, nextAt: never}); e.cfg.Scheduler != nil {
+	if l.pacer = (paceCaller{loop: l, nextAt: never}); e.cfg.Scheduler != nil {
 		l.pacer.nextAt, l.pacer.nudge = 0, l.nudgeConn
 	}
 	l.conns.host = &l.host
@@ -216,7 +216,7 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 		for !l.isFinished() {
 			l.runTurn()
 		}
-		l.closeRemaining()
+		l.closeLoop()
 	})
 	return nil
 }
@@ -251,8 +251,8 @@ func (l *Loop) runTurn() {
 	l.resumeReturned()
 	l.deliverMail()
 	l.phase.Store(phaseTasks)
-	l.applyRequestedStage()
-	l.takeRemoteRequests()
+	l.applyStopStage()
+	l.processRemoteRequests()
 	l.runTasks()
 	if cutShort {
 		l.importer.receiveConns() // confirms what was received
@@ -270,13 +270,13 @@ func (l *Loop) isIdle() bool {
 // startTurn finishes the last turn and sets the clock.
 func (l *Loop) startTurn() {
 	now := engine.MonotonicNow()
-	l.finishTurn(now)
+	l.measureTurn(now)
 	l.turnStart = now
 	l.host.SetClock(now)
 	l.phase.Store(phaseEvents)
 }
 
-func (l *Loop) finishTurn(now time.Duration) {
+func (l *Loop) measureTurn(now time.Duration) {
 	if l.turnStart == 0 {
 		return
 	}
@@ -351,7 +351,7 @@ func (l *Loop) spinForEvents() bool {
 
 // hasRemoteWork reports whether other goroutines have queued work for the loop.
 func (l *Loop) hasRemoteWork() bool {
-	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStage.Load() > l.stopStage
+	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
 // waitForEvents blocks until there are events, remote work, or a task that is due.
@@ -362,7 +362,7 @@ func (l *Loop) waitForEvents() {
 		return
 	}
 	now := engine.MonotonicNow()
-	l.finishTurn(now)
+	l.measureTurn(now)
 	limit := time.Duration(-1) // no limit
 	if next := l.nextTaskDue(); next != never {
 		limit = max(next-now, 0)
@@ -392,14 +392,14 @@ func (l *Loop) yieldToGoroutines() bool {
 	}
 	l.lastRetained = retained
 	now := engine.MonotonicNow()
-	l.finishTurn(now)
+	l.measureTurn(now)
 	runtime.Gosched()
 	l.startTurnAfterWait(now, 0)
 	return true
 }
 
-// TrackFastSweep adds delta to the number of reasons for sweeping fast.
-func (l *Loop) TrackFastSweep(delta int) {
+// AddFastSweepReasons adds delta to the number of reasons for sweeping fast.
+func (l *Loop) AddFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
@@ -410,7 +410,7 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.ExpiresAt(); {
 	case due && c.DriverFlags()&Expiring == 0:
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.TrackFastSweep(1)
+		l.AddFastSweepReasons(1)
 	case !due:
 		l.untrackExpiry(c)
 	}
@@ -419,7 +419,7 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.TrackFastSweep(-1)
+		l.AddFastSweepReasons(-1)
 	}
 }
 
@@ -512,7 +512,7 @@ func (l *Loop) CloseUnopened(c *engine.Conn) {
 // being exported. No operation of c may be in progress, and c may not be watched.
 func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.IsExporting() {
-		l.exporter.handleQuiescentConn(c)
+		l.exporter.markReadyOrCancelExport(c)
 	} else {
 		c.OnDetached(sock.NewNetConn(c.FD()))
 	}
@@ -531,9 +531,9 @@ func (l *Loop) freeConn(c *engine.Conn) {
 	}
 }
 
-// closeRemaining releases what the loop still holds. It delivers mail that came too late, so
+// closeLoop releases what the loop still holds. It delivers mail that came too late, so
 // that its reservations are released.
-func (l *Loop) closeRemaining() {
+func (l *Loop) closeLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {
 		l.deliverMail()

@@ -152,8 +152,8 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 
 func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.HasRequests() }
 
-// countMailMemory counts the memory of undelivered mail.
-func (l *Loop) countMailMemory() {
+// updateMailMemoryCounter counts the memory of undelivered mail.
+func (l *Loop) updateMailMemoryCounter() {
 	p := &l.mailQueues
 	if n := p.queueMemory + p.deferredMemory - p.countedMemory; n != 0 {
 		l.counters.Add(engine.Buffered, int64(n))
@@ -169,7 +169,7 @@ func (l *Loop) deliverMail() {
 		return
 	}
 	l.phase.Store(phaseMail)
-	defer l.countMailMemory()
+	defer l.updateMailMemoryCounter()
 	if len(p.unsorted) > 0 || l.mailbox.HasRequests() {
 		p.distributeMail(&l.mailbox)
 	}

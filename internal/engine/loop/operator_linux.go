@@ -45,9 +45,9 @@ func (l *Loop) setOperatorPause(paused bool) {
 		}
 	}
 	if l.accept.pausedByOperator = paused; !paused {
-		l.WatchListeners()
+		l.WatchListenersAndChannels()
 	}
-	if l.requestedStage.Load() < stageStopping {
+	if l.requestedStopStage.Load() < stageStopping {
 		l.counters.SetBool(engine.AcceptPausedCount, paused)
 	}
 }
@@ -116,7 +116,7 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 
 // Visit implements engine.Visitor: it queues mail for connections, as far as there is
 // capacity.
-func (e *loopEngine) VisitConns(s *engine.Shared, beforePut func(), onDone func(full int)) error {
+func (e *loopEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {
@@ -125,8 +125,8 @@ func (e *loopEngine) VisitConns(s *engine.Shared, beforePut func(), onDone func(
 				continue
 			}
 			beforePut()
-			if err := l.mailbox.PutShared(c, engine.RequestDo, s); err != nil {
-				s.OnLost()
+			if err := l.mailbox.PutShared(c, engine.RequestDo, message); err != nil {
+				message.OnLost()
 				if err == engine.ErrFull {
 					break // until there is capacity
 				}

@@ -8,16 +8,16 @@ import (
 
 // Calling a handler's Pace; see engine.Pace.
 
-// pacer calls Config.Pace.
-type pacer struct {
+// paceCaller calls Config.Pace.
+type paceCaller struct {
 	loop   *Loop
 	nextAt time.Duration         // when Pace is to be called; never without one
 	nudge  func(engine.Ref) bool // passed to Pace; nil without one
 }
 
-func (p *pacer) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
+func (p *paceCaller) nextDue() (at time.Duration, ok bool) { return p.nextAt, p.nextAt != never }
 
-func (p *pacer) runIfDue(time.Duration) {
+func (p *paceCaller) runIfDue(time.Duration) {
 	if p.nudge == nil {
 		return
 	}

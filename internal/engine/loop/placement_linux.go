@@ -37,9 +37,9 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacement decides for one loop where its handlers run. Only the loop uses it, except
+// handlerPlacer decides for one loop where its handlers run. Only the loop uses it, except
 // for workerTimes, to which workers add.
-type handlerPlacement struct {
+type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
 	slowTurnsInRow int
@@ -52,7 +52,7 @@ type handlerPlacement struct {
 
 // handleEventsTimed handles pending events, and moves handlers to workers if they hold up the
 // loop. It reports whether there was anything to do.
-func (a *handlerPlacement) handleEventsTimed() bool {
+func (a *handlerPlacer) handleEventsTimed() bool {
 	l := a.loop
 	var workBefore sock.ThreadUsage
 	if a.lastTurnSlow {
@@ -78,7 +78,7 @@ func (a *handlerPlacement) handleEventsTimed() bool {
 
 // evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread
 // has worked or slept.
-func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadUsage) {
+func (a *handlerPlacer) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadUsage) {
 	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
 		a.slowTurnsInRow = 0
 		return // it has mostly waited for a CPU
@@ -90,35 +90,35 @@ func (a *handlerPlacement) evaluateSlowTurn(took, reads time.Duration, work sock
 }
 
 // moveHandlersToWorkers makes workers call the handlers from now on. It logs timePerRead.
-func (a *handlerPlacement) moveHandlersToWorkers(timePerRead time.Duration) {
+func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
 	a.timeOnWorkers = min(max(2*a.timeOnWorkers, minTimeOnWorkers), maxTimeOnWorkers)
 	a.reviewAt, a.quickReviews, a.quickCalls = engine.MonotonicNow()+a.timeOnWorkers/2, 0, 0
 	a.workerTimes.TakeTotals()
-	a.callHandlersOnWorkers()
+	a.switchToWorkers()
 	l.counters.Add(engine.MovedToWorkers, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers moved to workers: they held up their event loop",
 		slog.Int("loop", l.host.Index), slog.Duration("time_per_read", timePerRead))
 }
 
 // nextDue reports false: the task depends on events.
-func (a *handlerPlacement) nextDue() (at time.Duration, ok bool) { return 0, false }
+func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
 // runIfDue returns handlers from workers, or makes the loop use its own buffers again.
-func (a *handlerPlacement) runIfDue(now time.Duration) {
+func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:
 		a.moveHandlersBackIfQuick(now)
 	default:
-		a.useLoopBuffers()
+		a.useLoopBuffersIfNoneBusy()
 	}
 }
 
 // moveHandlersBackIfQuick makes the loop call the handlers again if their calls were short:
 // quickCallsToReturn of them, and one more review that finds no earlier call still running.
-func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
+func (a *handlerPlacer) moveHandlersBackIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
 		return
@@ -143,18 +143,18 @@ func (a *handlerPlacement) moveHandlersBackIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffers switches from the shared buffers to the loop's own once no connection is
+// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own once no connection is
 // with a worker.
-func (a *handlerPlacement) useLoopBuffers() {
+func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
 		l.host.Buffers, l.host.SendDirect = &l.buffers, sendDirect
 	}
 }
 
-// callHandlersOnWorkers makes workers call the handlers, with buffers that are safe for
+// switchToWorkers makes workers call the handlers, with buffers that are safe for
 // concurrent use.
-func (a *handlerPlacement) callHandlersOnWorkers() {
+func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true
 	l.counters.Set(engine.LoopsOnWorkers, 1)

@@ -12,26 +12,26 @@ import (
 
 // Requests of other goroutines to a loop, and dials.
 
-func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
-	if err := l.mailbox.Put(c, gen, r); err != nil {
+func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
+	if err := l.mailbox.Put(c, gen, request); err != nil {
 		return err
 	}
 	l.wake()
 	return nil
 }
 
-func (l *Loop) PostToChunk(to *engine.ConnChunk, s *engine.Shared) engine.PostTally {
-	t := l.mailbox.PutToChunk(to, s)
+func (l *Loop) PostToChunk(to *engine.ConnChunk, message *engine.Shared) engine.PostTally {
+	t := l.mailbox.PutToChunk(to, message)
 	if t.SentCount() > 0 {
 		l.wake()
 	}
 	return t
 }
 
-// requestStage requests a stage of stopping, unless a later one was requested already.
-func (l *Loop) requestStage(stage int32) {
-	for current := l.requestedStage.Load(); current < stage; current = l.requestedStage.Load() {
-		l.requestedStage.CompareAndSwap(current, stage)
+// requestStopStage requests a stage of stopping, unless a later one was requested already.
+func (l *Loop) requestStopStage(stage int32) {
+	for current := l.requestedStopStage.Load(); current < stage; current = l.requestedStopStage.Load() {
+		l.requestedStopStage.CompareAndSwap(current, stage)
 	}
 	l.wake()
 }
@@ -49,7 +49,7 @@ func (l *Loop) enqueueDial(request engine.DialRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.closed || l.requestedStage.Load() >= stageStopping:
+	case l.closed || l.requestedStopStage.Load() >= stageStopping:
 		return engine.ErrClosed
 	case len(l.dialRequests) >= maxQueuedRequests:
 		return engine.ErrFull
@@ -128,8 +128,8 @@ func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	}
 }
 
-// takeRemoteRequests takes queued dials and broadcasts, and runs queued calls.
-func (l *Loop) takeRemoteRequests() {
+// processRemoteRequests takes queued dials and broadcasts, and runs queued calls.
+func (l *Loop) processRemoteRequests() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
 		l.dials.requests = append(l.dials.requests, l.dialRequests...)
@@ -150,14 +150,14 @@ func (l *Loop) takeRemoteRequests() {
 	l.runningCalls = nil
 }
 
-// dialQueue starts the requested dials.
-type dialQueue struct {
+// dialStarter starts the requested dials.
+type dialStarter struct {
 	loop     *Loop
 	requests []engine.DialRequest // taken by the loop and not started
 }
 
 // runIfDue starts up to a batch of dials.
-func (q *dialQueue) runIfDue(time.Duration) {
+func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
 		if request := q.dequeueDial(); !q.loop.startDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)
@@ -166,10 +166,10 @@ func (q *dialQueue) runIfDue(time.Duration) {
 	}
 }
 
-func (q *dialQueue) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
+func (q *dialStarter) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
 // dequeueDial removes one connection from the first request.
-func (q *dialQueue) dequeueDial() engine.DialRequest {
+func (q *dialStarter) dequeueDial() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
 		q.requests = q.requests[1:]
@@ -189,7 +189,7 @@ func (l *Loop) failQueuedDials() {
 // startDial starts one dial, delegates it to another loop, or fails it. It reports false if
 // the queue of the other loop is full.
 func (l *Loop) startDial(request engine.DialRequest) (done bool) {
-	if l.requestedStage.Load() >= stageStopping {
+	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
 		return true
 	}

@@ -36,8 +36,8 @@ const poolRetryInterval = time.Millisecond
 // throttleTime is how long submissions are throttled after a connection was shed.
 const throttleTime = 100 * time.Millisecond
 
-// poolSubmitQueue contains the connections that wait for capacity in the pool.
-type poolSubmitQueue struct {
+// poolSubmitter contains the connections that wait for capacity in the pool.
+type poolSubmitter struct {
 	loop *Loop
 	deque[*engine.Conn]
 	lastRejection error // why the pool accepted no more
@@ -46,9 +46,9 @@ type poolSubmitQueue struct {
 	closeReason   error         // why nothing may wait: ErrPoolClosed or ErrServerClosed
 }
 
-func (w *poolSubmitQueue) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.n > 0 }
+func (w *poolSubmitter) nextDue() (at time.Duration, ok bool) { return w.retryAt, w.n > 0 }
 
-func (w *poolSubmitQueue) isThrottled(now time.Duration) bool {
+func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
@@ -106,13 +106,13 @@ func (l *Loop) submitWaiting(limit int) (submitted int) {
 }
 
 // runIfDue submits waiting connections periodically.
-func (w *poolSubmitQueue) runIfDue(now time.Duration) {
+func (w *poolSubmitter) runIfDue(now time.Duration) {
 	l := w.loop
 	switch {
 	case w.n == 0:
 		return
 	case w.closeReason != nil:
-		l.closeWaiting()
+		l.closeWaitingConns()
 	case now < w.retryAt:
 		return
 	case w.isThrottled(now):
@@ -142,7 +142,7 @@ func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Durat
 
 // closeWithoutWorker closes a connection whose handler would have to be called when nothing
 // may wait. Its Closed is called on the loop. It reports whether the connection still exists.
-func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
+func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()
 		l.callClosedAndFree(c)
@@ -152,7 +152,7 @@ func (l *Loop) closeWithoutWorker(c *engine.Conn) (here bool) {
 	return true
 }
 
-func (l *Loop) closeWaiting() {
+func (l *Loop) closeWaitingConns() {
 	for w := &l.submitQueue; w.n > 0; {
 		c := w.front()
 		w.popFront()

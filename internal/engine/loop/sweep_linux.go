@@ -10,7 +10,7 @@ import (
 // 400 ms if some connections are about to expire or a driver has asked for it; otherwise as
 // long as the limits permit. Without limits there are no sweeps.
 
-type connSweeper struct {
+type expirySweeper struct {
 	loop             *Loop
 	period           time.Duration // the longest that the limits permit; 0 without limits
 	fastSweepReasons int           // such as connections that are about to expire
@@ -20,14 +20,14 @@ type connSweeper struct {
 	turnsPaused      int // turns since the last chunk
 }
 
-func (s *connSweeper) isActive() bool {
+func (s *expirySweeper) isActive() bool {
 	return s.fastSweepReasons > 0 || s.period > 0 && s.loop.conns.used > 0
 }
 
-func (s *connSweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
+func (s *expirySweeper) nextDue() (at time.Duration, ok bool) { return s.nextAt, s.isActive() }
 
 // runIfDue sweeps the next slice.
-func (s *connSweeper) runIfDue(now time.Duration) {
+func (s *expirySweeper) runIfDue(now time.Duration) {
 	if !s.isActive() || now < s.nextAt {
 		return
 	}
@@ -75,7 +75,7 @@ func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 			l.driver.PerformActions(c)
 		}
 		if c.FD() >= 0 {
-			l.driver.SweepConn(c)
+			l.driver.CancelReceiveIfSilent(c)
 		}
 	})
 	if s.nextChunk++; s.nextChunk >= len(l.conns.chunks) {

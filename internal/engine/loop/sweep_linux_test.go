@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-func (d *acceptAllDriver) SweepConn(*engine.Conn) {}
+func (d *acceptAllDriver) CancelReceiveIfSilent(*engine.Conn) {}
 
 // If all connections are due for a heartbeat, a turn sends to one chunk of them. While the
 // driver has events left, the next chunk waits for at most maxSweepPause turns.

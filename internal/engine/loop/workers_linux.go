@@ -16,7 +16,7 @@ import (
 
 // CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
 // reports whether c still belongs to the loop.
-func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
+func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.FeedHandler()
 		return true
@@ -26,7 +26,7 @@ func (l *Loop) CallHandler(c *engine.Conn) (here bool) {
 
 // submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be
 // shed. It reports whether c still belongs to the loop.
-func (l *Loop) submitToPool(c *engine.Conn) (here bool) {
+func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
@@ -114,7 +114,7 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 			l.mailQueues.deferredMemory += run.memoryBytes()
 		}
 	}
-	l.countMailMemory()
+	l.updateMailMemoryCounter()
 	l.closeWhenReturned(c, engine.ErrOverBudget)
 }
 
@@ -131,7 +131,7 @@ func (l *Loop) forgetDeferred(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
 	delete(l.deferredMail, c)
-	l.countMailMemory()
+	l.updateMailMemoryCounter()
 }
 
 // deliverAll delivers all mail. If a handler calls runtime.Goexit, the rest is released.

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The buffers that the kernel fills. A few are enough while each is emptied at
-// once; when they run out, more are given, up to all.
+// The buffers that the kernel fills. A few are enough while each is emptied at once; if they
+// run out, more are provided, up to maxBuffers.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
 )
 
-// bufferEntry is struct io_uring_buf. The tail of the ring lies over the last
-// field of its first entry.
+// bufferEntry is struct io_uring_buf. The ring's tail overlaps the last field of the first
+// entry.
 type bufferEntry struct {
 	addr uint64
 	len  uint32
@@ -25,19 +25,18 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers from which the kernel takes when bytes arrive,
-// so that a connection that waits for input holds none. Where the kernel can,
-// it fills a buffer with the bytes of many receives, one behind the other
-// (IOU_PBUF_RING_INC, Linux 6.12): then small messages take little room, and
+// bufferRing is a ring of buffers from which the kernel takes one when bytes arrive, so that a
+// waiting connection holds none. If the kernel supports it (IOU_PBUF_RING_INC, Linux 6.12), it
+// appends the bytes of many receives to one buffer: small messages take little space, and
 // large ones find a large buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
-	consumed    [maxBuffers]int // bytes of each buffer that have been handed out
-	provided    int             // buffers that the kernel has been given at all
+	consumed    [maxBuffers]int // bytes of each buffer that were returned to the caller
+	provided    int             // buffers that the kernel has been given so far
 	tail        uint16
 	incremental bool
-	used        bool // since the memory was given back
+	used        bool // since the memory was last released
 }
 
 // bufferRegistration is struct io_uring_buf_reg.
@@ -87,14 +86,14 @@ func (p *bufferRing) registerWith(r *ring) error {
 	return fmt.Errorf("the kernel's io_uring is too old: it has no rings of buffers: %w", unix.EINVAL)
 }
 
-// close frees the memory. The ring must be closed before.
+// close frees the memory. The ring must be closed first.
 func (p *bufferRing) close() {
 	_ = unix.Munmap(p.ring)
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers gives the kernel twice as many buffers, up to all, and says whether it had
-// not been given all.
+// provideMoreBuffers doubles the number of buffers, up to maxBuffers. It reports false if all
+// had been provided before.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
 	for most := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < most; p.provided++ {
@@ -113,14 +112,14 @@ func (p *bufferRing) provideBuffer(id uint16) {
 	p.tail++
 }
 
-// publishTail shows the kernel the buffers that were given. The tail shares a word
-// with the number of the first entry, which only this thread writes.
+// publishTail shows the kernel the provided buffers. The tail shares a word with the number of
+// the first entry, which only this thread writes.
 func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
 }
 
-// receivedBytes are what a completion has brought.
+// receivedBytes returns the bytes of a completion.
 func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	p.used = true
 	id := int(completion.flags >> bufferBits)
@@ -128,16 +127,16 @@ func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	return p.memory[start : start+int(completion.res)]
 }
 
-// filledBuffer says whether a receive has filled its buffer to the end.
-func (p *bufferRing) filledBuffer(completion cqe) bool {
+// completionFilledBuffer reports whether a receive has filled its buffer to the end.
+func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	if p.incremental {
 		return completion.flags&cqeBufMore == 0
 	}
 	return completion.res == bufferSize
 }
 
-// recycleBuffer takes the completion's bytes as used: the buffer is filled on, or given
-// anew.
+// recycleBuffer marks a completion's bytes as consumed. The kernel continues to fill the buffer,
+// or it is provided again.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -148,14 +147,13 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// releasePages gives the memory back to the system: the buffers stay where they are, and
-// have their pages again when bytes come. Half a megabyte for each of dozens of loops
-// would be most of what an idle server has. No receive may be under way, and no
-// completion unhandled.
+// releasePages returns the memory to the system; the buffers stay where they are and get pages
+// again when bytes arrive. Half a megabyte for each of dozens of loops would be most of an
+// idle server's memory. No receive may be in progress, and no completion unhandled.
 func (p *bufferRing) releasePages() {
 	if !p.used {
 		return
 	}
 	p.used = false
-	_ = unix.Madvise(p.memory, unix.MADV_DONTNEED) // it is ours, and whole pages
+	_ = unix.Madvise(p.memory, unix.MADV_DONTNEED) // cannot fail: the memory consists of whole pages
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// countResidentPages counts the pages of memory that are there.
+// countResidentPages returns the number of resident pages.
 func countResidentPages(t *testing.T, memory []byte) (n int) {
 	t.Helper()
 	pages := make([]byte, len(memory)/unix.Getpagesize())
@@ -20,7 +20,7 @@ func countResidentPages(t *testing.T, memory []byte) (n int) {
 	return n
 }
 
-// The memory of buffers that have been used goes back when nothing is under way, once.
+// The memory of used buffers is released once.
 func TestReleasePages(t *testing.T) {
 	memory, err := unix.Mmap(-1, 0, maxBuffers*bufferSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -36,7 +36,7 @@ func TestReleasePages(t *testing.T) {
 	if n := countResidentPages(t, memory); n != 0 || p.used {
 		t.Errorf("%d pages are there after the release", n)
 	}
-	memory[0] = 1 // as nothing was used, there is nothing to release
+	memory[0] = 1 // nothing was used, so there is nothing to release
 	if p.releasePages(); countResidentPages(t, memory) == 0 {
 		t.Error("released again though nothing was used")
 	}

@@ -1,12 +1,12 @@
 package uring
 
-// The sizes of a ring's queues and of its ring of buffers, powers of two. Submissions that
-// don't fit are submitted early, completions that don't fit are kept by the kernel and come
-// later. A turn of a loop rarely has as many of either.
+// The sizes of a ring's queues and of its ring of buffers, powers of two. If the submission
+// queue is full, submissions go to the kernel early; if the completion queue is full, the
+// kernel keeps completions for later. Both are rare.
 const (
 	sqEntries  = 256
 	cqEntries  = 1024
-	maxBuffers = 64 // 4 MiB a loop at the most
+	maxBuffers = 64 // 4 MiB per loop
 )
 
 // LockedMemory returns how many bytes the kernel counts against RLIMIT_MEMLOCK for the ring of

@@ -13,10 +13,10 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// What the queue of completions has no room for, the kernel keeps and puts there
-// later. These tests fill it: no completion is taken until it has overflown.
+// The kernel keeps completions that do not fit into the queue and adds them later. These tests
+// fill the queue: no completion is consumed until it has overflown.
 
-// newTestRing is a ring of the test's thread.
+// newTestRing creates a ring on the test's thread.
 func newTestRing(t *testing.T) *ring {
 	t.Helper()
 	if err := Model.Available(); err != nil {
@@ -32,16 +32,15 @@ func newTestRing(t *testing.T) *ring {
 	return r
 }
 
-// submitNops fills n submissions that complete as soon as they are submitted, with
-// the user data 0..n-1.
+// submitNops fills n submissions that complete at submission, with the user data 0..n-1.
 func submitNops(r *ring, n int) {
 	for i := range n {
 		r.nextSubmission().user = uint64(i) // operation 0 does nothing
 	}
 }
 
-// consumeCompletions takes completions until there are no more, neither in the queue nor
-// with the kernel.
+// consumeCompletions calls each for every completion until there are no more, neither in the
+// queue nor in the kernel.
 func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	t.Helper()
 	const most = 4 * cqEntries
@@ -63,8 +62,8 @@ func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	}
 }
 
-// A kernel that is busy, or has no memory just now, has taken nothing: the next
-// enter gives it the same again.
+// A kernel that is busy, or has no memory, accepts nothing: the next enter submits the same
+// again.
 func TestTransientEnterErrors(t *testing.T) {
 	r := newTestRing(t)
 	const nops = 5
@@ -79,17 +78,17 @@ func TestTransientEnterErrors(t *testing.T) {
 			t.Errorf("after %v %d completions came, want %d", errno, came, nops)
 		}
 	}
-	// It had no memory to keep a completion, which is lost for good.
+	// The kernel had no memory to keep a completion, which is lost.
 	if r.handleEnterResult(0, unix.EBADR); r.broken != unix.EBADR {
 		t.Errorf("after a lost completion broken is %d, want EBADR", r.broken)
 	}
 }
 
-// What happens while the kernel has no room to say so is seen to all the same:
-// bytes are echoed, and the eventfd can be signalled again.
+// Events are not lost while the completion queue is full: bytes are echoed, and the eventfd can
+// be signalled again.
 func TestCompletionQueueOverflow(t *testing.T) {
 	h := &handler{}
-	full := make(chan net.Addr) // takes the talker's address when it is
+	full := make(chan net.Addr) // receives the talker's address
 	h.received = func(in []byte) {
 		switch string(in) {
 		case "flood":
@@ -114,11 +113,11 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	}
 }
 
-// overflowCompletionQueue fills the queue, on the loop, signals the eventfd, and has the kernel receive
-// what the talker sends.
+// overflowCompletionQueue fills the queue on the loop, signals the eventfd, and makes the kernel
+// receive what the talker sends.
 func overflowCompletionQueue(t *testing.T, d *driver, talkerAddr <-chan net.Addr) {
 	for range 2 * cqEntries {
-		d.submitCancel(12345) // of nothing: answered at once
+		d.submitCancel(12345) // of nothing: completes at once
 	}
 	d.ring.enter(0, 0)
 	d.loop.Eventfd().Signal()
@@ -151,7 +150,7 @@ func checkEventfdWatched(t *testing.T, d *driver) {
 	enterUntil(t, d.ring, "the eventfd is heard", func() bool { return d.ring.completionCount() > before })
 }
 
-// enterUntil runs what has completed until a condition holds.
+// enterUntil enters the ring until condition reports true.
 func enterUntil(t *testing.T, r *ring, what string, condition func() bool) {
 	for end := time.Now().Add(testkit.Timeout); ; {
 		if r.enter(enterGetEvents, 0); condition() {

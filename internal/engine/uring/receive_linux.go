@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion takes the completion of a receive. Bytes for a connection that is
-// busy are kept, and the receive is ended so that not many come.
+// handleRecvCompletion handles the completion of a receive. Bytes for a busy connection are
+// deferred, and its receive is cancelled to limit them.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.consumeRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// consumeRecvCompletion gives the completion's buffer back whatever the handler does.
+// consumeRecvCompletion passes the bytes on and recycles the buffer, even if a handler panics.
 func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -35,20 +35,20 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 			in = d.buffers.receivedBytes(completion)
 		}
 		d.handleRecvResult(c, completion.res, in)
-		d.classifyReceive(c, completion)
+		d.classifyReceiveSize(c, completion)
 	}
 }
 
-// multishotMax is how much a receive brings of a connection that sends much. A receive that
-// goes on by itself fills up to 32 buffers for it before we can stop it, whatever
-// the connection may have; so such a connection is received from once at a time, and
-// without a buffer of the ring where those may not be enough for all.
+// multishotMax is the size of a receive, in bytes, from which a connection sends much. A
+// multishot receive fills up to 32 buffers before it can be cancelled. So such a connection
+// gets one receive at a time, and none from the ring's buffers if these may not be enough.
 const multishotMax = 8 << 10
 
-// classifyReceive notes whether the connection sends much: more than there was room for, too.
-func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
+// classifyReceiveSize records whether the connection sends much, including more than its buffer
+// could hold.
+func (d *driver) classifyReceiveSize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
-	case completion.res >= multishotMax, completion.res > 0 && d.buffers.filledBuffer(completion):
+	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
 		c.SetDriverFlags(armed &^ smallReceives)
 		d.cancelReceive(c)
 	case completion.res > 0:
@@ -56,7 +56,7 @@ func (d *driver) classifyReceive(c *engine.Conn, completion cqe) {
 	}
 }
 
-// handleRecvResult gives the core what a receive has brought.
+// handleRecvResult passes the result of a receive, a size or a negative errno, to the core.
 func (d *driver) handleRecvResult(c *engine.Conn, result int32, received []byte) {
 	switch {
 	case result > 0:
@@ -75,7 +75,7 @@ func (d *driver) handleRecvResult(c *engine.Conn, result int32, received []byte)
 	}
 }
 
-// deferRecvCompletion keeps a receive's completion until the connection is back.
+// deferRecvCompletion keeps a copy of the received bytes until a busy connection returns.
 func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
 	var received []byte
 	if completion.res > 0 {
@@ -85,7 +85,7 @@ func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
 	d.cancelReceive(c)
 }
 
-// cancelReceive ends the receive that is under way, if there is one.
+// cancelReceive cancels the receive in progress, if there is one.
 func (d *driver) cancelReceive(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&(receiving|canceling) == receiving {
 		c.SetDriverFlags(armed | canceling)
@@ -93,7 +93,7 @@ func (d *driver) cancelReceive(c *engine.Conn) {
 	}
 }
 
-// cancelInputOps has all that is under way to receive end.
+// cancelInputOps cancels the receive and the poll in progress.
 func (d *driver) cancelInputOps(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	d.cancelReceive(c)
@@ -102,11 +102,11 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 	}
 }
 
-// CanRead says whether nothing that is under way reads from the connection.
+// CanRead reports whether no receive is in progress and the connection is not closing.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce receives what is there, unless a receive is under way, which has been given
-// earlier bytes or will be.
+// ReadOnce does nothing while a receive is in progress, because that receive has earlier
+// bytes, or will get them.
 func (d *driver) ReadOnce(c *engine.Conn) bool {
 	if !d.CanRead(c) {
 		return false
@@ -135,13 +135,12 @@ func (d *driver) ReadOnce(c *engine.Conn) bool {
 	return false
 }
 
-// submitReceive submits a receive: one that goes on until it is canceled or fails, if the
-// last was small.
+// submitReceive submits a receive; a multishot one if the last receive was small.
 func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)
 	d.pendingReceives++
-	d.loop.TrackFastSweep(1)
+	d.loop.AddFastSweepReasons(1)
 	s := d.ring.nextSubmission()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&smallReceives != 0 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parts of <linux/io_uring.h> that are used here; golang.org/x/sys has the
-// numbers of the system calls only.
+// The parts of <linux/io_uring.h> used here; golang.org/x/sys has the numbers of the system
+// calls only.
 const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
@@ -39,19 +39,19 @@ const (
 	opRecv        = 27
 
 	sqeBufferSelect = 1 << 5
-	sqeSkipSuccess  = 1 << 6 // complete only if it fails
+	sqeSkipSuccess  = 1 << 6 // complete only on failure
 	recvMultishot   = 1 << 1
 	pollMultishot   = 1 << 0
 
 	cqeBuffer  = 1 << 0 // the upper half of the flags is a buffer's number
-	cqeMore    = 1 << 1 // more completions of the same request will come
-	cqeBufMore = 1 << 4 // more of the same buffer will be filled
+	cqeMore    = 1 << 1 // more completions of the same request will follow
+	cqeBufMore = 1 << 4 // the kernel will continue to fill the buffer
 	bufferBits = 16
 
 	bufRingIncremental = 1 << 1
 
-	sqOverflow = 1 << 1 // the kernel keeps completions that have not fitted
-	sqTaskrun  = 1 << 2 // the kernel has deferred work that it does in an enter with enterGetEvents
+	sqOverflow = 1 << 1 // the kernel keeps completions that did not fit
+	sqTaskrun  = 1 << 2 // deferred work waits for an enter with enterGetEvents
 )
 
 type ringOffsets struct {
@@ -59,8 +59,8 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array;
-// in cq, a and b are overflow and cqes.
+// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array; in cq, a
+// and b are overflow and cqes.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
@@ -89,10 +89,10 @@ type cqe struct {
 	flags uint32
 }
 
-// ring is an io_uring instance, used by one thread: the one that made it.
+// ring is an io_uring instance. Only the thread that created it may use it.
 type ring struct {
-	fd      uintptr // what enter is given: the number it was registered as, or the descriptor
-	flags   uintptr // what enter is told of it
+	fd      uintptr // for enter: the registered number, or the descriptor
+	flags   uintptr // for enter: enterRegistered if fd is a registered number
 	file    int     // the descriptor
 	queues  []byte
 	entries []byte
@@ -101,15 +101,15 @@ type ring struct {
 	sqMask, cqMask                          uint32
 	sqes                                    []sqe
 	cqes                                    []cqe
-	tail, submitted                         uint32 // submissions filled, and given to the kernel
-	broken                                  syscall.Errno
-	scratch                                 sqe // what next gives when the ring is broken
+	tail, submitted                         uint32        // submissions filled, and given to the kernel
+	broken                                  syscall.Errno // why the ring cannot be used any more; 0 if it can
+	scratch                                 sqe           // returned by nextSubmission when the ring is broken
 
 	arg  waitArg
 	time kernelTime
 }
 
-// kernelTime is struct __kernel_timespec, which is the same on all machines.
+// kernelTime is struct __kernel_timespec, the same on all architectures.
 type kernelTime struct{ sec, nsec int64 }
 
 // waitArg is struct io_uring_getevents_arg.
@@ -138,7 +138,7 @@ func newRing() (*ring, error) {
 	return r, nil
 }
 
-// describeSetupError says what the kernel's refusal means.
+// describeSetupError explains an error of the kernel.
 func describeSetupError(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS:
@@ -153,7 +153,8 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice says how many loops the limit of locked memory is enough for, and what to do.
+// lockedMemoryAdvice describes how many loops the limit of locked memory allows, and what to
+// do.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -164,14 +165,14 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemory(int64(unix.Getpagesize()))))
 }
 
-// The kernel frees a ring, and what it has locked, some time after it has been closed or its
-// process has ended. So a call that finds no memory is repeated for a while.
+// The kernel frees a ring and its locked memory some time after it was closed or its process
+// has ended. So a call that finds no memory is retried for a while.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
-// retryNoMemory repeats a call for as long as it finds no memory, up to noMemoryTimeout.
+// retryNoMemory retries a call while it fails with ENOMEM, up to noMemoryTimeout.
 func retryNoMemory(call func() syscall.Errno) syscall.Errno {
 	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
@@ -199,13 +200,13 @@ func (r *ring) mapQueues(p *setupParams) (err error) {
 	return nil
 }
 
-// fdRegistration is struct io_uring_rsrc_update, for the ring's own descriptor.
+// fdRegistration is struct io_uring_rsrc_update for the ring's own descriptor.
 type fdRegistration struct {
 	offset, reserved uint32
 	data             uint64
 }
 
-// registerFD saves the kernel a look-up in each enter, if it can.
+// registerFD registers the descriptor, if the kernel can, to save a look-up in each enter.
 func (r *ring) registerFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
@@ -214,10 +215,10 @@ func (r *ring) registerFD() {
 	}
 }
 
-// close frees the ring. The kernel cancels what is under way.
+// close frees the ring. The kernel cancels operations in progress.
 func (r *ring) close() {
 	if r.flags != 0 {
-		// The thread outlives the ring and would hold it.
+		// The thread outlives the ring and would keep it alive.
 		up := fdRegistration{offset: uint32(r.fd)}
 		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), unregisterRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
 	}
@@ -226,11 +227,11 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries is how often in a row the kernel may take nothing of a full queue:
-// some 0.1 s of trying.
+// maxFullQueueRetries limits consecutive attempts to submit a full queue of which the kernel
+// accepts nothing, to about 0.1 s.
 const maxFullQueueRetries = 1 << 18
 
-// nextSubmission gives an empty submission to fill.
+// nextSubmission returns an empty submission to fill.
 func (r *ring) nextSubmission() *sqe {
 	for retries := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; retries++ {
 		if r.enter(0, 0); r.broken == 0 && retries == maxFullQueueRetries {
@@ -246,16 +247,16 @@ func (r *ring) nextSubmission() *sqe {
 	return s
 }
 
-// enter submits what has been filled and, with enterGetEvents, runs what has
-// completed. It does not block.
+// enter submits the filled submissions and, with enterGetEvents, runs deferred work. It does
+// not block unless minComplete is positive.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
 	r.handleEnterResult(n, errno)
 }
 
-// handleEnterResult takes what an enter has answered. Errors that no later call could mend
-// mean that the ring is of no more use.
+// handleEnterResult records the result of an enter. An error that a retry cannot fix breaks the
+// ring.
 func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	switch errno {
 	case 0:
@@ -266,8 +267,8 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait is enter that blocks until there is a completion or the time is over; a
-// negative one never is. It tells the scheduler.
+// enterAndWait submits, and blocks until there is a completion or limit has passed; a negative
+// limit is none. The Go scheduler knows that the thread blocks.
 func (r *ring) enterAndWait(limit time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
@@ -280,15 +281,15 @@ func (r *ring) enterAndWait(limit time.Duration) {
 	r.handleEnterResult(n, errno)
 }
 
-// completionCount is how many there are to take.
+// completionCount returns the number of completions in the queue.
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// hasDeferredWork says whether the kernel has work for the next enter with enterGetEvents.
+// hasDeferredWork reports whether the kernel has work for the next enter with enterGetEvents.
 func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }
 
-// nextCompletion takes the next completion.
+// nextCompletion removes the next completion from the queue, which must not be empty.
 func (r *ring) nextCompletion() cqe {
 	head := *r.cqHead
 	c := r.cqes[head&r.cqMask]

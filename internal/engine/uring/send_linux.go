@@ -11,7 +11,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleSendCompletion takes the completion of a send.
 func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.clearOps(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
@@ -22,7 +21,7 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 	d.PerformActions(c)
 }
 
-// handleWritable takes the completion of a poll for room.
+// handleWritable handles the completion of a poll for writability.
 func (d *driver) handleWritable(c *engine.Conn) {
 	d.clearOps(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
@@ -33,7 +32,7 @@ func (d *driver) handleWritable(c *engine.Conn) {
 	d.PerformActions(c)
 }
 
-// handleSendResult tells the core what a send has taken.
+// handleSendResult passes the result of a send, a size or a negative errno, to the core.
 func (d *driver) handleSendResult(c *engine.Conn, result int32) {
 	c.OnSent(int(max(result, 0)))
 	c.OnWritable()
@@ -46,7 +45,7 @@ func (d *driver) handleSendResult(c *engine.Conn, result int32) {
 	}
 }
 
-// submitSend submits what is owed. The connection keeps it until it is sent.
+// submitSend submits a send of the output, which the connection keeps until it is sent.
 func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
 	c.OnSendStarted()
@@ -57,7 +56,8 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput has the kernel send a file: the ring has no operation for that.
+// sendFileOutput sends a part of a file by a system call, because the ring has no operation
+// for that.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// Sends that mail has caused complete in the next turn, however many they are: those
-// that were left would each hold a buffer while more mail is taken.
+// Sends caused by mail complete in the next turn, whatever their number: otherwise each would
+// hold a buffer while more mail is delivered.
 func TestSendsCompleteInNextTurn(t *testing.T) {
 	const n = 4 * completionsPerTurn
 	var (
@@ -51,7 +51,7 @@ func TestSendsCompleteInNextTurn(t *testing.T) {
 	}
 	first.Write([]byte("block"))
 	testkit.Receive(t, blocked, "Received")
-	for _, r := range refs { // which the loop does not touch any more
+	for _, r := range refs { // the loop no longer appends to it
 		if err := r.Nudge(); err != nil {
 			t.Errorf("Nudge: %v", err)
 		}
@@ -62,7 +62,8 @@ func TestSendsCompleteInNextTurn(t *testing.T) {
 	}
 }
 
-// pendingOps counts connections with something under way, on the loop.
+// countConnsWith counts connections with one of the operations in progress. It must run on the
+// loop.
 func (h *handler) countConnsWith(ops uint16) (n int) {
 	h.driver.loop.ForEachConn(func(c *engine.Conn) {
 		if c.DriverFlags()&ops != 0 {

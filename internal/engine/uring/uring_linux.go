@@ -1,21 +1,18 @@
-// Package uring is the model of event loops over Linux's io_uring.
+// Package uring is the model of event loops on Linux's io_uring.
 //
-// Each loop has a ring of its own (single issuer, deferred task run). A
-// connection that has been silent is watched by a poll, which costs the kernel
-// little memory; one that talks has a multishot receive, which fills buffers
-// that the loop provides. Sends are submissions, one under way for each
-// connection at a time, and go to the kernel together with everything else in
-// one call a turn.
+// Each loop has a ring of its own (single issuer, deferred task run). A silent connection is
+// watched by a poll, which costs the kernel little memory. An active one has a multishot
+// receive, which fills buffers that the loop provides. Sends are submissions, at most one per
+// connection at a time. All submissions of a turn go to the kernel in one call.
 //
-// Accepting is a poll followed by accept calls: a multishot accept would not
-// tell the peer's address, and asking for it costs the same call again. The ring
-// does not poll the listener itself but an epoll instance that watches it: what a
-// ring polls stays open until the kernel has torn the ring down, and so after a
-// kill the address would stay taken for a while.
+// Accepting is a poll followed by accept calls: a multishot accept does not return the peer's
+// address, and asking for it costs the same call again. The ring does not poll the listener
+// itself but an epoll instance that watches it: the kernel keeps what a ring polls open until
+// it has torn the ring down, so after a kill the address would stay in use for a while.
 //
-// A descriptor is closed when nothing of it is under way in the ring any more,
-// because completions carry the connection's slot, which is free from then on. Where
-// something is, the connection is ended below its descriptor, which completes it.
+// A descriptor is closed when no operation on it is in progress, because completions carry the
+// connection's slot, which is free from then on. Otherwise the connection is shut down below
+// its descriptor first, which completes the operations.
 package uring
 
 import (
@@ -32,7 +29,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model is event loops over io_uring.
+// Model describes event loops on io_uring.
 var Model = engine.Model{
 	Name:      "uring",
 	HasLoops:  true,
@@ -42,7 +39,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing tries what a loop needs, on a thread of its own that ends with it.
+// probeRing tries what a loop needs, on a thread that ends with the probe.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -62,15 +59,15 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn is the most completions that are handled in one turn, of which those of
-// sends count a quarter: the sends that they cause each hold a buffer until the next.
-// And a turn in which every handler takes long is to end soon, for Auto to see it.
+// completionsPerTurn limits the completions handled in one turn. Completions of sends count a
+// quarter: the sends that they cause hold a buffer each until the next turn. A turn with slow
+// handlers must end soon, so that Auto notices.
 const completionsPerTurn = 64
 
-// maxDeferredPerRound is the most pieces of deferred work that a round asks for.
+// maxDeferredPerRound limits the deferred work that a round asks for.
 const maxDeferredPerRound = 4 * completionsPerTurn
 
-// What a completion is of, in the upper half of its user data; the lower is the
+// The operation of a completion, in the upper half of its user data. The lower half is the
 // connection's slot.
 const (
 	tagRecv uint64 = iota << 32
@@ -82,29 +79,29 @@ const (
 	tagIgnored
 )
 
-// What is under way for a connection, in Conn.Armed.
+// Operations in progress for a connection, and the driver's other bits of Conn.Armed.
 const (
-	receiving      uint16 = 1 << (loop.DriverBits + iota) // a multishot receive
+	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll
-	sending                                               // a send, or a poll for room for a file
-	canceling                                             // the end of the receive has been asked for
-	closing                                               // to be closed when nothing is under way
+	sending                                               // a send, or a poll for writability for a file
+	canceling                                             // the receive is being cancelled
+	closing                                               // to be closed when no operation is in progress
 	recentlyActive                                        // has received since the last sweep
 	smallReceives                                         // its last receive was small
 
 	pendingOps = receiving | polling | sending
 )
 
-// driver is the part of a loop that is io_uring's.
+// driver implements loop.Driver.
 type driver struct {
 	loop            *loop.Loop
 	ring            *ring
 	buffers         *bufferRing
-	listenerPoll    *sock.Poll    // watches the listener
-	readBuffer      []byte        // for Read
-	lastRecreated   time.Duration // when the ring was last made anew
-	roundLeft       uint32        // completions of this round that are not handled
-	pendingReceives int           // connections with a receive under way
+	listenerPoll    *sock.Poll    // watches the listeners
+	readBuffer      []byte        // used by ReadOnce
+	lastRecreated   time.Duration // when the ring was last recreated
+	roundLeft       uint32        // unhandled completions of this round
+	pendingReceives int           // connections with a receive in progress
 }
 
 func (d *driver) Open() error {
@@ -140,15 +137,15 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. Only when those of a round are handled it has
-// the kernel run what it has deferred, or they would pile up, and with them the
-// buffers that they hold. But then it always does: what completes at once when it
-// is submitted belongs to the next round, or else connections whose sends and
-// receives always do would keep all others from being heard.
+// HandleEvents handles completions in rounds. Only when the completions of a round have been
+// handled does the kernel run deferred work; otherwise completions would pile up, and with
+// them the buffers that they hold. But then it always does: what completes at submission
+// belongs to the next round. Otherwise connections whose sends and receives complete at once
+// would starve all others.
 func (d *driver) HandleEvents() (handled, left bool) {
 	switch {
 	case d.roundLeft == 0:
-		d.startRound()
+		d.startCompletionRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
@@ -156,11 +153,11 @@ func (d *driver) HandleEvents() (handled, left bool) {
 	return handled, d.roundLeft > 0
 }
 
-// startRound has the kernel run what it has deferred. It does so some 20 pieces at a
-// time; as many are wanted as what completes at once, so that connections that wait
-// for it get an even share, but no more than a few turns can handle: the sends that they
-// cause complete behind the round, and hold a buffer each until then.
-func (d *driver) startRound() {
+// startCompletionRound makes the kernel run deferred work, some 20 items per call. It asks for as many
+// as complete at once, so that connections that wait for deferred work get an even share, but
+// not more than a few turns can handle: the sends that they cause complete in a later round
+// and hold a buffer each until then.
+func (d *driver) startCompletionRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	more := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
@@ -170,8 +167,8 @@ func (d *driver) startRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents gives the memory of the buffers back when none is in use: no receive is under
-// way, and none has left anything.
+// WaitForEvents returns the buffers' memory to the system first, if none is in use: no receive
+// is in progress, and no completion is unhandled.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.releasePages()
@@ -180,33 +177,33 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// recreateInterval is the least time between two rings.
+// recreateInterval is the least time between two new rings.
 const recreateInterval = 100 * time.Millisecond
 
-// recreateRing makes a new ring when the old one is of no more use. Nothing that was
-// under way in that will be reported any more: its connections are closed. The
-// listener waits for the new one. A ring that fails at once again has nothing
-// under way, and waits for its turn.
+// recreateRing replaces a ring that has failed. Operations in progress will not complete, so
+// its connections are closed. The listeners wait for the new ring. A ring that fails again at
+// once has no operations, and waits for recreateInterval.
 func (d *driver) recreateRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
 	d.lastRecreated, d.roundLeft = engine.MonotonicNow(), 0
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
-		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
+		"io_uring failed: closing its connections and creating a new ring", slog.String("error", errno.Error()))
 	d.Close()
 	if err := d.openRing(); err != nil {
-		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
+		panic("myriad: io_uring failed, and no new ring could be created: " + err.Error())
 	}
-	d.loop.WatchListeners()
+	d.loop.WatchListenersAndChannels()
 	d.loop.ForEachConn(func(c *engine.Conn) {
 		d.clearOps(c, pendingOps|canceling)
 		if d.loop.AbortConn(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
-			d.closeWhenIdle(c)
+			d.closeWhenOpsDone(c)
 		}
 	})
 }
 
-// handleCompletions handles the completions of the round that are left, up to a batch.
+// handleCompletions handles the completions left of the round, up to a limit. It reports
+// whether there were any.
 func (d *driver) handleCompletions() bool {
 	if d.ring.broken != 0 {
 		d.recreateRing()
@@ -215,7 +212,7 @@ func (d *driver) handleCompletions() bool {
 	handled := d.roundLeft > 0
 	for n := 0; d.roundLeft > 0 && n < 4*completionsPerTurn; {
 		completion := d.ring.nextCompletion()
-		d.roundLeft-- // now: a handler may end the goroutine
+		d.roundLeft-- // before the handler, which may call runtime.Goexit
 		n += 4
 		switch completion.user &^ (1<<32 - 1) {
 		case tagRecv:
@@ -239,14 +236,13 @@ func (d *driver) handleCompletions() bool {
 	return handled
 }
 
-// acceptConns accepts what waits, and goes on to watch the listener, whatever handlers do.
+// acceptConns watches the listeners again before it accepts, in case a handler panics.
 func (d *driver) acceptConns() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptConns()
 }
 
-// handlePollCompletion takes the completion of a poll: a silent connection talks, or a dial
-// has ended.
+// handlePollCompletion handles input of a silent connection, or the end of a dial.
 func (d *driver) handlePollCompletion(c *engine.Conn) {
 	d.clearOps(c, polling)
 	switch {
@@ -268,7 +264,7 @@ func (d *driver) handlePollCompletion(c *engine.Conn) {
 	}
 }
 
-// WatchConn begins with a poll: for input, or while connecting for room.
+// WatchConn submits a poll: for input or, while connecting, for writability.
 func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 	events := uint32(unix.POLLIN)
 	if c.DriverFlags()&loop.Connecting != 0 {
@@ -286,14 +282,14 @@ func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 	return d.WatchConn(c)
 }
 
-func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenIdle(c) }
+func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenOpsDone(c) }
 
 func (d *driver) PerformActions(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		return
 	case armed&closing != 0:
-		d.closeWhenIdle(c)
+		d.closeWhenOpsDone(c)
 		return
 	}
 	for {
@@ -318,7 +314,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		case engine.ShutWrite:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
-			d.closeWhenIdle(c)
+			d.closeWhenOpsDone(c)
 			return
 		case engine.Read:
 			switch {
@@ -336,9 +332,9 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeWhenIdle closes a connection when nothing of it is under way any more, and sees to
-// it that it soon is so.
-func (d *driver) closeWhenIdle(c *engine.Conn) {
+// closeWhenOpsDone closes a connection when no operation is in progress, and ends those that
+// are.
+func (d *driver) closeWhenOpsDone(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
 	case armed&pendingOps == 0:
@@ -354,18 +350,17 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 	}
 }
 
-// shutdownConn ends the connection but not its descriptor, so that all that is under way
-// completes, and the descriptor can be closed. To cancel what is under way on a
-// descriptor would have the kernel look at all that is on the ring, and so closing
-// many would take time by the square of their number.
+// shutdownConn ends the connection but not its descriptor, so that all operations complete and
+// the descriptor can be closed. Cancelling by descriptor would make the kernel look at all
+// operations of the ring, and closing many connections would take quadratic time.
 func (d *driver) shutdownConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// watchInput watches the connection for input if it wants some. Room is what the
-// completion of its send tells.
+// watchInput submits a receive or a poll if the connection wants input, and cancels the receive
+// if it does not. Completions of sends report writability.
 func (d *driver) watchInput(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	armed := c.DriverFlags()
@@ -382,9 +377,9 @@ func (d *driver) watchInput(c *engine.Conn) {
 	}
 }
 
-// SweepConn ends the receive of a connection that has been silent since the last
-// sweep: a poll costs the kernel less.
-func (d *driver) SweepConn(c *engine.Conn) {
+// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep: a
+// poll costs the kernel less.
+func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)
 	} else {
@@ -392,11 +387,11 @@ func (d *driver) SweepConn(c *engine.Conn) {
 	}
 }
 
-// clearOps takes back what is no longer under way.
+// clearOps clears bits of operations that have ended.
 func (d *driver) clearOps(c *engine.Conn, bits uint16) {
 	if c.DriverFlags()&bits&receiving != 0 {
 		d.pendingReceives--
-		d.loop.TrackFastSweep(-1)
+		d.loop.AddFastSweepReasons(-1)
 	}
 	c.SetDriverFlags(c.DriverFlags() &^ bits)
 }
@@ -406,7 +401,7 @@ func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {
 	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, userData
 }
 
-// submitCancel ends what was submitted with such user data.
+// submitCancel cancels the operation with this user data.
 func (d *driver) submitCancel(userData uint64) {
 	s := d.ring.nextSubmission()
 	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, userData, tagIgnored

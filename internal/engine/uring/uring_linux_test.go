@@ -16,13 +16,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// handler echoes, and can be told to do something on its loop.
+// handler echoes input, and can run functions on its loop.
 type handler struct {
 	opened   func(c *engine.Conn)
 	received func(in []byte)
 	nudged   func(c *engine.Conn)
 	closed   chan error
-	driver   *driver // the only loop's
+	driver   *driver // of the only loop
 }
 
 func (h *handler) Opened(c *engine.Conn) {
@@ -45,7 +45,7 @@ func (h *handler) Ended(_ *engine.Conn, rest []byte) int { return len(rest) }
 
 func (h *handler) Closed(_ *engine.Conn, why error) { h.closed <- why }
 
-// startTestEngine starts one loop.
+// startTestEngine starts an engine with one loop.
 func startTestEngine(t *testing.T, h *handler) engine.Engine {
 	t.Helper()
 	if err := Model.Available(); err != nil {
@@ -78,8 +78,8 @@ func dialEngine(t *testing.T, e engine.Engine) *testkit.Conn {
 	return testkit.Dial(t, e.Addr().String())
 }
 
-// A loop whose ring fails closes its connections, says why, and serves on with
-// a new one.
+// A loop whose ring fails closes its connections with the reason, and continues with a new
+// ring.
 func TestRingIsRecreated(t *testing.T) {
 	h := &handler{}
 	h.received = func(in []byte) {
@@ -100,8 +100,8 @@ func TestRingIsRecreated(t *testing.T) {
 	dialEngine(t, e).Exchange("hello again", "hello again")
 }
 
-// When many connections send more than the first buffers hold, more are given,
-// up to all, and no byte is lost.
+// If many connections send more than the first buffers hold, more are provided, up to all, and
+// no byte is lost.
 func TestMoreBuffersAreProvided(t *testing.T) {
 	h := &handler{}
 	e := startTestEngine(t, h)
@@ -113,7 +113,7 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 	for range 5 {
 		var writing sync.WaitGroup
 		for _, c := range all {
-			writing.Go(func() { _, _ = c.Write([]byte(message)) }) // what does not come is missed below
+			writing.Go(func() { _, _ = c.Write([]byte(message)) }) // missing bytes are found below
 		}
 		for _, c := range all {
 			c.Expect(message)
@@ -127,13 +127,13 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.provided, h.driver.buffers.incremental)
 }
 
-// More submissions than the queue holds are submitted early; all are done.
+// More submissions than the queue holds are submitted early; all complete.
 func TestSubmissionQueueOverflow(t *testing.T) {
 	h := &handler{}
 	h.received = func(in []byte) {
 		if string(in) == "many" {
 			for range 3 * sqEntries {
-				h.driver.submitCancel(12345) // of nothing: answered at once
+				h.driver.submitCancel(12345) // of nothing: completes at once
 			}
 		}
 	}
@@ -143,8 +143,8 @@ func TestSubmissionQueueOverflow(t *testing.T) {
 	c.Exchange("hello", "hello")
 }
 
-// LockedMemory is what the kernel has mapped for a ring, and enough for 200 loops with the usual
-// limit of 8 MiB.
+// LockedMemory matches what the kernel has mapped for a ring, and permits 200 loops with the
+// usual limit of 8 MiB.
 func TestLockedMemory(t *testing.T) {
 	r := newTestRing(t)
 	p, err := newBufferRing(r)

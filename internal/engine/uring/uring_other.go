@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package uring is the model of event loops over Linux's io_uring.
+// Package uring is the model of event loops on Linux's io_uring.
 package uring
 
 import (
@@ -12,7 +12,7 @@ import (
 
 var errUnsupported = errors.New("I/O model uring needs Linux; this is " + runtime.GOOS)
 
-// Model can't run here.
+// Model is not available on this system.
 var Model = engine.Model{
 	Name:      "uring",
 	HasLoops:  true,
