@@ -214,18 +214,18 @@ func (a *account) applyPasswordRule(op byte, text string) error {
 			return fmt.Errorf("%c is followed by invalid characters; expected hexadecimal digits", op)
 		}
 	}
-	at := slices.Index(a.passwords, d)
+	index := slices.Index(a.passwords, d)
 	switch {
 	case op == '>' && text == "":
 		return errors.New("empty password; expected a password or nopass")
 	case op == '>' || op == '#':
-		if a.noPassword = false; at < 0 {
+		if a.noPassword = false; index < 0 {
 			a.passwords = append(a.passwords, d)
 		}
-	case at < 0:
+	case index < 0:
 		return errors.New("cannot remove a password that the user does not have; expected one set by an earlier rule")
 	default:
-		a.passwords = slices.Delete(a.passwords, at, at+1)
+		a.passwords = slices.Delete(a.passwords, index, index+1)
 	}
 	return nil
 }

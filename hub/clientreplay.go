@@ -85,7 +85,7 @@ var (
 
 // initStartPosition returns the position from which the client will get all messages; ok is false if it is
 // unknown. A client without a position starts now, with the last values of its topics if these are kept.
-func (cr *clientReplay) initStartPosition() (at Position, ok bool) {
+func (cr *clientReplay) initStartPosition() (start Position, ok bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -322,13 +322,13 @@ func (cr *clientReplay) waitForPosition(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
 	for {
-		advanced := cr.hub.Replay.nextMessageChanUnlessReached(cr.pos)
-		if advanced == nil || cr.unissued {
+		nextMessage := cr.hub.Replay.nextMessageChanUnlessReached(cr.pos)
+		if nextMessage == nil || cr.unissued {
 			return nil
 		}
 		cr.releaseTurn()
 		select {
-		case <-advanced:
+		case <-nextMessage:
 		case <-queryTicker.C:
 			newest, err := cr.hub.cachedNewestPosition(ctx)
 			cr.unissued = err == nil && newest.Epoch == cr.pos.Epoch && newest.Seq < cr.pos.Seq && cr.hub.Replay.hasReached(newest)
@@ -445,23 +445,23 @@ func (cr *clientReplay) appendMessage(t *topic, m *keptMessage) {
 // after them.
 func (cr *clientReplay) appendGapAndSkipDropped() {
 	r := cr.hub.Replay
-	to := cr.pos
+	newPos := cr.pos
 	switch {
 	case cr.unissued:
-		to = r.newestPos
+		newPos = r.newestPos
 		cr.pending.unissued++
 	case cr.pos.Epoch != r.newestPos.Epoch:
-		to = Position{r.newestPos.Epoch, r.firstSeq - 1}
+		newPos = Position{r.newestPos.Epoch, r.firstSeq - 1}
 	default:
 		for _, t := range cr.topics {
 			if r.mayLack(t, cr.pos.Seq) {
-				to.Seq = r.firstSeq - 1
+				newPos.Seq = r.firstSeq - 1
 			}
 		}
 	}
-	if to != cr.pos {
-		cr.pos, cr.unissued = to, false
-		cr.pending.buf = cr.client.format.appendGap(cr.pending.buf, cr.topics, to)
+	if newPos != cr.pos {
+		cr.pos, cr.unissued = newPos, false
+		cr.pending.buf = cr.client.format.appendGap(cr.pending.buf, cr.topics, newPos)
 		cr.pending.gaps++
 	}
 }

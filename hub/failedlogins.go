@@ -73,8 +73,8 @@ func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, ad
 // handleFailedLogin counts a failed login. After too many, the client is no longer read and closes after
 // failedLoginCloseDelay.
 func (b *commandBatch) handleFailedLogin() {
-	addr, _ := b.ref.RemoteAddr()
-	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addr.Addr()) == nil {
+	addrPort, _ := b.ref.RemoteAddr()
+	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {
 		return
 	}
 	if b.flushReplies(); !b.closing {

@@ -128,14 +128,14 @@ func (l *fairLimit) release(owners []owner) {
 
 // nextWaiter returns the index of the waiter to admit next, or -1.
 func (l *fairLimit) nextWaiter() (next int) {
-	next, least := -1, 0
+	next, fewest := -1, 0
 	for i, w := range l.waiting {
 		held := 0
 		for _, o := range w.owners {
 			held += l.held[o]
 		}
-		if (next < 0 || held < least) && l.hasCapacity(w.owners) {
-			next, least = i, held
+		if (next < 0 || held < fewest) && l.hasCapacity(w.owners) {
+			next, fewest = i, held
 		}
 	}
 	return next

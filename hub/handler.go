@@ -133,9 +133,9 @@ type commandBatch struct {
 }
 
 var batchPool = sync.Pool{New: func() any {
-	t := new(commandBatch)
-	t.onSubscribed = t.confirmSubscription
-	return t
+	b := new(commandBatch)
+	b.onSubscribed = b.confirmSubscription
+	return b
 }}
 
 // Limits of a batch. After reaching one, it yields to other connections.

@@ -111,9 +111,9 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 
 // checkOrigin returns an error if a page of the request's origin may not use the hub.
 func (api *httpAPI) checkOrigin(r *http.Request) error {
-	asked := *r
-	asked.Method = http.MethodPost // Check accepts every GET
-	if api.origins.Check(&asked) != nil {
+	postRequest := *r
+	postRequest.Method = http.MethodPost // Check accepts every GET
+	if api.origins.Check(&postRequest) != nil {
 		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins", r.Header.Get("Origin"))
 	}
 	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isOwnHost(r.Host) {
@@ -306,8 +306,8 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 
 // remoteAddr returns the client's address, or the zero Addr for a Unix socket.
 func remoteAddr(r *http.Request) netip.Addr {
-	from, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return from.Addr()
+	addrPort, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return addrPort.Addr()
 }
 
 type topicSubscribers struct {

@@ -186,31 +186,31 @@ func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err e
 	if t.indexed { // added by another client meanwhile
 		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
 	}
-	best, fewest := literalRun{}, -1
+	bestRun, fewest := literalRun{}, -1
 	eachLiteralRun(t.name, func(r literalRun) bool {
-		if n := x.buckets[r.place][r.hash].size; fewest < 0 || n < fewest || n == fewest && r.size > best.size {
-			best, fewest = r, n
+		if n := x.buckets[r.place][r.hash].size; fewest < 0 || n < fewest || n == fewest && r.size > bestRun.size {
+			bestRun, fewest = r, n
 		}
 		return true
 	})
-	b := x.buckets[best.place][best.hash]
-	added := x.replaceBucketWork(best, b.work, b.work+g.maxMatchUnits(limits.maxName()), limits)
+	b := x.buckets[bestRun.place][bestRun.hash]
+	added := x.replaceBucketWork(bestRun, b.work, b.work+g.maxMatchUnits(limits.maxName()), limits)
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
 	if err = checkPatternCost(cost, budget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
 		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
-		x.replaceBucketWork(best, b.work+g.maxMatchUnits(limits.maxName()), b.work, limits)
+		x.replaceBucketWork(bestRun, b.work+g.maxMatchUnits(limits.maxName()), b.work, limits)
 		return 0, err
 	}
-	if x.buckets[best.place] == nil {
-		x.buckets[best.place] = make(map[uint64]bucket)
+	if x.buckets[bestRun.place] == nil {
+		x.buckets[bestRun.place] = make(map[uint64]bucket)
 	}
 	t.indexed, t.cost = true, uint32(cost)
 	b = b.withPattern(indexedPattern{t, g.globProgram})
 	b.work += g.maxMatchUnits(limits.maxName())
-	x.buckets[best.place][best.hash] = b
+	x.buckets[bestRun.place][bestRun.hash] = b
 	return cost, nil
 }
 

@@ -79,8 +79,8 @@ func (r *Replay) validate(limits Limits) error {
 		}
 	}
 	bytes, _, age := r.Bounds()
-	if least := limits.maxMessage() + limits.maxName() + keptMessageOverhead; bytes < least {
-		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected at least %d, the size of a message of Limits.MaxMessage", bytes, least)}
+	if minBytes := limits.maxMessage() + limits.maxName() + keptMessageOverhead; bytes < minBytes {
+		return configError{fmt.Errorf("hub: Replay.MaxBytes is %d; expected at least %d, the size of a message of Limits.MaxMessage", bytes, minBytes)}
 	}
 	if age < time.Second {
 		return configError{fmt.Errorf("hub: Replay.MaxAge is %v; expected at least 1s", age)}
@@ -244,7 +244,7 @@ func (r *Replay) Ready(seq uint64) {
 }
 
 // At returns the position of the newest message; ready is false until Ready has been called.
-func (r *Replay) At() (at Position, ready bool) {
+func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready

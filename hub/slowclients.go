@@ -103,9 +103,9 @@ func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 		}
 		shown.Stats = h.Stats()
 		w.Header().Set("Content-Type", "application/json")
-		to := json.NewEncoder(w)
-		to.SetIndent("", "  ")
-		_ = to.Encode(shown) // fails if the peer has gone
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(shown) // fails if the peer has gone
 	})
 }
 
@@ -123,10 +123,10 @@ func (s *Slow) addClient(conn *tcp.Conn, client *client) {
 		s.Missed++
 	}
 	one := SlowClient{Pending: pending, Dropped: dropped}
-	at, _ := slices.BinarySearchFunc(s.Top, one, func(a, b SlowClient) int {
+	index, _ := slices.BinarySearchFunc(s.Top, one, func(a, b SlowClient) int {
 		return cmp.Or(cmp.Compare(b.Pending, a.Pending), cmp.Compare(b.Dropped, a.Dropped))
 	})
-	if at == maxSlowListed || pending == 0 && dropped == 0 {
+	if index == maxSlowListed || pending == 0 && dropped == 0 {
 		return
 	}
 	one.ID, one.Subscriptions = conn.Ref().ID(), client.subscriptionCount()
@@ -137,6 +137,6 @@ func (s *Slow) addClient(conn *tcp.Conn, client *client) {
 		one.User = client.user.name
 	}
 	one.Topic = append(client.subscriptionNames(Topic), client.subscriptionNames(Pattern)...)[0]
-	s.Top = slices.Insert(s.Top, at, one)
+	s.Top = slices.Insert(s.Top, index, one)
 	s.Top = s.Top[:min(len(s.Top), maxSlowListed)]
 }

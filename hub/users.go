@@ -55,20 +55,20 @@ func (u *Users) Reload(r io.Reader) error {
 	defer u.reloadMu.Unlock()
 	old, next := u.roster(), &roster{make(map[string]*user, len(accounts)), make(map[passwordHash]*user, len(byPassword))}
 	for name, a := range accounts {
-		who := old.byName[name]
-		if who == nil {
-			who = &user{name: name}
+		target := old.byName[name]
+		if target == nil {
+			target = &user{name: name}
 		}
-		who.account.Store(a)
-		next.byName[name] = who
+		target.account.Store(a)
+		next.byName[name] = target
 	}
 	for d, name := range byPassword {
 		next.byPassword[d] = next.byName[name]
 	}
 	u.current.Store(next)
-	for name, who := range old.byName {
+	for name, target := range old.byName {
 		if next.byName[name] == nil {
-			who.account.Store(nil)
+			target.account.Store(nil)
 		}
 	}
 	return nil

@@ -252,8 +252,8 @@ func (s socketConn) sendError(request *socketRequest, err error) {
 	}
 	s.sendReply(request, socketReply{Op: "error", Error: err.Error()})
 	if errors.Is(err, errWrongCredentials) {
-		from, _ := s.socket.Ref().RemoteAddr()
-		if why := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, from.Addr()); why != nil {
+		addrPort, _ := s.socket.Ref().RemoteAddr()
+		if why := s.hub.recordFailedLogin(s.socket.Conn().Server(), s.client, addrPort.Addr()); why != nil {
 			_ = s.socket.Close(web.ClosePolicy, why.Error())
 			return
 		}
@@ -380,18 +380,18 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	if err != nil {
 		return s.hub.countRefusal(err)
 	}
-	r := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
+	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	at, known := r.initStartPosition()
+	start, known := replay.initStartPosition()
 	count := s.client.confirmedCount(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {
-		reply.Since = at.String()
+		reply.Since = start.String()
 	}
 	s.client.repliesInMessageOrder = true
 	s.sendReply(request, reply)
-	if err := r.startReplay(s.socket.Conn()); err != nil {
+	if err := replay.startReplay(s.socket.Conn()); err != nil {
 		_ = s.socket.Close(closeTryAgainLater, err.Error())
 	}
 	return nil

@@ -1,4 +1,4 @@
-// ioredis on the end of two pipes: see client_test.go for what goes through them.
+// Drives ioredis over standard input and output; client_test.go describes the protocol.
 const { Redis } = require('ioredis');
 const readline = require('node:readline');
 
@@ -9,7 +9,7 @@ const text = (bytes) => Buffer.from(bytes).toString('base64');
 const options = { protocol: Number(protocol), lazyConnect: true, retryStrategy: () => 20 };
 const subscriber = new Redis(url, options);
 const client = new Redis(url, options);
-for (const c of [subscriber, client]) c.on('error', () => {}); // the calls that it makes fail tell
+for (const c of [subscriber, client]) c.on('error', () => {}); // failing calls report errors
 
 subscriber.on('messageBuffer', (channel, data) => say({ event: 'message', channel: text(channel), data: text(data) }));
 subscriber.on('pmessageBuffer', (pattern, channel, data) =>

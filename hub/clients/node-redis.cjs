@@ -1,4 +1,4 @@
-// node-redis on the end of two pipes: see client_test.go for what goes through them.
+// Drives node-redis over standard input and output; client_test.go describes the protocol.
 const redis = require('redis');
 const readline = require('node:readline');
 
@@ -8,7 +8,7 @@ const text = (bytes) => Buffer.from(bytes).toString('base64');
 
 const subscriber = redis.createClient({ url, RESP: Number(protocol), socket: { reconnectStrategy: 20 } });
 const client = subscriber.duplicate();
-for (const c of [subscriber, client]) c.on('error', () => {}); // the calls that it makes fail tell
+for (const c of [subscriber, client]) c.on('error', () => {}); // failing calls report errors
 
 const message = (data, channel) => say({ event: 'message', channel: text(channel), data: text(data) });
 const matched = (pattern) => (data, channel) =>
@@ -16,7 +16,7 @@ const matched = (pattern) => (data, channel) =>
 const confirmed = (event, name) => say({ event, channel: text(name) });
 
 const calls = {
-  // The listener of a pattern is not told which one it is, so each has its own.
+  // Listeners don't get their pattern, so each pattern has its own.
   subscribe: (name) => subscriber.subscribe(name.toString(), message, true).then(() => confirmed('subscribe', name)),
   psubscribe: (name) => subscriber.pSubscribe(name.toString(), matched(name), true).then(() => confirmed('psubscribe', name)),
   unsubscribe: (name) => subscriber.unsubscribe(name.toString()).then(() => confirmed('unsubscribe', name)),
@@ -26,7 +26,7 @@ const calls = {
     const one = client.duplicate();
     await one.connect();
     await one.clientSetName('before');
-    await one.reset(); // answers nothing, and greets again
+    await one.reset(); // returns nothing and repeats HELLO
     const name = await one.clientGetName();
     await one.close();
     return `RESET ${name ?? ''}`;
@@ -35,7 +35,7 @@ const calls = {
 
 async function connect(c) {
   if (c.isOpen) return;
-  // One attempt: it says why it failed.
+  // A single attempt, whose error is reported.
   const once = redis.createClient({ url, RESP: Number(protocol), socket: { reconnectStrategy: false } });
   once.on('error', () => {});
   await once.connect();

@@ -1,4 +1,4 @@
-"""redis-py on the end of two pipes: see client_test.go for what goes through them."""
+"""Drives redis-py over standard input and output; client_test.go describes the protocol."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import redis
 url, protocol = sys.argv[1], int(sys.argv[2])
 client = redis.Redis.from_url(url, protocol=protocol)
 pubsub = client.pubsub()
-using = threading.Lock()  # of pubsub
+using = threading.Lock()  # guards pubsub
 out = threading.Lock()
 
 
@@ -25,7 +25,7 @@ def text(b):
 
 
 def decoded(value):
-    """An answer: redis-py decodes some of them, and others not."""
+    """Converts a reply to str: redis-py decodes only some."""
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
@@ -37,7 +37,7 @@ def listen():
                 if pubsub.subscribed:
                     message = pubsub.get_message(timeout=0.01)
         except redis.ConnectionError:
-            pass  # the server is away; the next call connects again and subscribes to all
+            pass  # the server is gone; the next call reconnects and resubscribes
         if message is None:
             time.sleep(0.005)
             continue

@@ -159,13 +159,13 @@ func (in *inbox) addStats(s *hub.ClusterStats) {
 	defer in.mu.Unlock()
 	byName := make(map[string]hub.NodeStats) // a restarted node has several origins
 	for _, n := range in.nodes {
-		of := byName[n.Name]
-		of.Name = n.Name
-		of.Here = of.Here || now.Sub(n.lastSeen) < absenceTimeout
-		of.Subscriptions += n.Subscriptions
-		of.Received += n.Received
-		of.Lost += n.Lost
-		byName[n.Name] = of
+		stats := byName[n.Name]
+		stats.Name = n.Name
+		stats.Here = stats.Here || now.Sub(n.lastSeen) < absenceTimeout
+		stats.Subscriptions += n.Subscriptions
+		stats.Received += n.Received
+		stats.Lost += n.Lost
+		byName[n.Name] = stats
 	}
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -132,14 +132,14 @@ func (p *presence) publishAnnouncement(gone bool) {
 }
 
 func (p *presence) handleAnnouncement(data []byte) {
-	var of announcement
+	var received announcement
 	switch {
-	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOriginBytes:
-	case of.Origin == p.node.origin: // sent by another process of this node
-		if of.Gone {
+	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:
+	case received.Origin == p.node.origin: // sent by another process of this node
+		if received.Gone {
 			p.announce()
 		}
-	case p.node.inbox.updateNode(of):
+	case p.node.inbox.updateNode(received):
 		p.announce() // let it know this node, too
 	}
 }
@@ -187,8 +187,8 @@ func (in *inbox) countPresentNodes() (n int) {
 	now := time.Now()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, of := range in.nodes {
-		if now.Sub(of.lastSeen) < absenceTimeout {
+	for _, node := range in.nodes {
+		if now.Sub(node.lastSeen) < absenceTimeout {
 			n++
 		}
 	}

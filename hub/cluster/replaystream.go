@@ -147,11 +147,11 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 		return err
 	}
 	r := s.node.hub.Replay
-	at, _ := r.At()
+	newest, _ := r.At()
 	started, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	c, err := s.js.CreateConsumer(started, streamName, jetstream.ConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: at.Seq + 1, AckPolicy: jetstream.AckNonePolicy,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: newest.Seq + 1, AckPolicy: jetstream.AckNonePolicy,
 		MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerIdleTimeout,
 	})
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.deliver(m, at.Epoch); err != nil {
+		if err := s.deliver(m, newest.Epoch); err != nil {
 			return err
 		}
 	}
@@ -249,20 +249,20 @@ func (s *replayStream) ensureStream(ctx context.Context) error {
 }
 
 func (s *replayStream) deliver(m jetstream.Msg, epoch string) error {
-	of, err := m.Metadata()
+	metadata, err := m.Metadata()
 	if err != nil {
 		return err
 	}
-	if s.consumed++; of.Sequence.Consumer != s.consumed {
-		return fmt.Errorf("message %d of the consumer arrived after %d", of.Sequence.Consumer, s.consumed-1)
+	if s.consumed++; metadata.Sequence.Consumer != s.consumed {
+		return fmt.Errorf("message %d of the consumer arrived after %d", metadata.Sequence.Consumer, s.consumed-1)
 	}
-	seq := of.Sequence.Stream
+	seq := metadata.Sequence.Stream
 	_, name, ok := messageTopic(m.Subject(), m.Headers())
 	if !ok {
 		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
 	}
 	old := !ok || seq <= s.loadUpTo
-	s.node.hub.DeliverKept(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: of.Timestamp, Topic: name, Data: m.Data(), Old: old})
+	s.node.hub.DeliverKept(hub.KeptMessage{At: hub.Position{Epoch: epoch, Seq: seq}, Time: metadata.Timestamp, Topic: name, Data: m.Data(), Old: old})
 	if !old {
 		s.node.inbox.received.Add(1)
 	}

@@ -267,18 +267,18 @@ func (subs *subscriptions) setSubscribeAll(on bool) {
 	subs.subjects = make(map[string]*subjectState)
 	subs.countMu.Unlock()
 	if on {
-		every := subs.replaced
+		allSubs := subs.replaced
 		subs.replaced = nil
-		if every == nil {
+		if allSubs == nil {
 			for _, prefix := range []string{topicPrefix, shardedPrefix} {
 				if s := subs.subscribe(prefix + allSuffix); s != nil {
-					every = append(every, s.sub)
+					allSubs = append(allSubs, s.sub)
 				}
 			}
 		}
 		subs.countMu.Lock()
 		clear(subs.subjects)
-		subs.allTopicSubs = every
+		subs.allTopicSubs = allSubs
 		subs.countMu.Unlock()
 		for _, s := range old {
 			subs.replaced = append(subs.replaced, s.sub)

@@ -98,14 +98,14 @@ func Start(c Config) (*Server, error) {
 	s.SetLoggerV2(l, false, false, false)
 	s.Start()
 	for end := time.Now().Add(startTimeout); !s.ReadyForConnections(startPollInterval); {
-		why := l.fatalError()
-		if why == "" && time.Now().After(end) {
-			why = fmt.Sprintf("the server is not ready after %v", startTimeout)
+		reason := l.fatalError()
+		if reason == "" && time.Now().After(end) {
+			reason = fmt.Sprintf("the server is not ready after %v", startTimeout)
 		}
-		if why != "" {
+		if reason != "" {
 			s.Shutdown()
 			s.WaitForShutdown()
-			return nil, fmt.Errorf("natsd: %s", why)
+			return nil, fmt.Errorf("natsd: %s", reason)
 		}
 	}
 	return &Server{s: s, token: c.Token}, nil

@@ -1,87 +1,87 @@
-// The script of the page of a hub: a WebSocket that connects again by itself, what this page
-// has subscribed to, and the messages that come. All that comes is shown as text.
+// Script of the hub's page: a WebSocket that reconnects, its subscriptions, and received messages. Everything
+// received is shown as text.
 (() => {
   const $ = (id) => document.getElementById(id);
   const maxRows = 500, maxShown = 2000; // rows; characters of a message
-  const leastWait = 500, mostWait = 30000; // ms until the page connects again
+  const minReconnectDelay = 500, maxReconnectDelay = 30000; // ms
 
   const number = (n) => n.toLocaleString("en-US");
   const clock = () => new Date().toLocaleTimeString("en-GB");
-  function make(name, text, attributes = {}) {
+  function newElement(name, text, attributes = {}) {
     const e = document.createElement(name);
     if (text !== undefined) e.textContent = text;
     for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
     return e;
   }
 
-  function say(text) {
+  function showNotice(text) {
     const said = $("_said");
     said.textContent = text;
     said.hidden = false;
-    clearTimeout(say.timer);
-    say.timer = setTimeout(() => { said.hidden = true; }, 8000);
+    clearTimeout(showNotice.timer);
+    showNotice.timer = setTimeout(() => { said.hidden = true; }, 8000);
   }
 
-  function state(name, text) {
+  function setState(name, text) {
     $("state").className = name;
     $("state").textContent = text;
     root.dataset.state = name;
-    $("leave").disabled = !wanted;
+    $("leave").disabled = !keepConnected;
   }
 
   // --- The connection. ---
 
   const root = document.documentElement;
-  const wants = new Map(); // what to be subscribed to, by key
-  let socket = null, wanted = true, attempts = 0, timer = 0;
+  const subscriptions = new Map(); // desired ones, by key
+  let socket = null, keepConnected = true, attempts = 0, timer = 0;
 
   function connect() {
     clearTimeout(timer);
-    drop();
-    state("", "connecting");
+    closeSocket();
+    setState("", "connecting");
     const url = new URL("ws", location.href);
     url.protocol = url.protocol.replace("http", "ws");
     const ws = socket = new WebSocket(url, "myriad.hub.v1");
     ws.onopen = () => {
-      state("open", "connected");
+      setState("open", "connected");
       if ($("token").value) send({ op: "auth", token: $("token").value, id: "auth" });
-      for (const want of wants.values()) ask(want);
+      for (const want of subscriptions.values()) requestSubscription(want);
       setTimeout(() => { if (ws === socket) attempts = 0; }, 5000);
     };
-    ws.onmessage = (e) => hear(JSON.parse(e.data));
+    ws.onmessage = (e) => handleMessage(JSON.parse(e.data));
     ws.onclose = (e) => {
       if (ws !== socket) return;
       socket = null;
-      for (const want of wants.values()) want.is = false;
-      showWants();
-      if (e.code === 1008) wanted = false;
-      if (!wanted) return state("lost", `closed${e.reason ? ": " + e.reason : ""}`);
-      again();
+      for (const want of subscriptions.values()) want.is = false;
+      showSubscriptions();
+      if (e.code === 1008) keepConnected = false;
+      if (!keepConnected) return setState("lost", `closed${e.reason ? ": " + e.reason : ""}`);
+      scheduleReconnect();
     };
   }
 
-  // again waits before it connects again: for a time that doubles, and of which a part is left
-  // to chance, so that not all pages come back at one moment.
-  function again() {
-    const most = Math.min(mostWait, leastWait * 2 ** attempts++);
+  // scheduleReconnect reconnects after a delay that doubles each time, half of it random, so that pages don't all
+  // return at once.
+  function scheduleReconnect() {
+    const most = Math.min(maxReconnectDelay, minReconnectDelay * 2 ** attempts++);
     const wait = most / 2 + Math.random() * most / 2;
-    state("lost", `no connection; the next try is in ${(wait / 1000).toFixed(1)} s`);
+    setState("lost", `not connected; next attempt in ${(wait / 1000).toFixed(1)} s`);
     timer = setTimeout(connect, wait);
   }
 
-  function drop() {
+  function closeSocket() {
     const ws = socket;
     socket = null;
     if (ws) ws.close(1000);
-    for (const want of wants.values()) want.is = false;
+    for (const want of subscriptions.values()) want.is = false;
   }
 
-  function leave(why) {
+  function disconnect(why) {
     clearTimeout(timer);
-    wanted = false;
-    drop();
-    showWants();
-    state("lost", why);
+    keepConnected = false;
+    closeSocket();
+    showSubscriptions();
+    setState("lost", why);
   }
 
   function send(message) {
@@ -90,103 +90,103 @@
     return true;
   }
 
-  function hear(m) {
+  function handleMessage(m) {
     switch (m.op) {
-      case "message": return received(m);
+      case "message": return addMessage(m);
       case "subscribed": case "unsubscribed": {
-        const want = wants.get(key("topic" in m ? "topic" : "pattern", m.topic ?? m.pattern));
+        const want = subscriptions.get(key("topic" in m ? "topic" : "pattern", m.topic ?? m.pattern));
         if (want) want.is = m.op === "subscribed";
-        return showWants();
+        return showSubscriptions();
       }
-      case "authenticated": return state("open", `connected as ${m.user}`);
-      case "published": return say(`on its way to ${number(m.receivers)}`);
+      case "authenticated": return setState("open", `connected as ${m.user}`);
+      case "published": return showNotice(`sent to ${number(m.receivers)} subscribers`);
       case "error":
-        if (m.id === "auth") return leave(m.error);
-        for (const [id, want] of wants) if (want.id === m.id) wants.delete(id);
-        showWants();
-        return say(m.error);
+        if (m.id === "auth") return disconnect(m.error);
+        for (const [id, want] of subscriptions) if (want.id === m.id) subscriptions.delete(id);
+        showSubscriptions();
+        return showNotice(m.error);
     }
   }
 
   // --- Subscriptions. ---
 
   const key = (kind, name) => `${kind} ${name}`;
-  const ask = (want) => send({ op: "subscribe", [want.kind]: want.name, id: want.id });
+  const requestSubscription = (want) => send({ op: "subscribe", [want.kind]: want.name, id: want.id });
   let lastID = 0;
 
   function subscribe(kind, name) {
     const id = key(kind, name);
-    if (!wants.has(id)) wants.set(id, { kind, name, id: ++lastID, is: false });
-    ask(wants.get(id));
-    showWants();
+    if (!subscriptions.has(id)) subscriptions.set(id, { kind, name, id: ++lastID, is: false });
+    requestSubscription(subscriptions.get(id));
+    showSubscriptions();
   }
 
   function unsubscribe(id) {
-    const { kind, name } = wants.get(id);
-    wants.delete(id);
+    const { kind, name } = subscriptions.get(id);
+    subscriptions.delete(id);
     send({ op: "unsubscribe", [kind]: name });
-    showWants();
+    showSubscriptions();
   }
 
-  function showWants() {
-    $("subscribed").replaceChildren(...[...wants].map(([id, want]) => {
-      const li = make("li", undefined, { class: want.is ? "" : "waiting" });
-      const button = make("button", `${want.kind === "pattern" ? "pattern " : ""}${want.name} ✕`, { type: "button", "aria-label": `Unsubscribe from ${want.kind} ${want.name}` });
+  function showSubscriptions() {
+    $("subscribed").replaceChildren(...[...subscriptions].map(([id, want]) => {
+      const li = newElement("li", undefined, { class: want.is ? "" : "waiting" });
+      const button = newElement("button", `${want.kind === "pattern" ? "pattern " : ""}${want.name} ✕`, { type: "button", "aria-label": `Unsubscribe from ${want.kind} ${want.name}` });
       button.onclick = () => unsubscribe(id);
       li.append(button);
       return li;
     }));
-    $("subscriptions").textContent = number([...wants.values()].filter((want) => want.is).length);
+    $("subscriptions").textContent = number([...subscriptions.values()].filter((want) => want.is).length);
   }
 
   // --- Messages. ---
 
   let all = 0, since = 0, hidden = 0, paused = false;
-  let waiting = []; // rows that are not drawn yet, the newest last
+  let waiting = []; // rows to draw, the newest last
 
-  function received(m) {
+  function addMessage(m) {
     all++;
     since++;
     if (paused) { hidden++; return; }
     waiting.push([m, clock()]);
     if (waiting.length > maxRows) waiting.shift();
-    if (waiting.length === 1) requestAnimationFrame(draw);
+    if (waiting.length === 1) requestAnimationFrame(drawMessages);
   }
 
-  function draw() {
+  function drawMessages() {
     const rows = waiting.map(([m, time]) => {
-      const tr = make("tr"), data = m.base64 !== undefined ? `base64: ${m.base64}` : m.data ?? "";
+      const tr = newElement("tr"), data = m.base64 !== undefined ? `base64: ${m.base64}` : m.data ?? "";
       const text = data.length > maxShown ? `${data.slice(0, maxShown)}… (${number(data.length)} characters)` : data;
-      tr.append(make("th", m.topic, { scope: "row", ...(m.pattern !== undefined ? { title: `by the pattern ${m.pattern}` } : {}) }), make("td", time), make("td", text));
+      tr.append(newElement("th", m.topic, { scope: "row", ...(m.pattern !== undefined ? { title: `matched by ${m.pattern}` } : {}) }), newElement("td", time), newElement("td", text));
       return tr;
     });
     waiting = [];
     const list = $("list");
     list.prepend(...rows.reverse());
     while (list.children.length > maxRows) list.lastChild.remove();
-    showShown();
+    showMessageCount();
   }
 
-  function showShown() {
-    $("shown").textContent = paused ? `paused; ${number(hidden)} not shown` : `the newest ${number($("list").children.length)}, ${number(maxRows)} at the most`;
+  function showMessageCount() {
+    $("shown").textContent = paused ? `paused; ${number(hidden)} not shown` : `newest ${number($("list").children.length)} of at most ${number(maxRows)}`;
   }
 
   setInterval(() => {
     $("rate").textContent = number(since);
     $("received").textContent = number(all);
     since = 0;
-    if (paused) showShown();
+    if (paused) showMessageCount();
   }, 1000);
 
   // --- Topics. ---
 
   const wait = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
   let wake = () => {};
-  const rows = new Map(); // of the table, by topic
+  const rows = new Map(); // table rows by topic
 
-  async function list() {
+  async function pollTopics() {
     for (let pause = 2000; ; await wait(pause)) {
-      if (document.hidden || !wanted) continue;
+      if (document.hidden || !keepConnected) continue;
       try {
         const url = new URL("topics", location.href);
         url.search = new URLSearchParams({ prefix: $("prefix").value, limit: 100 });
@@ -198,8 +198,8 @@
         $("unlisted").textContent = "";
         pause = 2000;
       } catch (error) {
-        $("unlisted").textContent = `The topics can't be listed: ${error.message}`;
-        pause = Math.min(pause * 2, mostWait);
+        $("unlisted").textContent = `Cannot list the topics: ${error.message}`;
+        pause = Math.min(pause * 2, maxReconnectDelay);
       }
     }
   }
@@ -208,15 +208,15 @@
     $("total").textContent = number(total);
     const names = new Set(topics.map((t) => t.topic)), table = $("listed");
     for (const [name, row] of rows) if (!names.has(name)) { row.remove(); rows.delete(name); }
-    const still = table.contains(document.activeElement); // then rows keep their places
+    const still = table.contains(document.activeElement); // don't move rows that have the focus
     topics.forEach(({ topic, subscribers }, i) => {
       let row = rows.get(topic);
       if (!row) {
-        row = make("tr");
-        const button = make("button", "Subscribe", { type: "button", "aria-label": `Subscribe to ${topic}` }), cell = make("td");
+        row = newElement("tr");
+        const button = newElement("button", "Subscribe", { type: "button", "aria-label": `Subscribe to ${topic}` }), cell = newElement("td");
         button.onclick = () => subscribe("topic", topic);
         cell.append(button);
-        row.append(make("th", topic, { scope: "row" }), make("td", "", { class: "figure" }), cell);
+        row.append(newElement("th", topic, { scope: "row" }), newElement("td", "", { class: "figure" }), cell);
         rows.set(topic, row);
         table.append(row);
       }
@@ -225,33 +225,33 @@
     });
   }
 
-  // --- The beginning. ---
+  // --- Start. ---
 
   addEventListener("DOMContentLoaded", () => {
     const on = (id, event, f) => $(id).addEventListener(event, (e) => { e.preventDefault(); f(); });
-    on("connect", "submit", () => { wanted = true; attempts = 0; connect(); wake(); });
-    on("leave", "click", () => leave("disconnected"));
+    on("connect", "submit", () => { keepConnected = true; attempts = 0; connect(); wake(); });
+    on("leave", "click", () => disconnect("disconnected"));
     on("subscribe", "submit", () => { subscribe($("kind").value, $("name").value); $("name").value = ""; });
     on("publish", "submit", () => {
-      if (!send({ op: "publish", topic: $("to").value, data: $("message").value })) say("not published: there is no connection");
+      if (!send({ op: "publish", topic: $("to").value, data: $("message").value })) showNotice("not published: not connected");
       else $("message").value = "";
     });
     on("pause", "click", () => {
       paused = !paused;
       hidden = 0;
-      $("pause").textContent = paused ? "Go on" : "Pause";
+      $("pause").textContent = paused ? "Resume" : "Pause";
       $("pause").setAttribute("aria-pressed", paused);
-      showShown();
+      showMessageCount();
     });
-    on("clear", "click", () => { $("list").replaceChildren(); showShown(); });
+    on("clear", "click", () => { $("list").replaceChildren(); showMessageCount(); });
     on("filter", "submit", () => wake());
     $("prefix").addEventListener("input", () => wake());
     $("message").addEventListener("keydown", (e) => { if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) $("publish").requestSubmit(); });
     document.addEventListener("visibilitychange", () => { if (!document.hidden) wake(); });
-    addEventListener("online", () => { if (wanted && !socket) connect(); });
-    showShown();
+    addEventListener("online", () => { if (keepConnected && !socket) connect(); });
+    showMessageCount();
     connect();
-    list();
+    pollTopics();
     root.dataset.ready = "yes";
   });
 })();

@@ -59,7 +59,7 @@ func TestHub(t *testing.T) {
 				t.Error("a message is more than text")
 			}
 		}
-		two.until(`document.querySelector("#_said").textContent === "on its way to 2"`)
+		two.until(`document.querySelector("#_said").textContent === "sent to 2 subscribers"`)
 	}
 	if n, err := h.Publish("news<b>", []byte("\xff")); n != 1 || err != nil {
 		t.Errorf("published to %d, %v", n, err)
@@ -147,7 +147,7 @@ func TestHubToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _, _ := openHub(t, &hub.Hub{Users: users})
-	b.until(`document.querySelector("#unlisted").textContent.includes("has not said who it is")`)
+	b.until(`document.querySelector("#unlisted").textContent.includes("authentication required")`)
 	b.write("#token", "wrong\r")
 	b.until(`document.documentElement.dataset.state === "lost" && document.querySelector("#state").textContent.includes("wrong user name or password")`)
 	eval[bool](b, `document.querySelector("#token").value = "", true`)
