@@ -170,7 +170,7 @@ func TestFaults(t *testing.T) {
 		"TLS cut off": faulty(on(encrypted(serverTLS(), cutOff)), Config{TLS: clientTLS(), Messages: 1},
 			"lost==20", "20 × cut off by the server"),
 		"TLS, silence": faulty(on(silent), Config{TLS: clientTLS(), ConnectTimeout: 50 * time.Millisecond},
-			"failed==20", "not "),
+			"failed==20", "timed out"),
 		"TLS for two of three": faulty(on(everyThird), Config{TLS: clientTLS(), Connections: 30, Messages: 2},
 			"connected==20 failed==10 answered==40", "TLS handshake: closed by the server:10"),
 		"HTTP, a request outstanding": faulty(on(outstanding), requests(5),
