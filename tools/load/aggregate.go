@@ -66,7 +66,7 @@ func (r *run) takeInterval() *Interval {
 	counted[nUnexpected] += counted[nHeardAgain]
 	i.setCounts(&counted, &g.lastCounts)
 	if g.usage != nil {
-		i.Generator, i.Server = g.usage.sampleUsage()
+		i.Generator, i.Server = g.usage.sampleBoth()
 	}
 	g.lastTime, g.lastCounts, g.lastCauses = now, counted, causes
 	return i
@@ -117,7 +117,7 @@ func (r *run) newPlan() *Plan {
 		Host:        fmt.Sprintf("%s, %d CPUs, %s", cmp.Or(host, "unnamed"), runtime.NumCPU(), runtime.GOOS),
 	}
 	if r.aggregator.usage != nil {
-		own, server := r.aggregator.usage.sampleUsage()
+		own, server := r.aggregator.usage.sampleBoth()
 		p.Generator, p.Server = &own, server
 	}
 	if r.generator.isOpenLoop() {
@@ -146,7 +146,7 @@ func (r *run) buildResult(end totals) *Result {
 		Took:        t.now(),
 		Target:      strings.Join(r.targetNames(), ", "),
 		Model:       r.cfg.Model,
-		TLS:         r.tls.describeVersion(),
+		TLS:         r.tls.describeHandshake(),
 		CPUs:        cpus,
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),

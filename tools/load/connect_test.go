@@ -17,17 +17,17 @@ import (
 // fakeEngine counts dials and calls back when asked to.
 type fakeEngine struct {
 	engine.Engine
-	full    int // answer that many dials with ErrFull
-	dialled []engine.DialRequest
-	onDial  func(engine.DialRequest)
+	failFull int // answer that many dials with ErrFull
+	dials    []engine.DialRequest
+	onDial   func(engine.DialRequest)
 }
 
 func (f *fakeEngine) Dial(d engine.DialRequest) error {
-	if f.full > 0 {
-		f.full--
+	if f.failFull > 0 {
+		f.failFull--
 		return engine.ErrFull
 	}
-	f.dialled = append(f.dialled, d)
+	f.dials = append(f.dials, d)
 	if f.onDial != nil {
 		f.onDial(d)
 	}
@@ -36,9 +36,9 @@ func (f *fakeEngine) Dial(d engine.DialRequest) error {
 
 func (f *fakeEngine) Loops() int { return 1 }
 
-// count is how many connections were asked for.
-func (f *fakeEngine) count() (n int) {
-	for _, d := range f.dialled {
+// dialedConns is how many connections were asked for.
+func (f *fakeEngine) dialedConns() (n int) {
+	for _, d := range f.dials {
 		n += d.Count
 	}
 	return n
@@ -54,19 +54,19 @@ func TestPacing(t *testing.T) {
 			begin := time.Now()
 			var f fakeEngine
 			f.onDial = func(engine.DialRequest) {
-				if got, most := f.count(), 1+int(time.Since(begin).Seconds()*float64(rate)); got > most {
+				if got, most := f.dialedConns(), 1+int(time.Since(begin).Seconds()*float64(rate)); got > most {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
 			}
 			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
-				finishedAttempts: func() int64 { return int64(f.count()) }}
+				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
 			if err := d.dialAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is due at once, the last a step before 3 s.
 			least := 3*time.Second - 2*time.Second/time.Duration(rate)
-			if took := time.Since(begin); f.count() != 3*rate || took < least || took > 3*time.Second+dialInterval {
-				t.Errorf("rate %d: %d started in %v, want %d in 3 s", rate, f.count(), took, 3*rate)
+			if took := time.Since(begin); f.dialedConns() != 3*rate || took < least || took > 3*time.Second+dialInterval {
+				t.Errorf("rate %d: %d started in %v, want %d in 3 s", rate, f.dialedConns(), took, 3*rate)
 			}
 		})
 	}
@@ -81,8 +81,8 @@ func TestHalfOpen(t *testing.T) {
 				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			if err := d.dialAll(ctx); !errors.Is(err, context.DeadlineExceeded) || f.count() != want {
-				t.Errorf("rate %d: %d started, %v, want %d", rate, f.count(), err, want)
+			if err := d.dialAll(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
+				t.Errorf("rate %d: %d started, %v, want %d", rate, f.dialedConns(), err, want)
 			}
 		})
 	}
@@ -91,14 +91,14 @@ func TestHalfOpen(t *testing.T) {
 // TestMailboxFull tries again, and deals out to all loops and sources.
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fakeEngine{full: 3}
-		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.count()) },
-			sources: planSources(testTarget.addr.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
+		f := fakeEngine{failFull: 3}
+		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
+			sources: planSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
 		if err := d.dialAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
-		for _, e := range f.dialled {
+		for _, e := range f.dials {
 			perSource[e.Source] += e.Count
 			if e.Target != testTarget.addr || e.Count > 171 {
 				t.Errorf("dialled %+v", e)
@@ -110,8 +110,8 @@ func TestMailboxFull(t *testing.T) {
 	})
 }
 
-// fakeRun is a run on a fake engine.
-func fakeRun(cfg Config, f *fakeEngine) *run {
+// newFakeRun is a run on a fake engine.
+func newFakeRun(cfg Config, f *fakeEngine) *run {
 	r, err := newRun(cfg.withDefaults(), []target{testTarget})
 	if err != nil {
 		panic(err)
@@ -126,7 +126,7 @@ func fakeRun(cfg Config, f *fakeEngine) *run {
 func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
-		r := fakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
+		r := newFakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
@@ -137,7 +137,7 @@ func TestConnectStall(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 		got := r.buildResult(r.sumTotals())
-		failed := int64(len(f.dialled))
+		failed := int64(len(f.dials))
 		if got.ConnectErrors["no"] != failed || got.ConnectErrors["not established within 3s"] != 1000-failed {
 			t.Errorf("got %v, with %d failed", got.ConnectErrors, failed)
 		}
@@ -145,7 +145,7 @@ func TestConnectStall(t *testing.T) {
 		if n := r.generator.faults.connectFailures(); n != 1000 {
 			t.Errorf("%d failed, want 1000", n)
 		}
-		c := openConn(r.generator)
+		c := newOpenConn(r.generator)
 		if c.NextAction() != engine.Close || r.sumTotals().run[nOpened] != 0 {
 			t.Error("a late connection was taken")
 		}
@@ -161,11 +161,11 @@ func TestSlow(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			cfg.ConnectTimeout = time.Millisecond
 			f := &fakeEngine{}
-			r := fakeRun(cfg, f)
+			r := newFakeRun(cfg, f)
 			defer r.progressTicker.Stop()
 			f.onDial = func(d engine.DialRequest) {
 				for range d.Count {
-					openConn(r.generator)
+					newOpenConn(r.generator)
 				}
 			}
 			if err := r.connectAll(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
@@ -178,8 +178,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// openConn opens a connection of a handler without an engine.
-func openConn(t *generator) *engine.Conn {
+// newOpenConn opens a connection of a handler without an engine.
+func newOpenConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Runtime{
 		Config:   engine.Config{Handler: t, Limits: engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30}, Log: slog.New(slog.DiscardHandler)},
@@ -207,9 +207,9 @@ func TestPlanSources(t *testing.T) {
 		"no loopback":   {"192.0.2.1", 50_000, nil, 20_000, []source{{count: 50_000}}},
 		"IPv6 loopback": {"::1", 50_000, nil, 20_000, []source{{count: 50_000}}},
 		"no room known": {"127.0.0.1", 50_000, nil, 0, []source{{count: 50_000}}},
-		"given": {"127.0.0.1", 50_000, addrs("127.0.0.7", "127.0.0.8"), 20_000, []source{
+		"given": {"127.0.0.1", 50_000, parseAddrs("127.0.0.7", "127.0.0.8"), 20_000, []source{
 			one("127.0.0.7", 25_000), one("127.0.0.8", 25_000)}},
-		"more than connections": {"192.0.2.1", 2, addrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
+		"more than connections": {"192.0.2.1", 2, parseAddrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
 			one("192.0.2.7", 1), one("192.0.2.8", 1)}},
 	} {
 		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
@@ -226,11 +226,11 @@ func TestTargetsOfAllKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.attachEngine(f, "")
-	r.dialer.sources = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
+	r.dialer.sources = []source{{parseAddrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.startAttempts(10); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range f.dialled {
+	for _, d := range f.dials {
 		if d.Validate() != nil || d.Path == "" != d.Source.IsValid() {
 			t.Errorf("dialled %+v", d)
 		}
@@ -240,11 +240,11 @@ func TestTargetsOfAllKinds(t *testing.T) {
 // TestMessagesThink waits for connections that think longer than the drain.
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := simulation{run: fakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
+		s := simulation{run: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
 		defer s.progressTicker.Stop()
-		s.begin(0)
+		s.startConns(0)
 		var server sync.WaitGroup
-		server.Go(func() { s.play(func() bool { return s.sumTotals().run[nFinished] == 2 }) })
+		server.Go(func() { s.processEvents(func() bool { return s.sumTotals().run[nFinished] == 2 }) })
 		if err := s.waitUntil(t.Context(), s.windowWaitCondition()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}

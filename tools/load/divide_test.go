@@ -52,7 +52,7 @@ func TestDivide(t *testing.T) {
 
 func TestNotDivided(t *testing.T) {
 	for want, cfg := range map[string]Config{
-		"--src":          {Sources: addrs("127.0.0.2")},
+		"--src":          {Sources: parseAddrs("127.0.0.2")},
 		"--connections":  {Connections: 2},
 		"--connect-rate": {ConnectRate: 2},
 		"--publishers":   {PubSub: &PubSub{Protocol: "redis", Publishers: 2}},
@@ -73,7 +73,7 @@ func TestNotDivided(t *testing.T) {
 
 // TestNumberFrom has two generators on one server: each has numbers of its own.
 func TestNumberFrom(t *testing.T) {
-	cfg := Config{Target: serve(t, echo).addr(), Connections: 4, Messages: 2, Message: `\{connection.uid}.` + "\n"}
+	cfg := Config{Target: startTestServer(t, echo).addr(), Connections: 4, Messages: 2, Message: `\{connection.uid}.` + "\n"}
 	parts, err := cfg.Divide(1, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestNumberFrom(t *testing.T) {
 func TestBegin(t *testing.T) {
 	begin := make(chan float64)
 	waited, begun := 0, false
-	cfg := Config{Target: serve(t, echo).addr(), Connections: 2, Messages: 1, Begin: begin, ProgressEvery: 10 * time.Millisecond}
+	cfg := Config{Target: startTestServer(t, echo).addr(), Connections: 2, Messages: 1, Begin: begin, ProgressEvery: 10 * time.Millisecond}
 	cfg.Observe = func(e Event) {
 		switch {
 		case e.Phase == Progress && !begun && e.Interval.Stage == "hold":
@@ -121,14 +121,14 @@ func TestBegin(t *testing.T) {
 			t.Errorf("%d messages are sent before they may", e.Snapshot.Sent)
 		}
 	}
-	if r := check(t, cfg); r.Answered != 2 || !begun {
+	if r := runToEnd(t, cfg); r.Answered != 2 || !begun {
 		t.Errorf("%d answers, begun %v; want 2", r.Answered, begun)
 	}
 }
 
 // TestBeginAlone has a run that waits end when its connections do.
 func TestBeginAlone(t *testing.T) {
-	s := serve(t, func(c net.Conn, _ int) { c.Close() })
+	s := startTestServer(t, func(c net.Conn, _ int) { c.Close() })
 	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan float64)})
 	if err != nil || r.Connected != 2 || len(r.Lost) == 0 {
 		t.Errorf("%v, %+v; want two connections that are lost", err, r)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// measuredResult is a result with a figure for everything.
-func measuredResult(t testing.TB) *Result {
+// newMeasuredResult is a result with a figure for everything.
+func newMeasuredResult(t testing.TB) *Result {
 	t.Helper()
 	h := newHistogram()
 	for n := range int64(1000) {
 		h.RecordValue((n + 1) * int64(time.Microsecond))
 	}
-	r := example()
+	r := newExampleResult()
 	r.Latency, r.Histogram = summarizeHistogram(h), encodeHistogram(h)
 	r.Service, r.Late = &Latency{Count: 1, P99: time.Millisecond}, &Latency{Count: 1, P99: 20 * time.Microsecond}
 	r.Connect, r.FirstByte = Latency{Count: 2, P99: 5 * time.Millisecond}, Latency{Count: 1, P50: time.Second, Max: 3 * time.Second}
@@ -26,8 +26,8 @@ func measuredResult(t testing.TB) *Result {
 // TestExpectations reads the name of each figure, each operator and each way to write a bound. What it says of a result
 // has three digits, unless these would hide the difference.
 func TestExpectations(t *testing.T) {
-	r := measuredResult(t)
-	if list := unmet(t, r, "p50<501us p99.5<2ms p100>=1ms latency.max<50ms min==1us service.p99<=1ms late.p99<1ms connect.p99<100ms "+
+	r := newMeasuredResult(t)
+	if list := unmetExpectations(t, r, "p50<501us p99.5<2ms p100>=1ms latency.max<50ms min==1us service.p99<=1ms late.p99<1ms connect.p99<100ms "+
 		"connect_time<1s window==10s rate>=100k failed<=2 lost==3 lost!=4 mismatched<3 unanswered==7 unsent==4 connected==998 sent>1e6 "+
 		"answered>=1.234560M intended==1300k cut_off==11 closed==12 bytes_sent>79M bytes_received<1G cpu<0.961"); len(list) > 0 {
 		t.Errorf("%q", list)

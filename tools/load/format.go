@@ -38,15 +38,15 @@ const MaxSources = 65_536
 
 // textParsers parse string settings that are not used verbatim, by the names of settings.
 var textParsers = map[string]func(text string) (string, error){
-	"message":            parseTemplate,
+	"message":            validateTemplate,
 	"message-file":       readLiteralFile,
 	"template-file":      readTemplateFile,
-	"first-message":      parseTemplate,
+	"first-message":      validateTemplate,
 	"first-message-file": readTemplateFile,
 	"answer":             requireNonEmpty,
-	"heartbeat":          parseLine,
-	"heartbeat-answer":   parseLine,
-	"broadcast":          parseLine,
+	"heartbeat":          addNewline,
+	"heartbeat-answer":   addNewline,
+	"broadcast":          addNewline,
 	"ws": func(path string) (string, error) {
 		if !strings.HasPrefix(path, "/") {
 			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
@@ -77,8 +77,8 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// parseLine returns a line with a newline, which is optional in text.
-func parseLine(text string) (string, error) {
+// addNewline returns a line with a newline, which is optional in text.
+func addNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
 		return "", quantity.Error("a line that is not empty")
@@ -86,8 +86,8 @@ func parseLine(text string) (string, error) {
 	return line + "\n", nil
 }
 
-// parseTemplate returns text, or an error if it is no valid template.
-func parseTemplate(text string) (string, error) {
+// validateTemplate returns text, or an error if it is no valid template.
+func validateTemplate(text string) (string, error) {
 	if _, err := requireNonEmpty(text); err != nil {
 		return "", err
 	}
@@ -120,7 +120,7 @@ func readTemplateFile(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return parseTemplate(text)
+	return validateTemplate(text)
 }
 
 // readLiteralFile reads a message from a file, which is sent as it is.

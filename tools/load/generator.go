@@ -102,7 +102,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	if cfg.PubSub == nil {
 		t.nextNumber.Store(uint32(cfg.NumberFrom))
 	} else {
-		t.pubsub = newPubSub(t)
+		t.pubsub = newPubsubRun(t)
 		t.script.answerChecker = t.pubsub
 	}
 	t.table.allocForMode(t)
@@ -127,12 +127,12 @@ func (g *generator) setWindow(from, until time.Duration) {
 }
 
 // endWindow ends the window now, unless it has already ended, and returns it.
-func (g *generator) endWindow() (from, until time.Duration) {
-	until = min(time.Duration(g.windowEnd.Load()), g.now())
-	from = min(time.Duration(g.windowStart.Load()), until)
-	g.setWindow(from, until)
-	g.sharedPlan.Stop(until)
-	return from, until
+func (g *generator) endWindow() (start, end time.Duration) {
+	end = min(time.Duration(g.windowEnd.Load()), g.now())
+	start = min(time.Duration(g.windowStart.Load()), end)
+	g.setWindow(start, end)
+	g.sharedPlan.Stop(end)
+	return start, end
 }
 
 // windowLeft returns the time until the end of the window.
@@ -459,7 +459,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 
 // countClosedConn counts a closed connection and what it did not complete. It returns the
 // connection's flags.
-func (g *generator) countClosedConn(cs *connState) (state uint16) {
+func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()

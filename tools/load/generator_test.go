@@ -27,14 +27,14 @@ func TestWindow(t *testing.T) {
 		"before": {math.MaxInt64 - 1, math.MaxInt64, 0, 0},
 		"in":     {0, math.MaxInt64, 8, 6},
 	} {
-		tr := testTraffic(t, Config{Connections: 1, Pipeline: 2, Size: 64})
-		c := openConn(tr)
+		tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 2, Size: 64})
+		c := newOpenConn(tr)
 		tr.setWindow(test.from, test.until)
 		tr.trafficStarted.Store(true)
 		tr.Nudged(c)
 		tr.Nudged(c) // starts nothing again
 		for range 3 {
-			echoBack(c)
+			echoOutput(c)
 		}
 		s := sumShards(tr.shards)
 		if [5]int64(s.run[:5]) != [5]int64{8, 6, 8 * 64, 6 * 64, 6 * 64} || s.window[nSent] != test.sent || s.window[nAnswered] != test.answered {
@@ -44,15 +44,15 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%s: %d latencies", name, got)
 		}
 		tr.endWindow()
-		echoBack(c)
+		echoOutput(c)
 		if s := sumShards(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.messagesInFlight() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}
 }
 
-// testTraffic is the handler of a run on one loop.
-func testTraffic(t testing.TB, cfg Config) *generator {
+// newTestGenerator is the handler of a run on one loop.
+func newTestGenerator(t testing.TB, cfg Config) *generator {
 	tr, err := newGenerator(&cfg, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -60,8 +60,8 @@ func testTraffic(t testing.TB, cfg Config) *generator {
 	return tr
 }
 
-// echoBack sends a connection its output.
-func echoBack(c *engine.Conn) {
+// echoOutput sends a connection its output.
+func echoOutput(c *engine.Conn) {
 	out := append([]byte(nil), c.Output()...)
 	c.OnSent(len(out))
 	c.OnRead(out)
@@ -69,7 +69,7 @@ func echoBack(c *engine.Conn) {
 
 // TestLatency reads known times off the ring: each answer's own, up to a limit.
 func TestLatency(t *testing.T) {
-	tr := testTraffic(t, Config{Connections: 1, Pipeline: 3, Size: 64})
+	tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 3, Size: 64})
 	tr.setWindow(0, math.MaxInt64)
 	s := tr.shards[0]
 	l := s.newConnState(tr.table, engine.Ref{}, 0, 0, 0)
@@ -87,7 +87,7 @@ func TestLatency(t *testing.T) {
 		{got.Min, 5 * time.Second}, {got.P50, 7 * time.Second}, {got.Max, 9 * time.Second}, {got.Mean, 7 * time.Second},
 		{summarizeDistribution(&s.times.window).Max, maxLatency},
 	} {
-		if !near(float64(of[0]), float64(of[1]), 0.001) || got.Count != 5 {
+		if !isNear(float64(of[0]), float64(of[1]), 0.001) || got.Count != 5 {
 			t.Errorf("got %+v; %v instead of %v", got, of[0], of[1])
 		}
 	}

@@ -21,18 +21,18 @@ import (
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	for _, loops := range []int{1, 3} {
-		eachModel(t, func(t *testing.T, model string) {
+		testEachModel(t, func(t *testing.T, model string) {
 			const n = 200
 			var mu sync.Mutex
 			said := map[string]bool{}
-			s := serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+			s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
 				mu.Lock()
 				defer mu.Unlock()
 				said[line] = true
-				return say(c, line)
+				return writeText(c, line)
 			}))
 			cfg := Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Hold: true, Check: 7, Duration: 20 * time.Millisecond}
-			r, told := watch(t, cfg, nil)
+			r, told := runUntil(t, cfg, nil)
 			if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n {
 				t.Fatalf("%v, %d verifications, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
 			}
@@ -50,7 +50,7 @@ func TestVerification(t *testing.T) {
 				t.Errorf("the intervals have %+v; want %d lines sent and back", i, 2*n)
 			}
 			want := fmt.Sprint([]Phase{Began, Connected, Checking, Checked, Measuring, Measured, Checking, Checked, Done})
-			if got := fmt.Sprint(told.phases()); got != want {
+			if got := fmt.Sprint(told.phasesWithoutProgress()); got != want {
 				t.Errorf("events %s, want %s", got, want)
 			}
 		})
@@ -63,14 +63,14 @@ func TestVerificationInFlight(t *testing.T) {
 	t.Parallel()
 	const n, most = 60, 20
 	for _, loops := range []int{1, 4} {
-		eachModel(t, func(t *testing.T, model string) {
+		testEachModel(t, func(t *testing.T, model string) {
 			var mu sync.Mutex
 			var waiting []func()
 			peak := 0
-			s := serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+			s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
 				mu.Lock()
 				defer mu.Unlock()
-				waiting = append(waiting, func() { _ = say(c, line) })
+				waiting = append(waiting, func() { _ = writeText(c, line) })
 				peak = max(peak, len(waiting))
 				if len(waiting) == most {
 					for _, answer := range waiting {
@@ -81,8 +81,8 @@ func TestVerificationInFlight(t *testing.T) {
 				return nil
 			}))
 			ramp := Ramp{From: 10, To: n, Over: 100 * time.Millisecond}
-			r, told := watch(t, Config{Target: s.addr(), Ramp: ramp, Model: model, Loops: loops, Hold: true, Check: most, Duration: time.Millisecond}, nil)
-			if err := r.Err(); err != nil || peak != most || told.of(Connected)[0].Snapshot.Open != n || r.ConnectTime < 80*time.Millisecond {
+			r, told := runUntil(t, Config{Target: s.addr(), Ramp: ramp, Model: model, Loops: loops, Hold: true, Check: most, Duration: time.Millisecond}, nil)
+			if err := r.Err(); err != nil || peak != most || told.eventsOf(Connected)[0].Snapshot.Open != n || r.ConnectTime < 80*time.Millisecond {
 				t.Errorf("%d loops: %v, at most %d lines in flight, %d connections in %v; want none, %d and %d in 100ms", loops, err, peak, r.Connected, r.ConnectTime, most, n)
 			}
 		})
@@ -97,11 +97,11 @@ func TestVerificationFaults(t *testing.T) {
 	}
 	// bad answers the first lines of some connections with something else, and others as it should.
 	bad := func(most int, answer func(line string) (string, error)) func(*testing.T) string {
-		return on(byLine(func(c net.Conn, line string, n, k int) (err error) {
+		return serverStarter(serveLines(func(c net.Conn, line string, n, k int) (err error) {
 			if n < most && k == 0 {
 				line, err = answer(line)
 			}
-			return errors.Join(err, say(c, line))
+			return errors.Join(err, writeText(c, line))
 		}))
 	}
 	replace := func(old, new string) func(string) (string, error) {
@@ -110,8 +110,8 @@ func TestVerificationFaults(t *testing.T) {
 	always := func(line string) func(string) (string, error) {
 		return func(string) (string, error) { return line, nil }
 	}
-	first := func(want Verification) func(*testing.T, *Result, *story) {
-		return func(t *testing.T, r *Result, told *story) {
+	first := func(want Verification) func(*testing.T, *Result, *eventLog) {
+		return func(t *testing.T, r *Result, told *eventLog) {
 			got := r.Verifications[0]
 			got.Time, got.Latency = 0, Latency{}
 			want := want // of this model
@@ -137,9 +137,9 @@ func TestVerificationFaults(t *testing.T) {
 // TestVerificationInterrupted ends soon, although nothing is answered.
 func TestVerificationInterrupted(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		cfg := Config{Target: serve(t, silent).addr(), Connections: 20, Model: model, Hold: true, Check: 5, Drain: time.Hour}
-		r, _ := watch(t, cfg, func(_ *story, e Event) bool { return e.Snapshot.Sent == 5 })
+	testEachModel(t, func(t *testing.T, model string) {
+		cfg := Config{Target: startTestServer(t, discardInput).addr(), Connections: 20, Model: model, Hold: true, Check: 5, Drain: time.Hour}
+		r, _ := runUntil(t, cfg, func(_ *eventLog, e Event) bool { return e.Snapshot.Sent == 5 })
 		if len(r.Verifications) != 1 || r.Verifications[0].Unanswered != 5 || r.Err() == nil {
 			t.Errorf("%+v, %v", r.Verifications, r.Err())
 		}
@@ -150,9 +150,9 @@ func TestVerificationInterrupted(t *testing.T) {
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	const n = 30
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		var answers, strays atomic.Int64
-		s := serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+		s := startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
 			switch {
 			case line == "pong\n":
 				answers.Add(1)
@@ -162,13 +162,13 @@ func TestHeartbeats(t *testing.T) {
 				return nil
 			}
 			for _, piece := range []string{"pi", "ng\nping\npi", "ng\n" + line[:5], line[5:]} {
-				if err := say(c, piece); err != nil {
+				if err := writeText(c, piece); err != nil {
 					return err
 				}
 			}
 			return nil
 		}))
-		r := check(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: 2, Hold: true, Check: 4,
+		r := runToEnd(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: 2, Hold: true, Check: 4,
 			Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Duration: 20 * time.Millisecond})
 		if err := r.Err(); err != nil || r.Heartbeats != 6*n || strays.Load() > 0 {
 			t.Errorf("%v, %d heartbeats, %d strays; want none, %d, none", err, r.Heartbeats, strays.Load(), 6*n)
@@ -196,20 +196,20 @@ func TestBroadcast(t *testing.T) {
 		"changed": {"hear me\n", n - 1, "heard_again==0 unexpected==1", "1 of 20 connections did not receive it", "not expected"},
 		"more":    {"hear ye\nand me\n", n, "heard_again==0 unexpected==1", `1 unexpected lines; first: "and me\n"`, "not expected"},
 	} {
-		server := on(func(c net.Conn, n int) {
+		server := serverStarter(func(c net.Conn, n int) {
 			line := "hear ye\n"
 			if n == 0 {
 				line = test.first
 			}
-			_ = say(c, line[:len(line)/2])
-			_ = say(c, line[len(line)/2:])
-			silent(c, n)
+			_ = writeText(c, line[:len(line)/2])
+			_ = writeText(c, line[len(line)/2:])
+			discardInput(c, n)
 		})
 		cfg := Config{Connections: n, Loops: 2, Hold: true, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
 		enough := fmt.Sprintf("heard>=%d ", test.heard) + strings.ReplaceAll(test.want, "==", ">=")
 		want := fmt.Sprintf("heard==%d ", test.heard) + test.want
-		cases[name] = loadCase{server, cfg, enough, want, test.says, func(t *testing.T, r *Result, told *story) {
-			b, heard := r.Broadcast, told.of(Heard)
+		cases[name] = loadCase{server, cfg, enough, want, test.says, func(t *testing.T, r *Result, told *eventLog) {
+			b, heard := r.Broadcast, told.eventsOf(Heard)
 			if b.Open != n || b.After.Count != b.Heard || b.After.Max > b.Time+b.Time/50+time.Millisecond || told.intervals.Heard != b.Heard {
 				t.Errorf("%+v, %d in the intervals", b, told.intervals.Heard)
 			}
@@ -227,7 +227,7 @@ func TestBroadcast(t *testing.T) {
 // TestHeldWebSockets verifies WebSockets, answers pings, and counts the broadcast.
 func TestHeldWebSockets(t *testing.T) {
 	const n = 50
-	server := webSockets(func(ctx context.Context, c *websocket.Conn) error {
+	server := webSocketServerStarter(func(ctx context.Context, c *websocket.Conn) error {
 		return c.Write(ctx, websocket.MessageText, []byte("hear ye"))
 	})
 	cfg := Config{Connections: n, Loops: 2, WebSocket: &WebSocket{}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
@@ -238,8 +238,8 @@ func TestHeldWebSockets(t *testing.T) {
 // TestHeldMemory has nothing kept for a connection that is only held, whatever it has
 // heard, and nothing made for a line.
 func TestHeldMemory(t *testing.T) {
-	tr := testTraffic(t, Config{Connections: 1000, Size: 64, Hold: true, Check: 10, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"})
-	a, b := openConn(tr), openConn(tr)
+	tr := newTestGenerator(t, Config{Connections: 1000, Size: 64, Hold: true, Check: 10, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"})
+	a, b := newOpenConn(tr), newOpenConn(tr)
 	same := func(when string) {
 		if a.Value() != b.Value() || len(tr.shards[0].pendingLines) != 0 || len(tr.table.conns) != 0 {
 			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].pendingLines), len(tr.table.conns))
@@ -273,7 +273,7 @@ func TestHeldMemory(t *testing.T) {
 }
 
 // fillHeldResult is what a run of held connections can come to.
-func heldResult() *Result {
+func newHeldResult() *Result {
 	return &Result{
 		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,
 		Verifications: []Verification{
@@ -288,7 +288,7 @@ func heldResult() *Result {
 // TestHeldText says all of it, and expectations have a name for each figure.
 func TestHeldText(t *testing.T) {
 	var out bytes.Buffer
-	if err := heldResult().WriteText(&out); err != nil {
+	if err := newHeldResult().WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -299,11 +299,11 @@ func TestHeldText(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
 	}
-	if list := unmet(t, heldResult(), "checked==15 check_asked==20 check_wrong==2 check_lost==1 check_unanswered==2 check_rate==5 check.p99==7ms "+
+	if list := unmetExpectations(t, newHeldResult(), "checked==15 check_asked==20 check_wrong==2 check_lost==1 check_unanswered==2 check_rate==5 check.p99==7ms "+
 		"heartbeats==30 unexpected==1 heard==8 heard_again==3 heard_missing==2 broadcast.p99==1s errors==10"); len(list) > 0 {
 		t.Errorf("%q", list)
 	}
-	if list := unmet(t, &Result{}, "check_rate<9 check.p99<9s heard<9 heard_again<9 heard_missing<9 broadcast.p99<9s"); len(list) != 6 {
+	if list := unmetExpectations(t, &Result{}, "check_rate<9 check.p99<9s heard<9 heard_again<9 heard_missing<9 broadcast.p99<9s"); len(list) != 6 {
 		t.Errorf("of a run without them only %q are not met", list)
 	}
 }

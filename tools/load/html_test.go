@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// pageOf is the report of a stream.
-func pageOf(t testing.TB, s *Stream, expected ...Expectation) string {
+// renderHTML is the report of a stream.
+func renderHTML(t testing.TB, s *Stream, expected ...Expectation) string {
 	t.Helper()
 	var b strings.Builder
 	if err := s.WriteHTML(&b, expected...); err != nil {
@@ -21,8 +21,8 @@ func pageOf(t testing.TB, s *Stream, expected ...Expectation) string {
 
 // Hostile texts of a stream are texts of the page.
 func TestHTML(t *testing.T) {
-	_, s := recorded(t)
-	page := pageOf(t, s)
+	_, s := readRecordedStream(t)
+	page := renderHTML(t, s)
 	for _, want := range []string{
 		"127.0.0.1:9000", "2 attempts to connect failed", "1,000/s", "Messages a second", "Errors a second", "Connections", "CPU", "Memory", "Percentiles",
 		"intended", "The measured window is from 0:",
@@ -39,7 +39,7 @@ func TestHTML(t *testing.T) {
 	r.ConnectErrors, r.Lost = map[string]int64{hostile: 1}, map[string]int64{hostile: 1}
 	r.Limits = []Limit{{hostile, hostile, hostile}}
 	r.Mismatched, r.FirstMismatch = 1, &Mismatch{Want: hostile, Got: hostile}
-	page = pageOf(t, s)
+	page = renderHTML(t, s)
 	for _, bad := range []string{"<img src=x", "<script>alert", "</script><script>alert"} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the page has %s", bad)
@@ -52,7 +52,7 @@ func TestHTML(t *testing.T) {
 
 // Streams that lack this or that still make a page, and its verdict is of what there is.
 func TestHTMLVerdict(t *testing.T) {
-	_, whole := recorded(t)
+	_, whole := readRecordedStream(t)
 	cut := *whole
 	cut.Result = nil
 	expect := func(text string) []Expectation {
@@ -82,7 +82,7 @@ func TestHTMLVerdict(t *testing.T) {
 		"too short a window":  {&Stream{Result: &Result{Connected: 1, Counts: Counts{Answered: 1}, Window: minUsageWindow - 1, CPUs: 1, Generator: Usage{Process: sample.Process{User: time.Second}}}}, nil, "was correct.<"},
 		"a search's last try": {&Stream{Result: &Result{Connected: 1, Search: &Found{Rate: 5}}}, nil, "Nothing failed."},
 	} {
-		if page := pageOf(t, test.stream, test.expected...); !strings.Contains(page, test.says) || regexp.MustCompile(`>[^<]*NaN`).MatchString(strings.Split(page, "<script")[0]) {
+		if page := renderHTML(t, test.stream, test.expected...); !strings.Contains(page, test.says) || regexp.MustCompile(`>[^<]*NaN`).MatchString(strings.Split(page, "<script")[0]) {
 			t.Errorf("%s: the page doesn't say %q, or has a NaN", name, test.says)
 		}
 	}

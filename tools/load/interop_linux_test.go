@@ -57,7 +57,7 @@ func TestInterop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, encrypted, dir := nobody(t), nobody(t), t.TempDir()
+	plain, encrypted, dir := unusedAddr(t), unusedAddr(t), t.TempDir()
 	for name, text := range map[string]string{
 		"cert.pem":   string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})),
 		"key.pem":    string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
@@ -91,14 +91,14 @@ func TestInterop(t *testing.T) {
 		cfg := Config{Match: matchHTTP, Message: "GET " + test.path + " HTTP/1.1\r\nHost: there\r\n\r\n", Pipeline: 16, Messages: 20}
 		addr := plain
 		if test.version != 0 {
-			addr, cfg.TLS = encrypted, clientTLS()
+			addr, cfg.TLS = encrypted, newClientTLS()
 			cfg.TLS.Config.MaxVersion = test.version
 		}
-		c := loadCase{func(*testing.T) string { return addr }, cfg, "", "connected==20 " + test.want, "", func(t *testing.T, r *Result, _ *story) {
+		c := loadCase{func(*testing.T) string { return addr }, cfg, "", "connected==20 " + test.want, "", func(t *testing.T, r *Result, _ *eventLog) {
 			if version := tls.VersionName(test.version) + ", "; test.version != 0 && !strings.HasPrefix(r.TLS, version) {
 				t.Errorf("agreed on %q, want %s", r.TLS, version)
 			}
 		}}
-		eachModel(t, c.run)
+		testEachModel(t, c.run)
 	}
 }

@@ -27,8 +27,8 @@ func TestBacklogLimit(t *testing.T) {
 	if e := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), queue) }); e != nil || err != nil {
 		t.Fatal(e, err)
 	}
-	for times := range slower(t) {
-		result := check(t, Config{
+	for times := range growingFactors(t) {
+		result := runToEnd(t, Config{
 			Target: ln.Addr().String(), Connections: 10 * queue, ConnectTimeout: times * 100 * time.Millisecond, Hold: true, Duration: time.Millisecond,
 		})
 		i := slices.IndexFunc(result.Limits, func(l Limit) bool { return l.Wall == "backlog" })

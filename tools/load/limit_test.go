@@ -12,13 +12,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// quietRun is one that nothing has happened in.
-func quietRun() *run {
-	return fakeRun(Config{Target: "a:1"}, &fakeEngine{})
+// newIdleRun is one that nothing has happened in.
+func newIdleRun() *run {
+	return newFakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
-// walls are the names of limits, each with evidence and advice.
-func walls(t *testing.T, limits []Limit) (names []string) {
+// checkedWalls are the names of limits, each with evidence and advice.
+func checkedWalls(t *testing.T, limits []Limit) (names []string) {
 	t.Helper()
 	for _, l := range limits {
 		if l.Evidence == "" || l.Advice == "" {
@@ -72,12 +72,12 @@ func TestLimitsOf(t *testing.T) {
 		{"counters, a unix socket's", slow, 0, kernel, path, nil, []string{"conntrack", "socket memory"}},
 		{"aborted", quick, 0, map[string]int64{"TCPAbortOnMemory": 1}, here, nil, []string{"socket memory"}},
 	} {
-		r := quietRun()
+		r := newIdleRun()
 		r.window, r.cpuStallTime, r.kernelCounters, r.dialer.targets = test.of.Window, test.stalled, test.kernel, []target{test.target}
 		if test.failed != nil {
 			r.generator.faults.recordConnectFailure(test.failed)
 		}
-		if got := walls(t, r.findLimits(test.of)); !slices.Equal(got, test.want) {
+		if got := checkedWalls(t, r.findLimits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -96,7 +96,7 @@ func TestScarcity(t *testing.T) {
 		{[]error{syscall.ENOBUFS}, "memory", "(ENOBUFS)"},
 		{[]error{syscall.ECONNREFUSED}, "", ""},
 	} {
-		r := quietRun()
+		r := newIdleRun()
 		for _, err := range test.errs {
 			r.generator.faults.recordConnectFailure(err)
 		}

@@ -133,21 +133,21 @@ func mergeTags(t reflect.Type) (tags []string) {
 	return tags
 }
 
-func mergeField(to, from reflect.Value, how string, follows bool) {
+func mergeField(to, from reflect.Value, mergeTag string, follows bool) {
 	switch {
-	case follows && (how == "gauge" || how == "last"):
+	case follows && (mergeTag == "gauge" || mergeTag == "last"):
 		to.Set(from)
-	case how == "first", how == "last", how == "shared" && !follows:
+	case mergeTag == "first", mergeTag == "last", mergeTag == "shared" && !follows:
 		if to.IsZero() {
 			to.Set(from)
 		}
-	case how == "append":
+	case mergeTag == "append":
 		to.Set(reflect.AppendSlice(to.Slice3(0, to.Len(), to.Len()), from))
-	case how == "min":
+	case mergeTag == "min":
 		if less(from, to) {
 			to.Set(from)
 		}
-	case how == "max":
+	case mergeTag == "max":
 		if less(to, from) {
 			to.Set(from)
 		}

@@ -14,8 +14,8 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// generatorResult is that of a generator that answered each message within took.
-func generatorResult(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Result {
+// newGeneratorResult is that of a generator that answered each message within took.
+func newGeneratorResult(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Result {
 	t.Helper()
 	h := newHistogram()
 	h.RecordValues(int64(took), answered)
@@ -31,8 +31,8 @@ func generatorResult(t testing.TB, start time.Time, answered int64, window, took
 }
 
 func TestMerge(t *testing.T) {
-	a := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
-	b := generatorResult(t, noon.Add(400*time.Millisecond), 9000, 3100*time.Millisecond, 3*time.Millisecond)
+	a := newGeneratorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
+	b := newGeneratorResult(t, noon.Add(400*time.Millisecond), 9000, 3100*time.Millisecond, 3*time.Millisecond)
 	b.Target, b.Interrupted = "b:1", true
 	b.Verifications = append(b.Verifications, Verification{Number: 2, Open: 1, Checked: 1})
 	before := fmt.Sprintf("%+v %+v", *a, a.ConnectErrors)
@@ -80,7 +80,7 @@ func TestMerge(t *testing.T) {
 }
 
 func TestMergeRefuses(t *testing.T) {
-	first := generatorResult(t, noon, 30, time.Second, time.Millisecond)
+	first := newGeneratorResult(t, noon, 30, time.Second, time.Millisecond)
 	coarse := hdrhistogram.New(1, int64(time.Hour), 3)
 	coarse.RecordValue(int64(30 * time.Minute))
 	for says, change := range map[string]func(*Result){
@@ -92,7 +92,7 @@ func TestMergeRefuses(t *testing.T) {
 		"expected at the time of the ": func(r *Result) { r.Start = noon.Add(-3 * time.Second) },
 		"result 2: histogram: 1 latencies of more than 1m0s": func(r *Result) { r.Histogram = encodeHistogram(coarse) },
 	} {
-		r := generatorResult(t, noon, 30, time.Second, time.Millisecond)
+		r := newGeneratorResult(t, noon, 30, time.Second, time.Millisecond)
 		change(r)
 		if _, err := Merge(first, r); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
@@ -104,8 +104,8 @@ func TestMergeRefuses(t *testing.T) {
 }
 
 func TestWriteComparison(t *testing.T) {
-	a := &Stream{Result: generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)}
-	b := &Stream{Result: generatorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
+	a := &Stream{Result: newGeneratorResult(t, noon, 3000, 3*time.Second, time.Millisecond)}
+	b := &Stream{Result: newGeneratorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
 	a.Result.Verifications, a.Result.Broadcast, b.Result.Verifications, b.Result.Broadcast = nil, nil, nil, nil
 	a.Result.Doubled, b.Result.Doubled = 0, 0
 	b.Result.ConnectErrors, b.Result.Generator.User, b.Result.Connected = nil, 0, 1000
@@ -135,15 +135,15 @@ generator's CPU  33%        -             -
 	}
 }
 
-// tookAll is what a generator has that answered messages within took, in full.
-func tookAll(took time.Duration, n int) (l Latency, histogram string) {
+// recordEqual is what a generator has that answered messages within took, in full.
+func recordEqual(took time.Duration, n int) (l Latency, histogram string) {
 	var d distribution
 	d.record(took, n)
 	return summarizeDistribution(&d), encodeHistogram(d.histogram)
 }
 
-// ofBoth has distributions be exactly those of 990 messages of 1 ms and 10 of 1 s.
-func ofBoth(t *testing.T, what string, l Latency, histogram string) {
+// checkMergedLatency has distributions be exactly those of 990 messages of 1 ms and 10 of 1 s.
+func checkMergedLatency(t *testing.T, what string, l Latency, histogram string) {
 	t.Helper()
 	if l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond {
 		t.Errorf("%s: %+v; want 99 %% of 1ms, the rest of 1s", what, l)
@@ -157,8 +157,8 @@ func ofBoth(t *testing.T, what string, l Latency, histogram string) {
 // histograms, of generators at the same time as of one after the other. Otherwise they are the worse of both.
 func TestMergeTimes(t *testing.T) {
 	part := func(took time.Duration, n int) (*Result, *Interval) {
-		l, histogram := tookAll(took, n)
-		r := generatorResult(t, noon, int64(n), time.Second, took)
+		l, histogram := recordEqual(took, n)
+		r := newGeneratorResult(t, noon, int64(n), time.Second, took)
 		r.Service, r.Histograms = &l, map[string]string{"service": histogram}
 		return r, &Interval{Latency: l, Histograms: map[string]string{"latency": histogram}}
 	}
@@ -168,12 +168,12 @@ func TestMergeTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ofBoth(t, "results", *r.Service, r.Histograms["service"])
+	checkMergedLatency(t, "results", *r.Service, r.Histograms["service"])
 	sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval
-	ofBoth(t, "intervals at the same time", sum.Latency, sum.Histograms["latency"])
+	checkMergedLatency(t, "intervals at the same time", sum.Latency, sum.Histograms["latency"])
 	next := *i
 	next.Join(*k)
-	ofBoth(t, "intervals one after the other", next.Latency, next.Histograms["latency"])
+	checkMergedLatency(t, "intervals one after the other", next.Latency, next.Histograms["latency"])
 	for _, text := range []string{"", "nonsense"} {
 		k.Histograms = map[string]string{"latency": text}
 		if sum := MergeEvents(Event{Interval: i}, Event{Interval: k}).Interval; sum.Latency.P50 != k.Latency.P50 || sum.Latency.Count != 1000 || sum.Histograms != nil {
@@ -235,7 +235,7 @@ func TestHistogramSize(t *testing.T) {
 
 // TestLostAgent has a part that is missing be a fault that is named.
 func TestLostAgent(t *testing.T) {
-	r := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
+	r := newGeneratorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
 	before := r.countFaults()
 	r.Agents = []Agent{
 		{Name: "a", Connections: 5, Connected: 4, Rate: 1000, Offset: -3 * time.Millisecond, Uncertainty: time.Millisecond},

@@ -266,11 +266,11 @@ func (r *run) windowWaitCondition() waitCondition {
 }
 
 // isWindowDone reports whether the window is over or steady. It also samples the receive rate.
-func (r *run) isWindowDone(s totals) bool {
-	if r.windowParts.sampleRate(r.generator.now(), s.window[nBytesReceived]) && r.cfg.Enough != nil {
+func (r *run) isWindowDone(current totals) bool {
+	if r.windowParts.sampleRate(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
 		r.emitEvent(Event{Phase: Part, Received: r.windowParts.lastRate()})
 	}
-	return r.noConnsLeft(s) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
+	return r.noConnsLeft(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
 // noConnsLeft reports whether no connection is open and none will come.

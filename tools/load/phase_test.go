@@ -13,16 +13,16 @@ func TestSteady(t *testing.T) {
 	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		for n := 16.0; say(conn, strings.Repeat("x", int(n))) == nil; n *= 1.5 {
+		for n := 16.0; writeText(conn, strings.Repeat("x", int(n))) == nil; n *= 1.5 {
 			<-tick.C
 		}
 	}
-	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 100 * time.Millisecond}
+	cfg := Config{Target: startTestServer(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 100 * time.Millisecond}
 	r, err := Run(t.Context(), cfg)
 	if err != nil || r.Window != 3*cfg.Duration || r.Variation <= SteadyVariation {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, SteadyVariation)
 	}
-	cfg.Target, cfg.Duration = serve(t, silent).addr(), 300*time.Millisecond
+	cfg.Target, cfg.Duration = startTestServer(t, discardInput).addr(), 300*time.Millisecond
 	if r, err = Run(t.Context(), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}

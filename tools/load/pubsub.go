@@ -61,7 +61,7 @@ const maxSequences = 256 << 20
 // pubsubPipeline is the default of Config.Pipeline in an open loop of publishers.
 const pubsubPipeline = 64
 
-func (c Config) checkPubSub() error {
+func (c Config) validatePubSub() error {
 	p := c.PubSub
 	wrong := func(name, format string, args ...any) error {
 		return &SettingError{name, fmt.Errorf(format, args...)}
@@ -149,19 +149,19 @@ func (h *pubsubRun) isSlow(m *pubsubConn) bool {
 	return !h.isPublisher(m) && int(m.number) < h.Publishers+h.Slow
 }
 
-func newPubSub(t *generator) *pubsubRun {
-	cfg := t.cfg
+func newPubsubRun(gen *generator) *pubsubRun {
+	cfg := gen.cfg
 	h := &pubsubRun{
-		generator: t, PubSub: cfg.PubSub, protocol: newPubsubProtocol(cfg.PubSub.Protocol, cfg.Size), payload: newPubsubPayload(cfg),
+		generator: gen, PubSub: cfg.PubSub, protocol: newPubsubProtocol(cfg.PubSub.Protocol, cfg.Size), payload: newPubsubPayload(cfg),
 		publishers:         make([]publisher, cfg.PubSub.Publishers),
 		nextSeq:            make([]uint32, cfg.PubSub.AllPublishers*cfg.Connections),
 		subscribersByTopic: make([]int32, cfg.PubSub.Topics),
 	}
 	if !h.Since.IsZero() {
-		h.timeOrigin = t.now() - time.Since(h.Since)
+		h.timeOrigin = gen.now() - time.Since(h.Since)
 	}
 	for i := range h.publishers {
-		h.publishers[i].undelivered = make([]atomic.Int32, t.table.slotsPerConn)
+		h.publishers[i].undelivered = make([]atomic.Int32, gen.table.slotsPerConn)
 	}
 	return h
 }
@@ -214,7 +214,7 @@ func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used
 			}
 			break
 		}
-		n, err := h.protocol.consumeOther(c, in[used:])
+		n, err := h.protocol.consumeOtherInput(c, in[used:])
 		if err != nil {
 			m.err = err
 			c.Abort(err)
@@ -315,7 +315,7 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 	}
 	if err != nil {
 		m.err = err
-		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.deliveredOrMissed(m), Want: `""`, Got: quoteBytes(in[used:])})
+		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countDeliveredOrMissed(m), Want: `""`, Got: quoteBytes(in[used:])})
 		c.Abort(err)
 		return len(in)
 	}
@@ -328,7 +328,7 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, now time.Duration) (n int, done *publisher, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
-		n, err = h.protocol.consumeOther(c, in)
+		n, err = h.protocol.consumeOtherInput(c, in)
 		return n, nil, err
 	}
 	name := len(w.head)
@@ -379,8 +379,8 @@ func (h *pubsubRun) nextSequence(m *pubsubConn, publisher uint32) *uint32 {
 	return &h.nextSequences(m)[publisher]
 }
 
-// deliveredOrMissed returns how many messages a subscriber has received or missed.
-func (h *pubsubRun) deliveredOrMissed(m *pubsubConn) (n int64) {
+// countDeliveredOrMissed returns how many messages a subscriber has received or missed.
+func (h *pubsubRun) countDeliveredOrMissed(m *pubsubConn) (n int64) {
 	for _, next := range h.nextSequences(m) {
 		n += int64(next)
 	}
@@ -438,10 +438,10 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 }
 
-// checkAnswers checks what a server sends to a publisher.
+// validateAnswers checks what a server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
-		n, err := h.protocol.consumeOther(c, in[is.used:])
+		n, err := h.protocol.consumeOtherInput(c, in[is.used:])
 		if is.err = err; n == 0 {
 			break
 		}
@@ -499,7 +499,7 @@ func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
 	}
 	m.shard.mu.Lock()
 	defer m.shard.mu.Unlock()
-	h.lostReceived += h.deliveredOrMissed(m) - int64(m.gaps)
+	h.lostReceived += h.countDeliveredOrMissed(m) - int64(m.gaps)
 	h.lostGaps += int64(m.gaps)
 	clear(h.nextSequences(m))
 	return completed

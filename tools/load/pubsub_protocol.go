@@ -191,9 +191,9 @@ func handleControlFrame(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeOther handles input that is no published message and sends the reply. n is 0 if it is
+// consumeOtherInput handles input that is no published message and sends the reply. n is 0 if it is
 // incomplete.
-func (w *pubsubProtocol) consumeOther(c *engine.Conn, in []byte) (n int, err error) {
+func (w *pubsubProtocol) consumeOtherInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
 		_, _ = c.Write(reply) // Closed gets the error

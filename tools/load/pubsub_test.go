@@ -43,11 +43,11 @@ type deliver func(c net.Conn, subscriber int, message []byte) error
 
 func newBroker(t *testing.T, protocol string, deliver deliver) *broker {
 	b := &broker{topics: make(map[string][]subscription), deliver: deliver}
-	serves := b.redis
+	serves := b.serveRedis
 	if protocol == "nats" {
-		serves = b.nats
+		serves = b.serveNATS
 	}
-	b.target = serve(t, serves).addr()
+	b.target = startTestServer(t, serves).addr()
 	return b
 }
 
@@ -81,7 +81,7 @@ func (b *broker) publish(topic string, message []byte) (receivers int) {
 	return receivers
 }
 
-func (b *broker) redis(c net.Conn, _ int) {
+func (b *broker) serveRedis(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	number := func() int {
 		line, _ := in.ReadString('\n')
@@ -93,7 +93,7 @@ func (b *broker) redis(c net.Conn, _ int) {
 			return
 		} else if string(first) == "PING" {
 			_, _ = in.ReadString('\n')
-			_ = say(c, "+PONG\r\n")
+			_ = writeText(c, "+PONG\r\n")
 			continue
 		}
 		words := make([]string, number())
@@ -109,15 +109,15 @@ func (b *broker) redis(c net.Conn, _ int) {
 			b.subscribe(c, words[1], fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(words[1]), words[1]))
 		case len(words) == 3 && words[0] == "PUBLISH":
 			message := fmt.Appendf(nil, "*3\r\n$7\r\nmessage\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(words[1]), words[1], len(words[2]), words[2])
-			_ = say(c, fmt.Sprintf(":%d\r\n", b.publish(words[1], message)))
+			_ = writeText(c, fmt.Sprintf(":%d\r\n", b.publish(words[1], message)))
 		default:
-			_ = say(c, "-ERR unknown command\r\n")
+			_ = writeText(c, "-ERR unknown command\r\n")
 		}
 	}
 }
 
-func (b *broker) nats(c net.Conn, _ int) {
-	_ = say(c, "INFO {}\r\n")
+func (b *broker) serveNATS(c net.Conn, _ int) {
+	_ = writeText(c, "INFO {}\r\n")
 	in := bufio.NewReader(c)
 	for {
 		line, err := in.ReadString('\n')
@@ -126,7 +126,7 @@ func (b *broker) nats(c net.Conn, _ int) {
 		case err != nil || len(words) == 0:
 			return
 		case words[0] == "PING":
-			_ = say(c, "PONG\r\n")
+			_ = writeText(c, "PONG\r\n")
 		case words[0] == "SUB":
 			b.subscribe(c, words[1], "PING\r\n")
 		case words[0] == "PUB":
@@ -137,7 +137,7 @@ func (b *broker) nats(c net.Conn, _ int) {
 			}
 			b.publish(words[1], fmt.Appendf(nil, "MSG %s 1 %d\r\n%s", words[1], n, text))
 		case words[0] != "CONNECT" && words[0] != "PONG":
-			_ = say(c, "-ERR 'Unknown Protocol Operation'\r\n")
+			_ = writeText(c, "-ERR 'Unknown Protocol Operation'\r\n")
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestPubSub(t *testing.T) {
 			}
 			cfg := Config{Connections: 20, PubSub: &p, Pipeline: 4, Duration: 50 * time.Millisecond}
 			cases[fmt.Sprintf("%s/%d of %d", protocol, p.Topics, p.Publishers)] = loadCase{
-				server, cfg, "answered>0", fmt.Sprintf("connected==%d", 20+p.Publishers+p.Slow), "", func(t *testing.T, r *Result, told *story) {
+				server, cfg, "answered>0", fmt.Sprintf("connected==%d", 20+p.Publishers+p.Slow), "", func(t *testing.T, r *Result, told *eventLog) {
 					if sent, got := told.intervals.Sent, told.intervals.Delivered; p.Topics == 1 && got != 20*sent || p.Topics == 20 && got != sent || r.Latency.Count != r.Delivered {
 						t.Errorf("%d were delivered of %d published, %d latencies of %d", got, sent, r.Latency.Count, r.Delivered)
 					}
@@ -183,7 +183,7 @@ func TestPubSubOpenLoop(t *testing.T) {
 		Target: b.target, Connections: 10, PubSub: &PubSub{Protocol: "redis", Topics: 2, Publishers: 2},
 		Rate: Rate{PerSecond: 200}, Duration: 2 * stall,
 	}
-	r := check(t, cfg)
+	r := runToEnd(t, cfg)
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,12 +196,12 @@ func TestPubSubOpenLoop(t *testing.T) {
 }
 
 // Deliveries of a subscriber's first two messages.
-func leftOut(c net.Conn, m [][]byte) error { _, err := c.Write(m[1]); return err }
-func doubled(c net.Conn, m [][]byte) error {
+func deliverSecondOnly(c net.Conn, m [][]byte) error { _, err := c.Write(m[1]); return err }
+func deliverFirstTwice(c net.Conn, m [][]byte) error {
 	_, err := c.Write(slices.Concat(m[0], m[0], m[1]))
 	return err
 }
-func reordered(c net.Conn, m [][]byte) error {
+func deliverReversed(c net.Conn, m [][]byte) error {
 	_, err := c.Write(slices.Concat(m[1], m[0]))
 	return err
 }
@@ -224,9 +224,9 @@ func TestPubSubFaults(t *testing.T) {
 		deliver    func(c net.Conn, messages [][]byte) error // two messages
 		want, says string
 	}{
-		"left out":         {leftOut, "undelivered==1", "1 missing"},
-		"doubled":          {doubled, "doubled==1 unanswered==0", "1 duplicated"},
-		"reordered":        {reordered, "reordered==1 unanswered==0", "1 out of order"},
+		"left out":         {deliverSecondOnly, "undelivered==1", "1 missing"},
+		"doubled":          {deliverFirstTwice, "doubled==1 unanswered==0", "1 duplicated"},
+		"reordered":        {deliverReversed, "reordered==1 unanswered==0", "1 out of order"},
 		"another payload":  {changed(func(m []byte) []byte { m[len(m)-3] ^= 1; return m }), "mismatched==1 unanswered==0", errPayload.Error()},
 		"another topic":    {changed(func(m []byte) []byte { return bytes.Replace(m, []byte("t0000000"), []byte("t0000001"), 1) }), "mismatched==1 unanswered==0", errWrongAnswer.Error()},
 		"another protocol": {changed(func([]byte) []byte { return []byte("+hello\r\n") }), "mismatched==1 unanswered==0", `unexpected reply "+hello"`},
@@ -249,7 +249,7 @@ func TestPubSubFaults(t *testing.T) {
 		}
 		cfg := Config{Connections: 3, PubSub: &PubSub{Protocol: "redis"}, Pipeline: 4, Duration: 50 * time.Millisecond, Drain: 100 * time.Millisecond}
 		faults := strings.Fields("undelivered doubled reordered mismatched lost")
-		cases[name] = loadCase{server, cfg, "delivered>=6 " + strings.ReplaceAll(test.want, "==", ">="), test.want, test.says, func(t *testing.T, r *Result, _ *story) {
+		cases[name] = loadCase{server, cfg, "delivered>=6 " + strings.ReplaceAll(test.want, "==", ">="), test.want, test.says, func(t *testing.T, r *Result, _ *eventLog) {
 			for _, fault := range faults {
 				if n := r.numbersByName()[fault]; n > 0 && !strings.HasPrefix(test.want, fault) {
 					t.Errorf("%s: %v", fault, n)
@@ -266,8 +266,8 @@ func TestPubSubFaults(t *testing.T) {
 // everything.
 func TestPubSubSlow(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		for times := range slower(t) {
+	testEachModel(t, func(t *testing.T, model string) {
+		for times := range growingFactors(t) {
 			var ended atomic.Int64
 			b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error {
 				_ = c.(subscription).Conn.(*net.TCPConn).SetWriteBuffer(4096)
@@ -278,7 +278,7 @@ func TestPubSubSlow(t *testing.T) {
 				}
 				return err
 			})
-			r := check(t, Config{
+			r := runToEnd(t, Config{
 				Target: b.target, Connections: 2, Model: model, PubSub: &PubSub{Protocol: "redis", Slow: 2}, Size: 64 << 10,
 				Socket: Socket{ReceiveBuffer: 4096}, Duration: times * 150 * time.Millisecond,
 			})
@@ -306,7 +306,7 @@ func TestPubSubBounds(t *testing.T) {
 			testkit.ReserveDescriptors(t, 2*(cfg.Connections+cfg.PubSub.Publishers)+100)
 			cfg.PubSub.Protocol, cfg.Duration = "nats", 20*time.Millisecond
 			c := loadCase{func(t *testing.T) string { return newBroker(t, "nats", nil).target }, cfg, fmt.Sprintf("sent>%d", cfg.Pipeline), "", "", nil}
-			eachModel(t, c.run)
+			testEachModel(t, c.run)
 		})
 	}
 }
@@ -334,9 +334,9 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// together runs the parts of a publish/subscribe run, which connect one after the other, at the same
+// runGeneratorsTogether runs the parts of a publish/subscribe run, which connect one after the other, at the same
 // time. What each has published all are told, but of those who are lost.
-func together(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
+func runGeneratorsTogether(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
 	t.Helper()
 	parts, err := cfg.Divide(slices.Repeat([]float64{1}, generators)...)
 	if err != nil {
@@ -392,15 +392,15 @@ func TestPubSubShared(t *testing.T) {
 		"one topic":          {1, 2, nil, nil, "undelivered==0 doubled==0 reordered==0"},
 		"several":            {3, 5, nil, nil, "undelivered==0 doubled==0 reordered==0"},
 		"one each":           {6, 3, nil, nil, "undelivered==0 doubled==0 reordered==0"},
-		"left out":           {1, 2, leftOut, nil, "undelivered==6 doubled==0 reordered==0"},
+		"left out":           {1, 2, deliverSecondOnly, nil, "undelivered==6 doubled==0 reordered==0"},
 		"both":               {1, 2, nothing, nil, "undelivered==12 doubled==0 reordered==0"},
-		"doubled":            {1, 2, doubled, nil, "undelivered==0 doubled==6 reordered==0"},
-		"reordered":          {1, 2, reordered, nil, "undelivered==0 doubled==0 reordered==6"},
-		"of one that's gone": {1, 2, leftOut, []int{1}, "undelivered==6 doubled==0 reordered==0"},
+		"doubled":            {1, 2, deliverFirstTwice, nil, "undelivered==0 doubled==6 reordered==0"},
+		"reordered":          {1, 2, deliverReversed, nil, "undelivered==0 doubled==0 reordered==6"},
+		"of one that's gone": {1, 2, deliverSecondOnly, []int{1}, "undelivered==6 doubled==0 reordered==0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for times := range slower(t) {
+			for times := range growingFactors(t) {
 				kept, faults := make(map[net.Conn][][]byte), int64(0)
 				b := newBroker(t, "redis", func(c net.Conn, _ int, message []byte) error { // the broker's lock is held
 					to := c.(subscription).Conn
@@ -418,14 +418,14 @@ func TestPubSubShared(t *testing.T) {
 					Target: b.target, Connections: 6, PubSub: &PubSub{Protocol: "redis", Topics: test.topics, Publishers: test.publishers},
 					Rate: Rate{PerSecond: 400}, Duration: times * 100 * time.Millisecond, Drain: times * 100 * time.Millisecond,
 				}
-				r, err := Merge(together(t, cfg, 2, test.lost...)...)
+				r, err := Merge(runGeneratorsTogether(t, cfg, 2, test.lost...)...)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if test.deliver != nil && faults < 6 {
 					continue // it has not come to that
 				}
-				if list := unmet(t, r, test.want+" mismatched==0"); len(list) > 0 {
+				if list := unmetExpectations(t, r, test.want+" mismatched==0"); len(list) > 0 {
 					t.Errorf("%q", list)
 				}
 				subscribers, sent := int64(6/test.topics), r.Bytes.Sent/int64(r.MessageSize)

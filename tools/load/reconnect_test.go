@@ -21,9 +21,9 @@ const (
 	responseToEnd  = "HTTP/1.1 200 OK\r\n\r\nhi, until the end"
 )
 
-// byRequest serves a connection with these responses, one to each request, and closes it
+// respondAndClose serves a connection with these responses, one to each request, and closes it
 // behind the last.
-func byRequest(responses ...string) handler {
+func respondAndClose(responses ...string) handler {
 	return func(c net.Conn, _ int) {
 		in := bufio.NewReader(c)
 		for _, response := range responses {
@@ -32,7 +32,7 @@ func byRequest(responses ...string) handler {
 				return
 			}
 			_, _ = io.Copy(io.Discard, r.Body)
-			if say(c, response) != nil {
+			if writeText(c, response) != nil {
 				return
 			}
 		}
@@ -42,20 +42,20 @@ func byRequest(responses ...string) handler {
 	}
 }
 
-// outstanding closes a connection when the second request has come.
-func outstanding(c net.Conn, _ int) {
+// closeOnSecondRequest closes a connection when the second request has come.
+func closeOnSecondRequest(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	_, _ = http.ReadRequest(in)
-	_ = say(c, responseKept)
+	_ = writeText(c, responseKept)
 	_, _ = http.ReadRequest(in)
 }
 
-// requests is a Config that exchanges HTTP requests with a server.
-func requests(messages int64) Config { return Config{Loops: 2, Match: matchHTTP, Messages: messages} }
+// httpConfig is a Config that exchanges HTTP requests with a server.
+func httpConfig(messages int64) Config { return Config{Loops: 2, Match: matchHTTP, Messages: messages} }
 
-// notAgain has connections count as lost that end in order.
-func notAgain() Config {
-	cfg := requests(5)
+// noReconnectConfig has connections count as lost that end in order.
+func noReconnectConfig() Config {
+	cfg := httpConfig(5)
 	cfg.NoReconnect, cfg.Pipeline = true, 2
 	return cfg
 }
@@ -64,24 +64,24 @@ func notAgain() Config {
 func TestReconnect(t *testing.T) {
 	cases := loadCases{}
 	add := func(name string, handle handler, cfg Config, want string) {
-		cases[name] = loadCase{on(handle), cfg, "", want + " lost==0 unanswered==0 connected==20", "", checkReconnect}
+		cases[name] = loadCase{serverStarter(handle), cfg, "", want + " lost==0 unanswered==0 connected==20", "", checkReconnect}
 	}
 	each := func(change func(*Config)) Config {
-		cfg := requests(9)
+		cfg := httpConfig(9)
 		change(&cfg)
 		return cfg
 	}
-	add("announced", byRequest(responseKept, responseKept, responseClosed), requests(9), "reconnected>=40 resent==0")
-	add("each", byRequest(responseClosed), requests(9), "reconnected>=160 resent==0")
-	add("to the end", byRequest(responseKept, responseToEnd), requests(9), "reconnected>=70 resent==0")
-	add("idle", byRequest(responseKept), each(func(c *Config) { c.Messages, c.Think = 2, 100*time.Millisecond }), "reconnected>=20 resent==0")
-	add("pipeline", byRequest(responseKept, responseKept, responseClosed), each(func(c *Config) { c.Pipeline = 8 }), "reconnected>=40 resent>0")
-	add("gracefully", byRequest(responseKept, responseClosed), each(func(c *Config) { c.Graceful, c.Pipeline = true, 2 }), "reconnected>=70")
-	add("TLS", encrypted(serverTLS(), byRequest(responseKept, responseClosed)), each(func(c *Config) { c.TLS = clientTLS() }), "reconnected>=70")
+	add("announced", respondAndClose(responseKept, responseKept, responseClosed), httpConfig(9), "reconnected>=40 resent==0")
+	add("each", respondAndClose(responseClosed), httpConfig(9), "reconnected>=160 resent==0")
+	add("to the end", respondAndClose(responseKept, responseToEnd), httpConfig(9), "reconnected>=70 resent==0")
+	add("idle", respondAndClose(responseKept), each(func(c *Config) { c.Messages, c.Think = 2, 100*time.Millisecond }), "reconnected>=20 resent==0")
+	add("pipeline", respondAndClose(responseKept, responseKept, responseClosed), each(func(c *Config) { c.Pipeline = 8 }), "reconnected>=40 resent>0")
+	add("gracefully", respondAndClose(responseKept, responseClosed), each(func(c *Config) { c.Graceful, c.Pipeline = true, 2 }), "reconnected>=70")
+	add("TLS", withTLS(newServerTLS(), respondAndClose(responseKept, responseClosed)), each(func(c *Config) { c.TLS = newClientTLS() }), "reconnected>=70")
 	cases.run(t)
 }
 
-func checkReconnect(t *testing.T, r *Result, _ *story) {
+func checkReconnect(t *testing.T, r *Result, _ *eventLog) {
 	if r.Connect.Count != 20+r.Reconnected || r.Bytes.InFlight != 0 {
 		t.Errorf("reconnected %d times; %d times to connect; %+v", r.Reconnected, r.Connect.Count, r.Bytes)
 	}
@@ -94,12 +94,12 @@ func checkReconnect(t *testing.T, r *Result, _ *story) {
 // TestReconnectTarget goes back to the target that has closed, a unix socket too.
 func TestReconnectTarget(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		one, two := serve(t, byRequest(responseClosed)), serve(t, byRequest(slices.Repeat([]string{responseKept}, 100)...))
-		three := serveAt(t, "unix", filepath.Join(t.TempDir(), "s"), byRequest(responseClosed))
-		cfg := requests(10)
+	testEachModel(t, func(t *testing.T, model string) {
+		one, two := startTestServer(t, respondAndClose(responseClosed)), startTestServer(t, respondAndClose(slices.Repeat([]string{responseKept}, 100)...))
+		three := startTestServerAt(t, "unix", filepath.Join(t.TempDir(), "s"), respondAndClose(responseClosed))
+		cfg := httpConfig(10)
 		cfg.Target, cfg.Also, cfg.Model, cfg.Connections = one.addr(), []string{two.addr(), "unix:" + three.addr()}, model, 6
-		r := check(t, cfg)
+		r := runToEnd(t, cfg)
 		if r.Err() != nil || r.Reconnected < 36 || two.accepted() != 2 || one.accepted() < 20 || three.accepted() < 20 {
 			t.Errorf("%v; reconnected %d times; the servers saw %d, %d and %d connections",
 				r.Err(), r.Reconnected, one.accepted(), two.accepted(), three.accepted())
@@ -112,18 +112,18 @@ func TestReconnectTarget(t *testing.T) {
 func TestReconnectOpenLoop(t *testing.T) {
 	t.Parallel()
 	for _, each := range []bool{false, true} {
-		eachModel(t, func(t *testing.T, model string) {
+		testEachModel(t, func(t *testing.T, model string) {
 			const wait = 50
 			behind := make(chan struct{})
 			catchUp := sync.OnceFunc(func() { close(behind) })
 			defer catchUp()
-			s := serve(t, func(c net.Conn, n int) {
+			s := startTestServer(t, func(c net.Conn, n int) {
 				if n == 2 {
 					<-behind
 				}
-				byRequest(responseKept, responseKept, responseClosed)(c, n)
+				respondAndClose(responseKept, responseKept, responseClosed)(c, n)
 			})
-			r := check(t, Config{
+			r := runToEnd(t, Config{
 				Target: s.addr(), Model: model, Connections: 1, Pipeline: 4, Match: matchHTTP,
 				Rate: Rate{PerSecond: 500, Each: each}, Duration: 300 * time.Millisecond, ProgressEvery: 20 * time.Millisecond,
 				Observe: func(e Event) {
@@ -145,17 +145,17 @@ func TestReconnectOpenLoop(t *testing.T) {
 // TestReconnectLifetime has connections whose servers close often, and whose lifetime ends.
 func TestReconnectLifetime(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		cfg := requests(0)
-		cfg.Target = serve(t, func(c net.Conn, n int) {
+	testEachModel(t, func(t *testing.T, model string) {
+		cfg := httpConfig(0)
+		cfg.Target = startTestServer(t, func(c net.Conn, n int) {
 			if n%2 == 0 {
-				byRequest(slices.Repeat([]string{responseKept}, 10_000)...)(c, n)
+				respondAndClose(slices.Repeat([]string{responseKept}, 10_000)...)(c, n)
 			} else {
-				byRequest(responseKept, responseClosed)(c, n)
+				respondAndClose(responseKept, responseClosed)(c, n)
 			}
 		}).addr()
 		cfg.Model, cfg.Connections, cfg.Lifetime, cfg.Think = model, 6, 100*time.Millisecond, 5*time.Millisecond
-		r, _ := watch(t, cfg, func(s *story, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 })
+		r, _ := runUntil(t, cfg, func(s *eventLog, _ Event) bool { return s.intervals.Reconnected > 10 && s.intervals.Closed > 3 })
 		if r.Unanswered != 0 || len(r.Lost) > 0 {
 			t.Errorf("%d unanswered, lost %v", r.Unanswered, r.Lost)
 		}
@@ -165,13 +165,13 @@ func TestReconnectLifetime(t *testing.T) {
 // TestReconnectFails bounds the attempts to replace a connection, and counts it as lost.
 func TestReconnectFails(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		all := make(chan struct{})
-		s := serve(t, func(c net.Conn, n int) {
+		s := startTestServer(t, func(c net.Conn, n int) {
 			<-all
-			byRequest(responseClosed)(c, n)
+			respondAndClose(responseClosed)(c, n)
 		})
-		cfg := requests(5)
+		cfg := httpConfig(5)
 		cfg.Target, cfg.Model, cfg.Connections = s.addr(), model, 6
 		cfg.Observe = func(e Event) {
 			if e.Phase == Connected {
@@ -180,7 +180,7 @@ func TestReconnectFails(t *testing.T) {
 				close(all)
 			}
 		}
-		r := check(t, cfg)
+		r := runToEnd(t, cfg)
 		const cause = "reconnecting: connection refused"
 		if r.Lost[cause] != 6 || len(r.ConnectErrors) > 0 || r.Answered != 6 || r.Reconnected != 0 || r.Took < (maxReconnects-1)*dialRetryInterval {
 			t.Errorf("lost %v, failed %v, %d answers, reconnected %d times, in %v; want 6 %q, of %d attempts each",
@@ -192,12 +192,12 @@ func TestReconnectFails(t *testing.T) {
 // TestReconnectMany has more connections close at once than are dialled at a time.
 func TestReconnectMany(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		const conns = 2 * maxHalfOpen
 		testkit.ReserveDescriptors(t, 2*conns+100)
-		cfg := requests(2)
-		cfg.Target, cfg.Model, cfg.Connections = serve(t, byRequest(responseClosed)).addr(), model, conns
-		r := check(t, cfg)
+		cfg := httpConfig(2)
+		cfg.Target, cfg.Model, cfg.Connections = startTestServer(t, respondAndClose(responseClosed)).addr(), model, conns
+		r := runToEnd(t, cfg)
 		if r.Err() != nil || r.Reconnected < conns {
 			t.Errorf("%v; %d answers, reconnected %d times", r.Err(), r.Answered, r.Reconnected)
 		}

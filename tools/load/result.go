@@ -457,11 +457,11 @@ func listCounters() (all []Counter) {
 }
 
 // Of returns the value in an interval; ok is false if intervals do not have it.
-func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterField(i, c.interval) }
+func (c *Counter) Of(i *Interval) (n int64, ok bool) { return readCounterField(i, c.interval) }
 
-func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterField(r, c.result) }
+func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return readCounterField(r, c.result) }
 
-func counterField[T any](in *T, field []int) (n int64, ok bool) {
+func readCounterField[T any](in *T, field []int) (n int64, ok bool) {
 	if field == nil {
 		return 0, false
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-func example() *Result {
+func newExampleResult() *Result {
 	return &Result{
 		Target: "127.0.0.1:9000", Model: "epoll", CPUs: 1,
 		Connections: 1000, Connected: 998, ConnectTime: 499 * time.Millisecond,
@@ -31,7 +31,7 @@ func example() *Result {
 
 func TestWriteText(t *testing.T) {
 	var b strings.Builder
-	if err := example().WriteText(&b); err != nil {
+	if err := newExampleResult().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	want := `target       127.0.0.1:9000
@@ -56,7 +56,7 @@ lost         2 × connection reset by peer, 1 × closed by the server
 }
 
 func TestVerdicts(t *testing.T) {
-	r := example()
+	r := newExampleResult()
 	r.Latency.Mean, r.Generator.System, r.Mismatched, r.Unanswered = time.Millisecond, 0, 3, 1234
 	r.FirstMismatch = &Mismatch{Connection: 7, Message: 2, Byte: 40, Want: `"a"`, Got: `"b"`}
 	var b strings.Builder

@@ -19,12 +19,12 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// near reports whether got is within a share of want.
-func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
+// isNear reports whether got is within a share of want.
+func isNear(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
-// answering answers each line with a text, which has the line's number.
-func answering(text string) handler {
-	return byLine(func(c net.Conn, _ string, _, k int) error { return say(c, fmt.Sprintf(text, k)) })
+// answerLinesWith answers each line with a text, which has the line's number.
+func answerLinesWith(text string) handler {
+	return serveLines(func(c net.Conn, _ string, _, k int) error { return writeText(c, fmt.Sprintf(text, k)) })
 }
 
 // TestExchange exchanges messages with servers that are all right, in every way: all messages are sent, and
@@ -33,32 +33,32 @@ func TestExchange(t *testing.T) {
 	const response = "HTTP/1.1 200 OK\r\nX-Number: %d\r\nContent-Length: 2\r\n\r\nhi"
 	socket := &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
 	cases := loadCases{
-		"lines":        exchange(on(echo), Config{Size: 2, Pipeline: 3, Messages: 7}, "bytes_sent==280 bytes_received==280"),
-		"one":          exchange(on(echo), Config{Messages: 1}, "answered==20"),
-		"few":          exchange(on(echo), Config{Messages: 2, Pipeline: 100}, "sent==40"),
-		"text":         exchange(on(echo), Config{Message: "ping", Pipeline: 1024, Messages: 3000}, "bytes_sent==240000"),
-		"large":        exchange(on(echo), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "bytes_received==3600012"),
-		"hold":         exchange(on(echo), Config{Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond}, "sent==100"),
-		"gracefully":   exchange(on(echo), Config{Messages: 5, Graceful: true}, "sent==100"),
-		"delimiter":    exchange(on(answering("it is %d\r\n")), matching("delimiter:\\r\\n"), "answered==80"),
-		"marker":       exchange(on(answering("some %d text END and")), matching("marker:END"), "answered==80"),
-		"bytes":        exchange(on(answering("%08d")), matching("bytes:8"), "answered==80"),
-		"length":       exchange(on(answering("\x06%06d")), matching("length:1"), "answered==80"),
-		"HTTP":         exchange(on(answering(response)), matching(matchHTTP), "answered==80"),
-		"WebSocket":    exchange(webSockets(noBegin), Config{Pipeline: 2, Messages: 30, WebSocket: socket}, "answered==600"),
-		"125 bytes":    exchange(webSockets(noBegin), Config{Size: 125, Messages: 5, WebSocket: socket}, "sent==100"),
-		"126 bytes":    exchange(webSockets(noBegin), Config{Size: 126, Messages: 5, WebSocket: socket}, "sent==100"),
-		"70,000 bytes": exchange(webSockets(noBegin), Config{Size: 70_000, Messages: 5, WebSocket: socket, Connections: 3}, "sent==15"),
-		"frames":       exchange(webSockets(noBegin), Config{Match: matchFrames, Message: `\{seq} \{random 7}`, Messages: 9, WebSocket: socket}, "sent==180"),
-		"template":     exchange(webSockets(noBegin), Config{Message: `\{uuid} \{seq}`, First: "hello", Pipeline: 3, Messages: 9, WebSocket: socket}, "sent==180"),
-		"TLS":          exchange(secured(tls.VersionTLS13), Config{Messages: 5, HoldBefore: time.Millisecond, Graceful: true}, "sent==100"),
-		"TLS, small":   exchange(secured(tls.VersionTLS13), Config{Size: 2, Pipeline: 300, Messages: 900, Loops: 3}, "sent==18000"),
-		"TLS, large":   exchange(secured(tls.VersionTLS13), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "sent==12"),
-		"TLS 1.2":      exchange(secured(tls.VersionTLS12), Config{Size: 100, Pipeline: 100, Messages: 500}, "sent==10000"),
-		"TLS, HTTP":    exchange(on(encrypted(serverTLS(), answering(response))), matching(matchHTTP), "answered==80"),
-		"a window": {on(echo), Config{Pipeline: 4, Loops: 2, Warmup: 20 * time.Millisecond, Duration: 50 * time.Millisecond},
+		"lines":        cleanCase(serverStarter(echo), Config{Size: 2, Pipeline: 3, Messages: 7}, "bytes_sent==280 bytes_received==280"),
+		"one":          cleanCase(serverStarter(echo), Config{Messages: 1}, "answered==20"),
+		"few":          cleanCase(serverStarter(echo), Config{Messages: 2, Pipeline: 100}, "sent==40"),
+		"text":         cleanCase(serverStarter(echo), Config{Message: "ping", Pipeline: 1024, Messages: 3000}, "bytes_sent==240000"),
+		"large":        cleanCase(serverStarter(echo), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "bytes_received==3600012"),
+		"hold":         cleanCase(serverStarter(echo), Config{Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond}, "sent==100"),
+		"gracefully":   cleanCase(serverStarter(echo), Config{Messages: 5, Graceful: true}, "sent==100"),
+		"delimiter":    cleanCase(serverStarter(answerLinesWith("it is %d\r\n")), matchConfig("delimiter:\\r\\n"), "answered==80"),
+		"marker":       cleanCase(serverStarter(answerLinesWith("some %d text END and")), matchConfig("marker:END"), "answered==80"),
+		"bytes":        cleanCase(serverStarter(answerLinesWith("%08d")), matchConfig("bytes:8"), "answered==80"),
+		"length":       cleanCase(serverStarter(answerLinesWith("\x06%06d")), matchConfig("length:1"), "answered==80"),
+		"HTTP":         cleanCase(serverStarter(answerLinesWith(response)), matchConfig(matchHTTP), "answered==80"),
+		"WebSocket":    cleanCase(webSocketServerStarter(doNothing), Config{Pipeline: 2, Messages: 30, WebSocket: socket}, "answered==600"),
+		"125 bytes":    cleanCase(webSocketServerStarter(doNothing), Config{Size: 125, Messages: 5, WebSocket: socket}, "sent==100"),
+		"126 bytes":    cleanCase(webSocketServerStarter(doNothing), Config{Size: 126, Messages: 5, WebSocket: socket}, "sent==100"),
+		"70,000 bytes": cleanCase(webSocketServerStarter(doNothing), Config{Size: 70_000, Messages: 5, WebSocket: socket, Connections: 3}, "sent==15"),
+		"frames":       cleanCase(webSocketServerStarter(doNothing), Config{Match: matchFrames, Message: `\{seq} \{random 7}`, Messages: 9, WebSocket: socket}, "sent==180"),
+		"template":     cleanCase(webSocketServerStarter(doNothing), Config{Message: `\{uuid} \{seq}`, First: "hello", Pipeline: 3, Messages: 9, WebSocket: socket}, "sent==180"),
+		"TLS":          cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Messages: 5, HoldBefore: time.Millisecond, Graceful: true}, "sent==100"),
+		"TLS, small":   cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Size: 2, Pipeline: 300, Messages: 900, Loops: 3}, "sent==18000"),
+		"TLS, large":   cleanCase(startTLSEchoServer(tls.VersionTLS13), Config{Size: 300_001, Pipeline: 3, Messages: 6, Connections: 2}, "sent==12"),
+		"TLS 1.2":      cleanCase(startTLSEchoServer(tls.VersionTLS12), Config{Size: 100, Pipeline: 100, Messages: 500}, "sent==10000"),
+		"TLS, HTTP":    cleanCase(serverStarter(withTLS(newServerTLS(), answerLinesWith(response))), matchConfig(matchHTTP), "answered==80"),
+		"a window": {serverStarter(echo), Config{Pipeline: 4, Loops: 2, Warmup: 20 * time.Millisecond, Duration: 50 * time.Millisecond},
 			"answered>0", "connected==20 p50>0s", "", checkWindow},
-		"TLS, a window": {secured(tls.VersionTLS13), Config{Duration: 50 * time.Millisecond}, "answered>0", "connected==20", "", checkWindow},
+		"TLS, a window": {startTLSEchoServer(tls.VersionTLS13), Config{Duration: 50 * time.Millisecond}, "answered>0", "connected==20", "", checkWindow},
 	}
 	for name, rate := range map[string]Rate{
 		"all":          {PerSecond: 1000},
@@ -67,18 +67,18 @@ func TestExchange(t *testing.T) {
 		"each":         {PerSecond: 50, Each: true},
 		"each Poisson": {PerSecond: 50, Each: true, Poisson: true},
 	} {
-		cases["open loop, "+name] = loadCase{on(echo), Config{Rate: rate, Duration: 200 * time.Millisecond}, "", "unsent==0", "", checkOpenLoop}
+		cases["open loop, "+name] = loadCase{serverStarter(echo), Config{Rate: rate, Duration: 200 * time.Millisecond}, "", "unsent==0", "", checkOpenLoop}
 	}
-	cases["open loop, WebSocket"] = loadCase{webSockets(noBegin), Config{Rate: Rate{PerSecond: 1000}, Duration: 200 * time.Millisecond, WebSocket: &WebSocket{}}, "", "unsent==0", "", checkOpenLoop}
+	cases["open loop, WebSocket"] = loadCase{webSocketServerStarter(doNothing), Config{Rate: Rate{PerSecond: 1000}, Duration: 200 * time.Millisecond, WebSocket: &WebSocket{}}, "", "unsent==0", "", checkOpenLoop}
 	for name, c := range cases {
 		if strings.HasPrefix(name, "TLS") {
 			version := uint16(tls.VersionTLS13)
 			if name == "TLS 1.2" {
 				version = tls.VersionTLS12
 			}
-			c.cfg.TLS = clientTLS()
-			also := c.also
-			c.also = func(t *testing.T, r *Result, told *story) {
+			c.cfg.TLS = newClientTLS()
+			also := c.check
+			c.check = func(t *testing.T, r *Result, told *eventLog) {
 				if want := tls.VersionName(version) + ", "; !strings.HasPrefix(r.TLS, want) {
 					t.Errorf("agreed on %q, want %q", r.TLS, want)
 				}
@@ -92,42 +92,42 @@ func TestExchange(t *testing.T) {
 	cases.run(t)
 }
 
-// exchange is a case in which nothing is wrong.
-func exchange(server func(*testing.T) string, cfg Config, want string) loadCase {
+// cleanCase is a case in which nothing is wrong.
+func cleanCase(server func(*testing.T) string, cfg Config, want string) loadCase {
 	return loadCase{server: server, cfg: cfg, want: want}
 }
 
-// faulty is one in which something is.
-func faulty(server func(*testing.T) string, cfg Config, want, says string) loadCase {
-	return loadCase{server: server, cfg: cfg, want: want, says: says}
+// faultyCase is one in which something is.
+func faultyCase(server func(*testing.T) string, cfg Config, want, says string) loadCase {
+	return loadCase{server: server, cfg: cfg, want: want, wantError: says}
 }
 
-// matching exchanges lines whose answers a rule delimits.
-func matching(match string) Config {
+// matchConfig exchanges lines whose answers a rule delimits.
+func matchConfig(match string) Config {
 	return Config{Message: "ask\n", Match: match, Connections: 4, Messages: 20, Pipeline: 3}
 }
 
-// secured starts echo servers of one version of TLS.
-func secured(version uint16) func(*testing.T) string {
-	cfg := serverTLS()
+// startTLSEchoServer starts echo servers of one version of TLS.
+func startTLSEchoServer(version uint16) func(*testing.T) string {
+	cfg := newServerTLS()
 	cfg.MaxVersion = version
-	return on(encrypted(cfg, echo))
+	return serverStarter(withTLS(cfg, echo))
 }
 
-func checkWindow(t *testing.T, r *Result, told *story) {
+func checkWindow(t *testing.T, r *Result, told *eventLog) {
 	if r.Window < 50*time.Millisecond || r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max {
 		t.Errorf("a window of %v, latency %+v of %d answers", r.Window, r.Latency, r.Answered)
 	}
 	if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 || told.intervals.Generator.CPU() == 0 {
 		t.Errorf("%d bytes in %d messages, %d received, %+v", r.BytesSent, r.Sent, r.BytesReceived, told.intervals.Generator)
 	}
-	if want := fmt.Sprint([]Phase{Began, Connected, Measuring, Measured, Done}); fmt.Sprint(told.phases()) != want {
-		t.Errorf("phases %v, want %v", told.phases(), want)
+	if want := fmt.Sprint([]Phase{Began, Connected, Measuring, Measured, Done}); fmt.Sprint(told.phasesWithoutProgress()) != want {
+		t.Errorf("phases %v, want %v", told.phasesWithoutProgress(), want)
 	}
 }
 
 // checkOpenLoop has an average of 1,000 messages a second in 200 ms.
-func checkOpenLoop(t *testing.T, r *Result, _ *story) {
+func checkOpenLoop(t *testing.T, r *Result, _ *eventLog) {
 	if d := r.Intended - 200; (d < -20 || d > 20) && !r.Schedule.Poisson { // which is random; see TestTruth
 		t.Errorf("%d messages planned, want 200", r.Intended)
 	}
@@ -139,49 +139,49 @@ func checkOpenLoop(t *testing.T, r *Result, _ *story) {
 // TestFaults has servers that do something wrong, or break off, in every way: each fault is counted with
 // its cause, and ends no more than it must.
 func TestFaults(t *testing.T) {
-	short, tooOld := 30*time.Millisecond, serverTLS()
+	short, tooOld := 30*time.Millisecond, newServerTLS()
 	tooOld.MinVersion, tooOld.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
-	wrongName := clientTLS()
+	wrongName := newClientTLS()
 	wrongName.ServerName = "elsewhere"
-	hello := func(c net.Conn, n int) { _ = say(c, "hello, I am a line\n"); silent(c, n) }
+	hello := func(c net.Conn, n int) { _ = writeText(c, "hello, I am a line\n"); discardInput(c, n) }
 	cases := loadCases{
-		"a wrong byte": faulty(on(wrongByte), Config{Connections: 5, Messages: 10},
+		"a wrong byte": faultyCase(serverStarter(corruptThirdAnswer), Config{Connections: 5, Messages: 10},
 			"mismatched==1 lost==0 answered==42 unanswered==1", `message 2, byte 40: got "\xff`),
-		"a wrong byte, TLS": faulty(on(encrypted(serverTLS(), wrongByte)), Config{Connections: 5, Messages: 10, TLS: clientTLS()},
+		"a wrong byte, TLS": faultyCase(serverStarter(withTLS(newServerTLS(), corruptThirdAnswer)), Config{Connections: 5, Messages: 10, TLS: newClientTLS()},
 			"mismatched==1 answered==42", `message 2, byte 40: got "\xff`),
-		"too much": faulty(on(answering("pingping%.0d")), Config{Message: "ping\n", Answer: "ping", Messages: 1, HoldAfter: time.Minute},
+		"too much": faultyCase(serverStarter(answerLinesWith("pingping%.0d")), Config{Message: "ping\n", Answer: "ping", Messages: 1, HoldAfter: time.Minute},
 			"mismatched==20", `got "ping"`),
-		"some lost": faulty(on(breakThree), Config{Connections: 10, Messages: 100},
+		"some lost": faultyCase(serverStarter(breakThreeConns), Config{Connections: 10, Messages: 100},
 			"lost==3 mismatched==0 answered==703 unanswered==3", "3 × closed by the server"),
-		"all lost": faulty(on(func(c net.Conn, _ int) { echoTimes(c, 0) }), Config{Duration: time.Hour},
+		"all lost": faultyCase(serverStarter(func(c net.Conn, _ int) { echoMessages(c, 0) }), Config{Duration: time.Hour},
 			"lost==20 window<30m", "closed by the server"),
-		"nobody": faulty(nobody, Config{Connections: 30},
+		"nobody": faultyCase(unusedAddr, Config{Connections: 30},
 			"connected==0 failed==30", "30 × connection refused"),
-		"more answers": faulty(on(answering("%d\n\n")), Config{Message: "ask\n", Match: "delimiter:\\n", Connections: 1, Messages: 20},
+		"more answers": faultyCase(serverStarter(answerLinesWith("%d\n\n")), Config{Message: "ask\n", Match: "delimiter:\\n", Connections: 1, Messages: 20},
 			"mismatched==1", "more answers than messages"),
-		"a status": faulty(on(answering("HTTP/1.1 503 Busy\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n")), Config{Message: "GET\n", Match: matchHTTP, Messages: 5},
+		"a status": faultyCase(serverStarter(answerLinesWith("HTTP/1.1 503 Busy\r\nX-Number: %d\r\nContent-Length: 0\r\n\r\n")), Config{Message: "GET\n", Match: matchHTTP, Messages: 5},
 			"answered==100", "HTTP status 503"),
-		"a WebSocket closed": faulty(webSockets(closing(7)), Config{Messages: 30, WebSocket: &WebSocket{}},
+		"a WebSocket closed": faultyCase(webSocketServerStarter(echoThenClose(7)), Config{Messages: 30, WebSocket: &WebSocket{}},
 			"lost==20 answered==140", errClosedFrame.Error()),
-		"no WebSocket": faulty(on(func(c net.Conn, _ int) { _ = say(c, "HTTP/1.1 404 Not Found\r\n\r\n") }), Config{WebSocket: &WebSocket{}},
+		"no WebSocket": faultyCase(serverStarter(func(c net.Conn, _ int) { _ = writeText(c, "HTTP/1.1 404 Not Found\r\n\r\n") }), Config{WebSocket: &WebSocket{}},
 			"connected==0", "404 Not Found"),
-		"TLS closed": faulty(on(encrypted(serverTLS(), func(c net.Conn, _ int) { echoTimes(c, 0) })), Config{TLS: clientTLS(), Messages: 1},
+		"TLS closed": faultyCase(serverStarter(withTLS(newServerTLS(), func(c net.Conn, _ int) { echoMessages(c, 0) })), Config{TLS: newClientTLS(), Messages: 1},
 			"lost==20", "20 × closed by the server"),
-		"TLS cut off": faulty(on(encrypted(serverTLS(), cutOff)), Config{TLS: clientTLS(), Messages: 1},
+		"TLS cut off": faultyCase(serverStarter(withTLS(newServerTLS(), closeWithoutTLSAlert)), Config{TLS: newClientTLS(), Messages: 1},
 			"lost==20", "20 × cut off by the server"),
-		"TLS, silence": faulty(on(silent), Config{TLS: clientTLS(), ConnectTimeout: 50 * time.Millisecond},
-			"failed==20", "not "),
-		"TLS for two of three": faulty(on(everyThird), Config{TLS: clientTLS(), Connections: 30, Messages: 2},
+		"TLS, silence": faultyCase(serverStarter(discardInput), Config{TLS: newClientTLS(), ConnectTimeout: 50 * time.Millisecond},
+			"failed==20", "timed out"),
+		"TLS for two of three": faultyCase(serverStarter(rejectEveryThird), Config{TLS: newClientTLS(), Connections: 30, Messages: 2},
 			"connected==20 failed==10 answered==40", "TLS handshake: closed by the server:10"),
-		"HTTP, a request outstanding": faulty(on(outstanding), requests(5),
+		"HTTP, a request outstanding": faultyCase(serverStarter(closeOnSecondRequest), httpConfig(5),
 			"lost==20 reconnected==0", "closed by the server"),
-		"HTTP, in a response": faulty(on(byRequest(strings.TrimSuffix(responseKept, "i"))), requests(5),
+		"HTTP, in a response": faultyCase(serverStarter(respondAndClose(strings.TrimSuffix(responseKept, "i"))), httpConfig(5),
 			"lost==20 reconnected==0", "closed by the server"),
-		"HTTP, no response": faulty(on(func(net.Conn, int) {}), requests(5),
+		"HTTP, no response": faultyCase(serverStarter(func(net.Conn, int) {}), httpConfig(5),
 			"lost==20 reconnected==0", "connections lost: "),
-		"keep-alive, announced": faulty(on(byRequest(responseClosed)), notAgain(),
+		"keep-alive, announced": faultyCase(serverStarter(respondAndClose(responseClosed)), noReconnectConfig(),
 			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
-		"keep-alive, to the end": faulty(on(byRequest(responseToEnd)), notAgain(),
+		"keep-alive, to the end": faultyCase(serverStarter(respondAndClose(responseToEnd)), noReconnectConfig(),
 			"lost==20 reconnected==0 answered==20 unanswered==20", errKeepAlive.Error()),
 	}
 	for name, test := range map[string]struct {
@@ -189,29 +189,29 @@ func TestFaults(t *testing.T) {
 		tls    *TLS
 		says   string
 	}{
-		"nobody trusted": {encrypted(serverTLS(), echo), &TLS{}, "certificate"},
-		"another name":   {encrypted(serverTLS(), echo), wrongName, "elsewhere"},
-		"not TLS":        {hello, clientTLS(), "first record does not look like a TLS handshake"},
-		"an end":         {func(net.Conn, int) {}, clientTLS(), "TLS handshake: "},
-		"an alert":       {encrypted(tooOld, alerting), clientTLS(), "version"},
-		"a reset":        {resetting, clientTLS(), "connection closed"},
+		"nobody trusted": {withTLS(newServerTLS(), echo), &TLS{}, "certificate"},
+		"another name":   {withTLS(newServerTLS(), echo), wrongName, "elsewhere"},
+		"not TLS":        {hello, newClientTLS(), "first record does not look like a TLS handshake"},
+		"an end":         {func(net.Conn, int) {}, newClientTLS(), "TLS handshake: "},
+		"an alert":       {withTLS(tooOld, failHandshake), newClientTLS(), "version"},
+		"a reset":        {resetAfterRead, newClientTLS(), "connection closed"},
 	} {
-		cases["handshake, "+name] = loadCase{on(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, onlyHandshakes}
+		cases["handshake, "+name] = loadCase{serverStarter(test.handle), Config{TLS: test.tls}, "", "failed==20", test.says, checkHandshakeErrors}
 	}
 	for name, test := range map[string]struct {
 		begin        func(context.Context, *websocket.Conn) error
 		enough, says string
 	}{
-		"stray line":  {writing("hear ye", "and me"), "unexpected==5", `first: "and me"`},
-		"empty line":  {writing("hear ye", ""), "unexpected==5", "5 unexpected lines"},
-		"full line":   {writing("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
-		"long line":   {writing(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × a line of more than 4096 bytes"},
-		"second line": {writing("hear ye", "hear ye"), "heard_again==5", "received again 5 times"},
-		"fragments":   {inPieces, "lost==5", "5 × " + errFragment.Error()},
-		"close":       {closing(0), "lost==5", "5 × " + errClosedFrame.Error()},
+		"stray line":  {writeMessages("hear ye", "and me"), "unexpected==5", `first: "and me"`},
+		"empty line":  {writeMessages("hear ye", ""), "unexpected==5", "5 unexpected lines"},
+		"full line":   {writeMessages("hear ye", strings.Repeat("x", MaxLine)), "unexpected==5", "5 unexpected lines"},
+		"long line":   {writeMessages(strings.Repeat("x", MaxLine+1)), "lost==5", "5 × a line of more than 4096 bytes"},
+		"second line": {writeMessages("hear ye", "hear ye"), "heard_again==5", "received again 5 times"},
+		"fragments":   {writeFragmentedMessage, "lost==5", "5 × " + errFragment.Error()},
+		"close":       {echoThenClose(0), "lost==5", "5 × " + errClosedFrame.Error()},
 	} {
 		cfg := Config{Connections: 5, WebSocket: &WebSocket{}, Hold: true, Broadcast: "hear ye\n", Duration: 50 * time.Millisecond}
-		cases["held WebSocket, "+name] = loadCase{webSockets(test.begin), cfg, test.enough, "", test.says, nil}
+		cases["held WebSocket, "+name] = loadCase{webSocketServerStarter(test.begin), cfg, test.enough, "", test.says, nil}
 	}
 	for name, cfg := range map[string]Config{
 		"silent":           {Messages: 4, Pipeline: 4},
@@ -224,19 +224,19 @@ func TestFaults(t *testing.T) {
 		if cfg.Rate.PerSecond > 0 {
 			want = "answered==0 lost==0 unsent>0"
 		}
-		cases[name] = loadCase{on(silent), cfg, "unanswered==8", want, "without an answer: 8", nil}
+		cases[name] = loadCase{serverStarter(discardInput), cfg, "unanswered==8", want, "without an answer: 8", nil}
 	}
 	cases.run(t)
 }
 
-// alerting has a handshake fail, and waits for its client's end.
-func alerting(c net.Conn, n int) {
+// failHandshake has a handshake fail, and waits for its client's end.
+func failHandshake(c net.Conn, n int) {
 	_ = c.(*tls.Conn).Handshake()
-	silent(c.(*tls.Conn).NetConn(), n)
+	discardInput(c.(*tls.Conn).NetConn(), n)
 }
 
-// wrongByte changes a byte of the third answer on the first connection.
-func wrongByte(c net.Conn, n int) {
+// corruptThirdAnswer changes a byte of the third answer on the first connection.
+func corruptThirdAnswer(c net.Conn, n int) {
 	message := make([]byte, 64)
 	for k := 0; ; k++ {
 		if _, err := io.ReadFull(c, message); err != nil {
@@ -251,17 +251,17 @@ func wrongByte(c net.Conn, n int) {
 	}
 }
 
-// breakThree closes three connections in the middle of it.
-func breakThree(c net.Conn, n int) {
+// breakThreeConns closes three connections in the middle of it.
+func breakThreeConns(c net.Conn, n int) {
 	if n >= 3 {
 		echo(c, n)
 		return
 	}
-	echoTimes(c, 1)
+	echoMessages(c, 1)
 }
 
-// closing closes a WebSocket after n messages.
-func closing(messages int) func(context.Context, *websocket.Conn) error {
+// echoThenClose closes a WebSocket after n messages.
+func echoThenClose(messages int) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) error {
 		for range messages {
 			kind, message, err := c.Read(ctx)
@@ -276,8 +276,8 @@ func closing(messages int) func(context.Context, *websocket.Conn) error {
 	}
 }
 
-// writing writes messages on a WebSocket that is held.
-func writing(texts ...string) func(context.Context, *websocket.Conn) error {
+// writeMessages writes messages on a WebSocket that is held.
+func writeMessages(texts ...string) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) (err error) {
 		for _, text := range texts {
 			if err == nil {
@@ -288,34 +288,34 @@ func writing(texts ...string) func(context.Context, *websocket.Conn) error {
 	}
 }
 
-// inPieces writes a message in two frames.
-func inPieces(ctx context.Context, c *websocket.Conn) error {
-	return fragments(ctx, c, websocket.MessageText, []byte("hear"))
+// writeFragmentedMessage writes a message in two frames.
+func writeFragmentedMessage(ctx context.Context, c *websocket.Conn) error {
+	return writeFragments(ctx, c, websocket.MessageText, []byte("hear"))
 }
 
-// cutOff ends a connection with TLS without a goodbye.
-func cutOff(c net.Conn, _ int) {
+// closeWithoutTLSAlert ends a connection with TLS without a goodbye.
+func closeWithoutTLSAlert(c net.Conn, _ int) {
 	_, _ = io.ReadFull(c, make([]byte, 64))
 	c.(*tls.Conn).NetConn().Close()
 }
 
-// resetting resets a connection that has sent something.
-func resetting(c net.Conn, _ int) {
+// resetAfterRead resets a connection that has sent something.
+func resetAfterRead(c net.Conn, _ int) {
 	_, _ = c.Read(make([]byte, 1))
 	_ = c.(*net.TCPConn).SetLinger(0)
 }
 
-// everyThird closes each third connection before its handshake.
-func everyThird(c net.Conn, n int) {
+// rejectEveryThird closes each third connection before its handshake.
+func rejectEveryThird(c net.Conn, n int) {
 	if n%3 == 0 {
 		_, _ = c.Read(make([]byte, 16<<10))
 		return
 	}
-	encrypted(serverTLS(), echo)(c, n)
+	withTLS(newServerTLS(), echo)(c, n)
 }
 
-// onlyHandshakes has handshakes fail, each for one of two causes at most.
-func onlyHandshakes(t *testing.T, r *Result, _ *story) {
+// checkHandshakeErrors has handshakes fail, each for one of two causes at most.
+func checkHandshakeErrors(t *testing.T, r *Result, _ *eventLog) {
 	for cause := range r.ConnectErrors {
 		if !strings.HasPrefix(cause, "TLS handshake: ") || len(r.ConnectErrors) > 2 {
 			t.Errorf("causes %v", r.ConnectErrors)
@@ -328,46 +328,46 @@ func TestUntil(t *testing.T) {
 	t.Parallel()
 	const conns, think, lifetime = 10, 50 * time.Millisecond, 100 * time.Millisecond
 	ramp := Ramp{From: 10, To: 110, Over: 300 * time.Millisecond}
-	hello := func(c net.Conn, n int) { _ = say(c, "hello"); silent(c, n) }
-	short := func(c net.Conn, _ int) { echoTimes(c, 1) }
+	hello := func(c net.Conn, n int) { _ = writeText(c, "hello"); discardInput(c, n) }
+	short := func(c net.Conn, _ int) { echoMessages(c, 1) }
 	for name, test := range map[string]struct {
 		handle handler
 		cfg    Config
-		enough func(s *story, e Event) bool
-		ok     func(r *Result, s *story) bool
+		enough func(s *eventLog, e Event) bool
+		ok     func(r *Result, s *eventLog) bool
 	}{
-		"flood a silent one": {silent, Config{Flood: true}, func(_ *story, e Event) bool { return e.Snapshot.Sent >= 10_000 },
-			func(r *Result, _ *story) bool {
+		"flood a silent one": {discardInput, Config{Flood: true}, func(_ *eventLog, e Event) bool { return e.Snapshot.Sent >= 10_000 },
+			func(r *Result, _ *eventLog) bool {
 				return r.Bytes.Sent >= 640_000 && r.Bytes.Sent%64 == 0 && r.Answered+r.Unanswered+r.Bytes.Received == 0
 			}},
-		"flood one that answers": {echo, Config{Flood: true}, func(s *story, _ Event) bool { return s.intervals.BytesReceived >= 10_000 },
-			func(r *Result, _ *story) bool { return r.Bytes.Sent > 0 && r.Answered+r.Unanswered == 0 }},
-		"think": {echo, Config{Think: think, Pipeline: 2}, func(_ *story, e Event) bool { return e.Snapshot.Sent >= 60 },
-			func(r *Result, _ *story) bool {
+		"flood one that answers": {echo, Config{Flood: true}, func(s *eventLog, _ Event) bool { return s.intervals.BytesReceived >= 10_000 },
+			func(r *Result, _ *eventLog) bool { return r.Bytes.Sent > 0 && r.Answered+r.Unanswered == 0 }},
+		"think": {echo, Config{Think: think, Pipeline: 2}, func(_ *eventLog, e Event) bool { return e.Snapshot.Sent >= 60 },
+			func(r *Result, _ *eventLog) bool {
 				return r.Sent >= 60 && r.Sent <= conns*2*(2+int64(r.Window/think))
 			}},
-		"lifetime": {echo, Config{Lifetime: lifetime}, func(s *story, _ Event) bool { return s.intervals.Closed >= 2*conns }, lived(lifetime)},
+		"lifetime": {echo, Config{Lifetime: lifetime}, func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
 		"lifetime, gracefully": {echo, Config{Lifetime: lifetime, Graceful: true},
-			func(s *story, _ Event) bool { return s.intervals.Closed >= 2*conns }, lived(lifetime)},
-		"a ramp": {echo, Config{Ramp: ramp}, func(s *story, e Event) bool { return s.intervals.Open == int64(ramp.To) && e.Snapshot.Answered > 0 },
-			func(r *Result, s *story) bool { return r.Connected == ramp.To && followed(ramp, s) }},
-		"hold": {hello, Config{Hold: true}, func(s *story, _ Event) bool { return s.intervals.BytesReceived >= 5*conns },
-			func(r *Result, _ *story) bool {
+			func(s *eventLog, _ Event) bool { return s.intervals.Closed >= 2*conns }, livedFor(lifetime)},
+		"a ramp": {echo, Config{Ramp: ramp}, func(s *eventLog, e Event) bool { return s.intervals.Open == int64(ramp.To) && e.Snapshot.Answered > 0 },
+			func(r *Result, s *eventLog) bool { return r.Connected == ramp.To && followsRamp(ramp, s) }},
+		"hold": {hello, Config{Hold: true}, func(s *eventLog, _ Event) bool { return s.intervals.BytesReceived >= 5*conns },
+			func(r *Result, _ *eventLog) bool {
 				return r.Sent == 0 && r.Bytes.Received == 5*conns && r.Mode == "hold" && r.NoReply
 			}},
-		"replace those that are lost": {short, Config{Lifetime: time.Hour}, func(s *story, _ Event) bool { return s.intervals.Opened >= 3*conns },
-			func(r *Result, _ *story) bool { return len(r.Lost) > 0 && r.Closed == 0 }},
-		"try again where nobody is": {nil, Config{Lifetime: time.Hour}, func(_ *story, e Event) bool { return e.Snapshot.Failed >= 2*conns },
-			func(r *Result, _ *story) bool {
+		"replace those that are lost": {short, Config{Lifetime: time.Hour}, func(s *eventLog, _ Event) bool { return s.intervals.Opened >= 3*conns },
+			func(r *Result, _ *eventLog) bool { return len(r.Lost) > 0 && r.Closed == 0 }},
+		"try again where nobody is": {nil, Config{Lifetime: time.Hour}, func(_ *eventLog, e Event) bool { return e.Snapshot.Failed >= 2*conns },
+			func(r *Result, _ *eventLog) bool {
 				n := r.ConnectErrors["connection refused"] // conns at once, and conns each 100 ms
 				return n >= 2*conns && n <= conns*(1+int64(r.Took/dialRetryInterval))
 			}},
-		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *story, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
-			func(r *Result, _ *story) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
+		"an open loop": {echo, Config{Rate: Rate{PerSecond: 200}}, func(_ *eventLog, e Event) bool { return e.Interval != nil && e.Interval.Answered > 0 },
+			func(r *Result, _ *eventLog) bool { return r.Intended > 0 && r.Latency.Count > 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachModel(t, func(t *testing.T, model string) {
+			testEachModel(t, func(t *testing.T, model string) {
 				cfg := test.cfg
 				if name == "flood one that answers" && model == "goroutine" {
 					return // reads and writes in turn; see Config.Flood
@@ -376,10 +376,10 @@ func TestUntil(t *testing.T) {
 				if cfg.Ramp == (Ramp{}) {
 					cfg.Connections = conns
 				}
-				if cfg.Target = nobody(t); test.handle != nil {
-					cfg.Target = serve(t, test.handle).addr()
+				if cfg.Target = unusedAddr(t); test.handle != nil {
+					cfg.Target = startTestServer(t, test.handle).addr()
 				}
-				if r, told := watch(t, cfg, test.enough); !test.ok(r, told) {
+				if r, told := runUntil(t, cfg, test.enough); !test.ok(r, told) {
 					t.Errorf("%+v\n%+v", r, told.intervals)
 				}
 			})
@@ -387,19 +387,19 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// lived has connections that are closed when their time has come, not before, and others in their places.
-func lived(lifetime time.Duration) func(*Result, *story) bool {
-	return func(r *Result, s *story) bool {
+// livedFor has connections that are closed when their time has come, not before, and others in their places.
+func livedFor(lifetime time.Duration) func(*Result, *eventLog) bool {
+	return func(r *Result, s *eventLog) bool {
 		conns := int64(r.Connections)
 		return r.Closed >= 2*conns && r.Closed <= conns*int64(s.intervals.To/lifetime) && r.Bytes.InFlight == 0 && len(r.Lost) == 0 &&
 			int64(r.Connected) >= r.Closed && int64(r.Connected) <= r.Closed+conns && r.Connect.Count == int64(r.Connected) && r.FirstByte.Count > 0
 	}
 }
 
-// followed has connections open little by little: never more than there should be by then.
-func followed(ramp Ramp, s *story) bool {
+// followsRamp has connections open little by little: never more than there should be by then.
+func followsRamp(ramp Ramp, s *eventLog) bool {
 	was := int64(0)
-	for _, e := range s.of(Progress) {
+	for _, e := range s.eventsOf(Progress) {
 		if e.Interval.Stage == "close" {
 			continue
 		}
@@ -419,10 +419,10 @@ func TestAhead(t *testing.T) {
 	const size, ahead, conns = 1000, 10, 3
 	plain := string(newPayloadCache(&Config{Size: size}).block.bytes)
 	messages := 2 * len(plain) / size // more than lie in memory
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		for _, pipeline := range []int{1, 3} {
 			ended := make(chan string, conns)
-			s := serve(t, func(c net.Conn, _ int) {
+			s := startTestServer(t, func(c net.Conn, _ int) {
 				var got []byte
 				for piece, whole := make([]byte, 4096), 0; ; {
 					n, err := c.Read(piece)
@@ -438,7 +438,7 @@ func TestAhead(t *testing.T) {
 				}
 				ended <- string(got)
 			})
-			r := check(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
+			r := runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Size: size, Messages: int64(messages), Ahead: ahead})
 			if err := r.Err(); err != nil {
 				t.Error(err)
 			}
@@ -460,12 +460,12 @@ func TestSeed(t *testing.T) {
 	const conns = 12
 	said := func(t *testing.T, model string, seed uint64) map[string]bool {
 		ended := make(chan string, conns)
-		s := serve(t, func(c net.Conn, _ int) {
+		s := startTestServer(t, func(c net.Conn, _ int) {
 			var all bytes.Buffer
 			_, _ = io.Copy(onlyWriter{c}, io.TeeReader(onlyReader{c}, &all))
 			ended <- all.String()
 		})
-		check(t, Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
+		runToEnd(t, Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
 			Message: `\{connection.uid} \{seq} \{hex 7} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"})
 		heard := map[string]bool{}
 		for range conns {
@@ -477,7 +477,7 @@ func TestSeed(t *testing.T) {
 		}
 		return heard
 	}
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		a, b, other := said(t, model, 7), said(t, model, 7), said(t, model, 8)
 		if fmt.Sprint(a) != fmt.Sprint(b) || len(a) != conns || fmt.Sprint(a) == fmt.Sprint(other) {
 			t.Errorf("seed 7 said\n%v\nand\n%v\nseed 8\n%v", a, b, other)
@@ -490,17 +490,17 @@ func TestSeed(t *testing.T) {
 func TestUnprompted(t *testing.T) {
 	t.Parallel()
 	base := Config{Unprompted: true, Message: "pong\n", Answer: "ping\n", Connections: 5, Drain: time.Hour}
-	eachModel(t, func(t *testing.T, model string) {
+	testEachModel(t, func(t *testing.T, model string) {
 		var answers atomic.Int64
 		cfg := base
 		cfg.Model, cfg.Messages = model, 20
-		cfg.Target = serve(t, byLine(func(c net.Conn, line string, _, _ int) error {
+		cfg.Target = startTestServer(t, serveLines(func(c net.Conn, line string, _, _ int) error {
 			if answers.Add(1) == 40 {
-				return say(c, "pang\nping\n")
+				return writeText(c, "pang\nping\n")
 			}
-			return say(c, "ping\n")
+			return writeText(c, "ping\n")
 		})).addr()
-		r := check(t, cfg)
+		r := runToEnd(t, cfg)
 		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
 			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
@@ -508,9 +508,9 @@ func TestUnprompted(t *testing.T) {
 		answered := make(chan struct{}, 2)
 		late := base
 		late.Model, late.Connections, late.ConnectRate, late.Duration = model, 2, 2, time.Millisecond
-		late.Target = serve(t, byLine(func(c net.Conn, _ string, _, k int) error {
+		late.Target = startTestServer(t, serveLines(func(c net.Conn, _ string, _, k int) error {
 			if k == 0 {
-				return say(c, "ping\n")
+				return writeText(c, "ping\n")
 			}
 			answered <- struct{}{}
 			return nil
@@ -520,25 +520,25 @@ func TestUnprompted(t *testing.T) {
 				t.Error("when the last connection was there, no heartbeat had been answered")
 			}
 		}
-		if r := check(t, late); r.Err() != nil {
+		if r := runToEnd(t, late); r.Err() != nil {
 			t.Errorf("%v: got %+v", r.Err(), r)
 		}
 		// Without a heartbeat each sends a message; those after the window are not checked.
-		for times := range slower(t) {
+		for times := range growingFactors(t) {
 			over := make(chan struct{})
 			quiet := base
 			quiet.Model, quiet.Duration, quiet.HoldAfter = model, times*50*time.Millisecond, 50*time.Millisecond
-			quiet.Target = serve(t, func(c net.Conn, n int) {
+			quiet.Target = startTestServer(t, func(c net.Conn, n int) {
 				<-over
-				_ = say(c, "ping\nping\npang\n")
-				silent(c, n)
+				_ = writeText(c, "ping\nping\npang\n")
+				discardInput(c, n)
 			}).addr()
 			quiet.Observe = func(e Event) {
 				if e.Phase == Measured {
 					close(over)
 				}
 			}
-			if r = check(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
+			if r = runToEnd(t, quiet); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
 				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
 			}
 			if r.Bytes.Sent == 25 {
@@ -551,25 +551,27 @@ func TestUnprompted(t *testing.T) {
 // TestCancel ends the context in each phase.
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	at := func(p Phase) func(*story, Event) bool { return func(_ *story, e Event) bool { return e.Phase == p } }
+	at := func(p Phase) func(*eventLog, Event) bool {
+		return func(_ *eventLog, e Event) bool { return e.Phase == p }
+	}
 	for name, test := range map[string]struct {
-		when func(*story, Event) bool
+		when func(*eventLog, Event) bool
 		cfg  Config
 	}{
-		"connecting": {func(_ *story, e Event) bool { return e.Snapshot.Open > 0 }, Config{ConnectRate: 1, Connections: 100}},
+		"connecting": {func(_ *eventLog, e Event) bool { return e.Snapshot.Open > 0 }, Config{ConnectRate: 1, Connections: 100}},
 		"hold":       {at(Connected), Config{HoldBefore: time.Hour}},
-		"warm-up":    {func(_ *story, e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
+		"warm-up":    {func(_ *eventLog, e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
 		"window":     {at(Measuring), Config{Duration: time.Hour}},
 		"messages":   {at(Measuring), Config{Messages: 1 << 30}},
 		"hold after": {at(Measured), Config{Messages: 1, HoldAfter: time.Hour}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachModel(t, func(t *testing.T, model string) {
-				for range slower(t) {
+			testEachModel(t, func(t *testing.T, model string) {
+				for range growingFactors(t) {
 					cfg := test.cfg
-					cfg.Target, cfg.Model = serve(t, echo).addr(), model
-					if r, _ := watch(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
+					cfg.Target, cfg.Model = startTestServer(t, echo).addr(), model
+					if r, _ := runUntil(t, cfg, test.when); r.Connected == 0 || len(r.Lost) != 0 {
 						t.Errorf("result %+v", r)
 					} else if r.Unanswered == 0 { // answers had no more than a second
 						break
@@ -580,8 +582,8 @@ func TestCancel(t *testing.T) {
 	}
 	t.Run("without answers", func(t *testing.T) {
 		t.Parallel()
-		cfg := Config{Target: serve(t, silent).addr(), Connections: 2, Drain: 20 * time.Millisecond}
-		if r, _ := watch(t, cfg, func(_ *story, e Event) bool { return e.Snapshot.Sent == 2 }); r.Unanswered != 2 {
+		cfg := Config{Target: startTestServer(t, discardInput).addr(), Connections: 2, Drain: 20 * time.Millisecond}
+		if r, _ := runUntil(t, cfg, func(_ *eventLog, e Event) bool { return e.Snapshot.Sent == 2 }); r.Unanswered != 2 {
 			t.Errorf("got %+v", r)
 		}
 	})

@@ -74,7 +74,7 @@ const (
 	minStepGoals  = 10
 )
 
-func (c Config) checkGoal() error {
+func (c Config) validateGoal() error {
 	goal, step := c.searchGoal(), c.stepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
@@ -97,7 +97,7 @@ func (c Config) checkGoal() error {
 
 func (c *Config) searchGoal() Goal {
 	g := c.Rate.Goal
-	setDefault(&g.Percentile, 99)
+	setIfZero(&g.Percentile, 99)
 	return g
 }
 

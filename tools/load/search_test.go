@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// slowly answers lines at a rate, on all connections together.
-func slowly(each time.Duration) handler {
+// echoLinesEvery answers lines at a rate, on all connections together.
+func echoLinesEvery(each time.Duration) handler {
 	tick := time.Tick(each)
-	return byLine(func(c net.Conn, line string, _, _ int) error {
+	return serveLines(func(c net.Conn, line string, _, _ int) error {
 		<-tick
-		return say(c, line)
+		return writeText(c, line)
 	})
 }
 
@@ -31,8 +31,8 @@ func TestSearch(t *testing.T) {
 		step  = 200 * time.Millisecond
 		links = 5
 	)
-	s := serve(t, slowly(time.Second/most))
-	var told story
+	s := startTestServer(t, echoLinesEvery(time.Second/most))
+	var told eventLog
 	var stream bytes.Buffer
 	cfg := Config{Target: s.addr(), Rate: Rate{Goal: Goal{Percentile: 90, Under: under}}, Duration: step, Connections: links, Drain: under, ProgressEvery: under}
 	cfg.Observe = func(e Event) {
@@ -49,11 +49,11 @@ func TestSearch(t *testing.T) {
 		t.Errorf("read again: %v", err)
 	}
 	planned := int64(0)
-	for _, e := range told.of(Progress) {
+	for _, e := range told.eventsOf(Progress) {
 		planned += e.Interval.Intended
 	}
 	found := result.Search
-	if steps := len(told.of(Tried)); steps != len(found.Steps) || steps < 2 {
+	if steps := len(told.eventsOf(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
 	}
 	// What can be answered in a window, and its allowance; see Step.Kept.
@@ -69,10 +69,10 @@ func TestSearch(t *testing.T) {
 			t.Errorf("found %v, and %+v", found.Rate, tried)
 		}
 	}
-	if !near(float64(planned), want, 0.05) {
+	if !isNear(float64(planned), want, 0.05) {
 		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
 	}
-	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.of(Done)[0].Result, result) {
+	if of := cmp.Or(found.Rate, firstRate); result.Schedule.PerSecond != of || !reflect.DeepEqual(told.eventsOf(Done)[0].Result, result) {
 		t.Errorf("the result is of %v/s, want %v, and that of the event", result.Schedule.PerSecond, of)
 	}
 }
@@ -130,7 +130,7 @@ func TestSearchAgain(t *testing.T) {
 		t.Fatalf("%v, %d steps", err, len(s.found.Steps))
 	}
 	for rate, n := range tries {
-		if want := 1 + btoi(rate == firstRate || rate >= 3000); n != want {
+		if want := 1 + boolToInt(rate == firstRate || rate >= 3000); n != want {
 			t.Errorf("%v tried %d times, want %d", rate, n, want)
 		}
 	}
@@ -147,7 +147,7 @@ func TestSearchAgain(t *testing.T) {
 	}
 }
 
-func btoi(is bool) int {
+func boolToInt(is bool) int {
 	if is {
 		return 1
 	}
@@ -186,8 +186,8 @@ func TestSearchNext(t *testing.T) {
 
 // TestSearchNobody has no server, and one that soon closes all connections.
 func TestSearchNobody(t *testing.T) {
-	short := serve(t, func(c net.Conn, _ int) { echoTimes(c, 1) })
-	for target, says := range map[string]string{nobody(t): "connection refused", short.addr(): "connections lost"} {
+	short := startTestServer(t, func(c net.Conn, _ int) { echoMessages(c, 1) })
+	for target, says := range map[string]string{unusedAddr(t): "connection refused", short.addr(): "connections lost"} {
 		r, err := Run(t.Context(), Config{Target: target, Connections: 2, Rate: Rate{Goal: Goal{Under: time.Second}}})
 		if err != nil || r.Search.Rate != 0 || r.Err() == nil || !strings.Contains(r.Err().Error(), says) {
 			t.Errorf("%v, %+v; want %q", err, r, says)

@@ -47,12 +47,12 @@ type testServer struct {
 	wait  sync.WaitGroup
 }
 
-func serve(t *testing.T, handle handler) *testServer {
+func startTestServer(t *testing.T, handle handler) *testServer {
 	t.Helper()
-	return serveAt(t, "tcp", "127.0.0.1:0", handle)
+	return startTestServerAt(t, "tcp", "127.0.0.1:0", handle)
 }
 
-func serveAt(t *testing.T, network, addr string, handle handler) *testServer {
+func startTestServerAt(t *testing.T, network, addr string, handle handler) *testServer {
 	t.Helper()
 	ln, err := net.Listen(network, addr)
 	if err != nil {
@@ -96,13 +96,13 @@ func (s *testServer) accepted() int {
 	return len(s.conns)
 }
 
-// on starts servers for the cases of a table.
-func on(handle handler) func(*testing.T) string {
-	return func(t *testing.T) string { return serve(t, handle).addr() }
+// serverStarter starts servers for the cases of a table.
+func serverStarter(handle handler) func(*testing.T) string {
+	return func(t *testing.T) string { return startTestServer(t, handle).addr() }
 }
 
-// nobody is an address at which nobody listens.
-func nobody(t *testing.T) string { return testserver.FreeAddr(t) }
+// unusedAddr is an address at which nobody listens.
+func unusedAddr(t *testing.T) string { return testserver.FreeAddr(t) }
 
 // echo answers with what comes.
 func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
@@ -114,11 +114,11 @@ type (
 	onlyWriter struct{ io.Writer }
 )
 
-// silent reads and does not answer.
-func silent(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
+// discardInput reads and does not answer.
+func discardInput(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
 
-// echoTimes answers n messages of 64 bytes and reads one more, so that closing sends no reset.
-func echoTimes(c net.Conn, times int) {
+// echoMessages answers n messages of 64 bytes and reads one more, so that closing sends no reset.
+func echoMessages(c net.Conn, times int) {
 	message := make([]byte, 64)
 	for range times {
 		_, _ = io.ReadFull(c, message)
@@ -127,8 +127,8 @@ func echoTimes(c net.Conn, times int) {
 	_, _ = io.ReadFull(c, message)
 }
 
-// byLine serves lines with a function, which has the number of the connection and that of its line.
-func byLine(answer func(c net.Conn, line string, n, k int) error) handler {
+// serveLines serves lines with a function, which has the number of the connection and that of its line.
+func serveLines(answer func(c net.Conn, line string, n, k int) error) handler {
 	return func(c net.Conn, n int) {
 		lines := bufio.NewReader(c)
 		for k := 0; ; k++ {
@@ -140,14 +140,14 @@ func byLine(answer func(c net.Conn, line string, n, k int) error) handler {
 	}
 }
 
-func say(c net.Conn, text string) error {
+func writeText(c net.Conn, text string) error {
 	_, err := io.WriteString(c, text)
 	return err
 }
 
-// webSockets starts servers of another library, which serve each connection with a function and then
+// webSocketServerStarter starts servers of another library, which serve each connection with a function and then
 // send messages back, each with a ping before it, and at /chat in fragments.
-func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
+func webSocketServerStarter(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
 	return func(t *testing.T) string {
 		ctx, cancel := context.WithCancel(context.Background())
 		var wait sync.WaitGroup
@@ -166,7 +166,7 @@ func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*
 				if kind, message, err = c.Read(ctx); err == nil {
 					wait.Go(func() { _ = c.Ping(ctx) }) // answered while the next one is read
 					if r.URL.Path == "/chat" {
-						err = fragments(ctx, c, kind, message)
+						err = writeFragments(ctx, c, kind, message)
 					} else {
 						err = c.Write(ctx, kind, message)
 					}
@@ -182,8 +182,8 @@ func webSockets(begin func(ctx context.Context, c *websocket.Conn) error) func(*
 	}
 }
 
-// fragments writes a message in frames of at most 1,000 bytes, of which the last has none.
-func fragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageType, message []byte) error {
+// writeFragments writes a message in frames of at most 1,000 bytes, of which the last has none.
+func writeFragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageType, message []byte) error {
 	w, err := c.Writer(ctx, kind)
 	for piece := range slices.Chunk(message, 1000) {
 		if err == nil {
@@ -196,12 +196,12 @@ func fragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageTyp
 	return err
 }
 
-// noBegin serves a WebSocket with nothing else.
-func noBegin(context.Context, *websocket.Conn) error { return nil }
+// doNothing serves a WebSocket with nothing else.
+func doNothing(context.Context, *websocket.Conn) error { return nil }
 
-// eachModel runs a test on every model that can run here, on all at a time, and with
+// testEachModel runs a test on every model that can run here, on all at a time, and with
 // -short on the last one alone.
-func eachModel(t *testing.T, test func(t *testing.T, model string)) {
+func testEachModel(t *testing.T, test func(t *testing.T, model string)) {
 	var names []string
 	for _, m := range models.All() {
 		if m.Available() == nil {
@@ -219,7 +219,7 @@ func eachModel(t *testing.T, test func(t *testing.T, model string)) {
 	}
 }
 
-func addrs(texts ...string) []netip.Addr {
+func parseAddrs(texts ...string) []netip.Addr {
 	var list []netip.Addr
 	for _, s := range texts {
 		list = append(list, netip.MustParseAddr(s))
@@ -227,14 +227,14 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// story is what a run told.
-type story struct {
+// eventLog is what a run told.
+type eventLog struct {
 	events    []Event
 	intervals Interval // added up
 }
 
-// phases are the events in order, but for Progress.
-func (s *story) phases() (list []Phase) {
+// phasesWithoutProgress are the events in order, but for Progress.
+func (s *eventLog) phasesWithoutProgress() (list []Phase) {
 	for _, e := range s.events {
 		if e.Phase != Progress {
 			list = append(list, e.Phase)
@@ -243,8 +243,8 @@ func (s *story) phases() (list []Phase) {
 	return list
 }
 
-// of finds the events of a phase.
-func (s *story) of(p Phase) (list []Event) {
+// eventsOf finds the events of a phase.
+func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	for _, e := range s.events {
 		if e.Phase == p {
 			list = append(list, e)
@@ -256,24 +256,24 @@ func (s *story) of(p Phase) (list []Event) {
 // errEnough ends a run that has told enough.
 var errEnough = errors.New("enough")
 
-// watch runs a load until it ends, or until enough says so after an event. It fails the test at an error of
+// runUntil runs a load until it ends, or until enough says so after an event. It fails the test at an error of
 // Run itself, and if the figures of the result and of the intervals do not add up. Where a test does not
 // say otherwise it has patience, for a machine that has much else to do.
-func watch(t *testing.T, cfg Config, enough func(s *story, e Event) bool) (*Result, *story) {
+func runUntil(t *testing.T, cfg Config, enough func(s *eventLog, e Event) bool) (*Result, *eventLog) {
 	t.Helper()
-	setDefault(&cfg.ConnectTimeout, time.Minute)
-	setDefault(&cfg.Drain, time.Minute)
+	setIfZero(&cfg.ConnectTimeout, time.Minute)
+	setIfZero(&cfg.Drain, time.Minute)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var want error
 	if enough != nil {
 		want = errEnough
-		setDefault(&cfg.ProgressEvery, 10*time.Millisecond)
+		setIfZero(&cfg.ProgressEvery, 10*time.Millisecond)
 		if cfg.Messages == 0 {
-			setDefault(&cfg.Duration, time.Hour)
+			setIfZero(&cfg.Duration, time.Hour)
 		}
 	}
-	told, observe := &story{}, cfg.Observe
+	told, observe := &eventLog{}, cfg.Observe
 	cfg.Observe = func(e Event) {
 		told.events = append(told.events, e)
 		if i := e.Interval; i != nil {
@@ -296,19 +296,19 @@ func watch(t *testing.T, cfg Config, enough func(s *story, e Event) bool) (*Resu
 	if last := told.events[len(told.events)-1]; last.Phase != Done || last.Result != r || told.events[0].Phase != Began {
 		t.Errorf("the first event is %s, the last %+v", told.events[0].Phase, last)
 	}
-	checkAccount(t, &cfg, r, &told.intervals)
+	checkTotals(t, &cfg, r, &told.intervals)
 	return r, told
 }
 
-// check runs a load to its end.
-func check(t *testing.T, cfg Config) *Result {
+// runToEnd runs a load to its end.
+func runToEnd(t *testing.T, cfg Config) *Result {
 	t.Helper()
-	r, _ := watch(t, cfg, nil)
+	r, _ := runUntil(t, cfg, nil)
 	return r
 }
 
-// checkAccount accounts for every byte, for every message, and for what intervals say.
-func checkAccount(t *testing.T, cfg *Config, r *Result, sum *Interval) {
+// checkTotals accounts for every byte, for every message, and for what intervals say.
+func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	t.Helper()
 	b, checked := r.Bytes, r.PubSub == nil && !r.NoReply
 	if b.Sent != b.Answered+b.InFlight+b.CutOff && !r.NoReply || min(b.Answered, b.InFlight, b.CutOff) < 0 {
@@ -335,11 +335,11 @@ func checkAccount(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	}
 }
 
-// slower is by how much the times of a run are longer: not at all at first, and then
+// growingFactors is by how much the times of a run are longer: not at all at first, and then
 // twice as long each time that a test goes on because it has come to nothing within
 // them. How much that takes depends on what else the machine has to do. A test that
 // never breaks off has failed.
-func slower(t *testing.T) iter.Seq[time.Duration] {
+func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		t.Helper()
 		for times := time.Duration(1); times <= 128; times *= 2 {
@@ -351,8 +351,8 @@ func slower(t *testing.T) iter.Seq[time.Duration] {
 	}
 }
 
-// unmet are the expectations that a result does not meet.
-func unmet(t *testing.T, r *Result, expectations string) (list []string) {
+// unmetExpectations are the expectations that a result does not meet.
+func unmetExpectations(t *testing.T, r *Result, expectations string) (list []string) {
 	t.Helper()
 	for _, text := range strings.Fields(expectations) {
 		e, err := ParseExpectation(text)
@@ -368,12 +368,12 @@ func unmet(t *testing.T, r *Result, expectations string) (list []string) {
 
 // loadCase is a load on a server, and what must come of it.
 type loadCase struct {
-	server func(t *testing.T) (target string)
-	cfg    Config // of 20 connections, unless it says otherwise
-	enough string // expectations; if one is not met the run is made again, with twice the times
-	want   string // expectations
-	says   string // a part of what is wrong with the result, "" if nothing is
-	also   func(t *testing.T, r *Result, told *story)
+	server    func(t *testing.T) (target string)
+	cfg       Config // of 20 connections, unless it says otherwise
+	enough    string // expectations; if one is not met the run is made again, with twice the times
+	want      string // expectations
+	wantError string // a part of what is wrong with the result, "" if nothing is
+	check     func(t *testing.T, r *Result, told *eventLog)
 }
 
 // loadCases are run under each model.
@@ -384,7 +384,7 @@ func (cases loadCases) run(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachModel(t, c.run)
+			testEachModel(t, c.run)
 		})
 	}
 }
@@ -392,23 +392,23 @@ func (cases loadCases) run(t *testing.T) {
 func (c *loadCase) run(t *testing.T, model string) {
 	cfg := c.cfg
 	cfg.Model = model
-	setDefault(&cfg.Connections, 20)
-	for times := range slower(t) {
+	setIfZero(&cfg.Connections, 20)
+	for times := range growingFactors(t) {
 		cfg.Target, cfg.Duration, cfg.Drain = c.server(t), times*c.cfg.Duration, times*c.cfg.Drain
-		r, told := watch(t, cfg, nil)
-		if list := unmet(t, r, c.enough); len(list) > 0 {
+		r, told := runUntil(t, cfg, nil)
+		if list := unmetExpectations(t, r, c.enough); len(list) > 0 {
 			t.Logf("%q, with %v and %v", list, cfg.Duration, cfg.Drain)
 			continue
 		}
-		if list := unmet(t, r, c.want); len(list) > 0 {
+		if list := unmetExpectations(t, r, c.want); len(list) > 0 {
 			t.Errorf("%q", list)
 		}
 		wrong := fmt.Sprint(r.Err(), r.ConnectErrors, r.Lost, r.BadStatus)
-		if c.says == "" && r.Err() != nil || !strings.Contains(wrong, c.says) {
-			t.Errorf("what is wrong: %s; want %q", wrong, c.says)
+		if c.wantError == "" && r.Err() != nil || !strings.Contains(wrong, c.wantError) {
+			t.Errorf("what is wrong: %s; want %q", wrong, c.wantError)
 		}
-		if c.also != nil {
-			c.also(t, r, told)
+		if c.check != nil {
+			c.check(t, r, told)
 		}
 		return
 	}

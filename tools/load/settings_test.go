@@ -33,8 +33,8 @@ func TestConfigJSON(t *testing.T) {
 		`"connections": 10000, "connect_rate": "2k", "connect_timeout": 0.5`: {Connections: 10_000, ConnectRate: 2000, ConnectTimeout: 500 * time.Millisecond},
 		`"ramp": "0:100k:60s"`:                                                  {Ramp: Ramp{To: 100_000, Over: time.Minute}},
 		`"ramp": "60s", "connections": 7`:                                       {Connections: 7, Ramp: Ramp{Over: time.Minute}},
-		`"src": "10.0.0.1-10.0.0.2"`:                                            {Sources: addrs("10.0.0.1", "10.0.0.2")},
-		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                    {Sources: addrs("10.0.0.1", "10.0.0.2", "10.0.0.7")},
+		`"src": "10.0.0.1-10.0.0.2"`:                                            {Sources: parseAddrs("10.0.0.1", "10.0.0.2")},
+		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                    {Sources: parseAddrs("10.0.0.1", "10.0.0.2", "10.0.0.7")},
 		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:       {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
 		`"close": "rst", "nagle": "off"`:                                        {},
 		`"model": "epoll", "loops": 2`:                                          {Model: "epoll", Loops: 2},
@@ -71,7 +71,7 @@ func TestConfigJSON(t *testing.T) {
 	} {
 		var got Config
 		if err := json.Unmarshal([]byte("{"+text+"}"), &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %v\n got %s\nwant %s", text, err, asJSON(got), asJSON(want))
+			t.Errorf("%s: %v\n got %s\nwant %s", text, err, marshalConfig(got), marshalConfig(want))
 			continue
 		}
 		written, err := json.Marshal(got)
@@ -80,15 +80,15 @@ func TestConfigJSON(t *testing.T) {
 			err = json.Unmarshal(written, &again)
 		}
 		if err != nil || !reflect.DeepEqual(again, got) {
-			t.Errorf("%s: written as %s, %v, and again as %s", text, written, err, asJSON(again))
+			t.Errorf("%s: written as %s, %v, and again as %s", text, written, err, marshalConfig(again))
 		}
 	}
 }
 
 // TestConfigComplete writes a configuration in which every field is set: none is left out.
 func TestConfigComplete(t *testing.T) {
-	full := Config{Target: "a:1", Also: []string{"b:1"}, Sources: addrs("10.0.0.1")}
-	fill(reflect.ValueOf(&full).Elem())
+	full := Config{Target: "a:1", Also: []string{"b:1"}, Sources: parseAddrs("10.0.0.1")}
+	fillEmptyFields(reflect.ValueOf(&full).Elem())
 	full.Ramp = Ramp{From: 1, To: 7, Over: time.Second}
 	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
 	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
@@ -99,7 +99,7 @@ func TestConfigComplete(t *testing.T) {
 	}
 	var got Config
 	if err := json.Unmarshal(written, &got); err != nil || !reflect.DeepEqual(got, full) {
-		t.Errorf("%s, %v, and again %s", written, err, asJSON(got))
+		t.Errorf("%s, %v, and again %s", written, err, marshalConfig(got))
 	}
 }
 
@@ -148,7 +148,7 @@ func TestDocument(t *testing.T) {
 	if !found || !ended {
 		t.Fatalf("%s has no lines %q and %q", file, begin, end)
 	}
-	want := settingsTable()
+	want := formatSettingsTable()
 	if *update {
 		err = os.WriteFile(file, []byte(before+begin+want+end+after), 0o644)
 	} else if table != want {
@@ -159,8 +159,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// settingsTable returns the table of settings that have a default, a limit, or a rule.
-func settingsTable() string {
+// formatSettingsTable returns the table of settings that have a default, a limit, or a rule.
+func formatSettingsTable() string {
 	out := "| setting | default | limits | excludes | needs |\n|---|---|---|---|---|\n"
 	for _, s := range settings {
 		if s.Name != s.field {
@@ -189,7 +189,7 @@ func settingsTable() string {
 	return out
 }
 
-func asJSON(c Config) string {
+func marshalConfig(c Config) string {
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err.Error()
@@ -197,8 +197,8 @@ func asJSON(c Config) string {
 	return string(text)
 }
 
-// fill sets each field that is empty to something.
-func fill(v reflect.Value) {
+// fillEmptyFields sets each field that is empty to something.
+func fillEmptyFields(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)
 		switch {
@@ -214,10 +214,10 @@ func fill(v reflect.Value) {
 		case f.Kind() == reflect.Bool:
 			f.SetBool(true)
 		case f.Kind() == reflect.Struct:
-			fill(f)
+			fillEmptyFields(f)
 		case f.Kind() == reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
-			fill(f.Elem())
+			fillEmptyFields(f.Elem())
 		}
 	}
 }
@@ -395,7 +395,7 @@ func TestSetTargets(t *testing.T) {
 	} {
 		got := test.before
 		if err := got.SetTargets(strings.Fields(test.targets)...); err != nil || !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: %v\n got %s\nwant %s", test.targets, err, asJSON(got), asJSON(test.want))
+			t.Errorf("%s: %v\n got %s\nwant %s", test.targets, err, marshalConfig(got), marshalConfig(test.want))
 		}
 	}
 }
@@ -416,11 +416,11 @@ func TestDefaults(t *testing.T) {
 		"PubSub":     {Config{PubSub: &PubSub{Protocol: "ws"}, Rate: Rate{PerSecond: 1}}, all + `"duration":"10s","rate":1,"pipeline":64,"drain":"5s","size":64,"ws":"/ws","pubsub":"ws","topics":1,"publishers":1,"all_publishers":1,"interval":"1s"`},
 	} {
 		test.cfg.Model = "goroutine"
-		before := asJSON(test.cfg)
-		if got, want := asJSON(test.cfg.withDefaults()), "{"+test.want+"}"; got != want {
+		before := marshalConfig(test.cfg)
+		if got, want := marshalConfig(test.cfg.withDefaults()), "{"+test.want+"}"; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
-		if asJSON(test.cfg) != before {
+		if marshalConfig(test.cfg) != before {
 			t.Errorf("%s: filling it in changed it", name)
 		}
 	}

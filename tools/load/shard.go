@@ -160,10 +160,10 @@ func (s *shard) newConnState(table *connTable, ref engine.Ref, shardIndex int, c
 }
 
 // allocConn returns the index of an unused state. The caller holds the lock.
-func (s *shard) allocConn(table *connTable, shardIndex int) (id uint32, ok bool) {
+func (s *shard) allocConn(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
-		id, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
-		return id, true
+		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
+		return index, true
 	}
 	if s.nextConn == s.endConn {
 		s.nextConn, s.endConn = table.allocChunk(shardIndex)
@@ -286,11 +286,11 @@ type connQueue struct {
 	n    uint32
 }
 
-func (q *connQueue) enqueue(id uint32) {
+func (q *connQueue) enqueue(index uint32) {
 	if int(q.n) == len(q.ring) {
 		q.grow()
 	}
-	q.ring[(q.head+q.n)&uint32(len(q.ring)-1)] = id
+	q.ring[(q.head+q.n)&uint32(len(q.ring)-1)] = index
 	q.n++
 }
 
@@ -302,12 +302,12 @@ func (q *connQueue) grow() {
 	q.ring, q.head = ring, 0
 }
 
-func (q *connQueue) dequeue() (id uint32, ok bool) {
+func (q *connQueue) dequeue() (index uint32, ok bool) {
 	if q.n == 0 {
 		return 0, false
 	}
-	id = q.ring[q.head]
+	index = q.ring[q.head]
 	q.head = (q.head + 1) & uint32(len(q.ring)-1)
 	q.n--
-	return id, true
+	return index, true
 }

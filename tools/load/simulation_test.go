@@ -57,13 +57,13 @@ func (a *answers) Pop() any {
 // simulate runs a load on a server, and waits for all that is missing for as long as
 // it takes.
 func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
-	s := &simulation{run: fakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
+	s := &simulation{run: newFakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
 	defer s.progressTicker.Stop()
-	s.begin(planLead)
-	s.play(func() bool { return s.generator.windowLeft() <= 0 })
+	s.startConns(planLead)
+	s.processEvents(func() bool { return s.generator.windowLeft() <= 0 })
 	s.window = cfg.Duration
 	s.generator.endWindow()
-	s.play(func() bool {
+	s.processEvents(func() bool {
 		sum := s.sumTotals()
 		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasOverdue())
 	})
@@ -71,26 +71,26 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	return s, s.buildResult(s.sumTotals())
 }
 
-// begin opens the connections, and begins their traffic.
-func (s *simulation) begin(lead time.Duration) {
+// startConns opens the connections, and begins their traffic.
+func (s *simulation) startConns(lead time.Duration) {
 	s.conns = map[engine.Ref]*engine.Conn{}
 	for range s.cfg.Connections {
-		c := openConn(s.generator)
+		c := newOpenConn(s.generator)
 		s.conns[c.Ref()] = c
 	}
 	s.scheduleWindow(lead)
 	s.generator.trafficStarted.Store(true)
 	for _, c := range s.conns {
-		s.nudge(c)
+		s.nudgeConn(c)
 	}
 }
 
-// play goes from event to event.
-func (s *simulation) play(over func() bool) {
-	for !over() {
+// processEvents goes from event to event.
+func (s *simulation) processEvents(done func() bool) {
+	for !done() {
 		next := s.generator.paceLoop(0, engine.MonotonicNow(), func(r engine.Ref) bool {
 			if s.mail == 0 {
-				s.nudge(s.conns[r])
+				s.nudgeConn(s.conns[r])
 			} else {
 				heap.Push(&s.answers, answer{at: s.generator.now() + s.mail, to: s.conns[r]})
 			}
@@ -103,22 +103,22 @@ func (s *simulation) play(over func() bool) {
 		for len(s.answers) > 0 && s.answers[0].at <= s.generator.now() {
 			a := heap.Pop(&s.answers).(answer)
 			if a.text == nil {
-				s.nudge(a.to)
+				s.nudgeConn(a.to)
 				continue
 			}
 			a.to.OnRead(a.text)
-			s.serve(a.to)
+			s.serveOutput(a.to)
 		}
 	}
 }
 
-func (s *simulation) nudge(c *engine.Conn) {
+func (s *simulation) nudgeConn(c *engine.Conn) {
 	c.OnNudge()
-	s.serve(c)
+	s.serveOutput(c)
 }
 
-// serve takes what a connection sends.
-func (s *simulation) serve(c *engine.Conn) {
+// serveOutput takes what a connection sends.
+func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
 	for c.UnsentBytes() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
@@ -129,9 +129,9 @@ func (s *simulation) serve(c *engine.Conn) {
 	}
 }
 
-// intendedTimes are when an open loop is to send, worked out apart from how it is
+// computePlannedTimes are when an open loop is to send, worked out apart from how it is
 // sent. The times of a constant rate are worked out by hand.
-func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
+func computePlannedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	rate := cfg.Rate
 	plan := func(gap func(k uint64) float64, x float64) {
 		for k := uint64(1); x/rate.PerSecond < cfg.Duration.Seconds(); k++ {
@@ -163,8 +163,8 @@ func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	return all
 }
 
-// truthOf is what a generator that tells the truth reports.
-func truthOf(took []time.Duration) (*distribution, Latency) {
+// summarizeLatencies is what a generator that tells the truth reports.
+func summarizeLatencies(took []time.Duration) (*distribution, Latency) {
 	d := &distribution{}
 	for _, t := range took {
 		d.record(t, 1)
@@ -199,21 +199,21 @@ func TestTruth(t *testing.T) {
 				t.Parallel()
 				cfg := cfg
 				cfg.Size, cfg.Seed, cfg.Duration = 2, 7, 5*time.Second
-				setDefault(&cfg.Pipeline, 1)
+				setIfZero(&cfg.Pipeline, 1)
 				cfg.Rate.PerSecond = share * capacity
 				if cfg.Rate.Each {
 					cfg.Rate.PerSecond /= float64(cfg.Connections)
 				}
-				synctest.Test(t, func(t *testing.T) { checkTruth(t, cfg) })
+				synctest.Test(t, func(t *testing.T) { checkLatencyTruth(t, cfg) })
 			})
 		}
 	}
 }
 
-func checkTruth(t *testing.T, cfg Config) {
+func checkLatencyTruth(t *testing.T, cfg Config) {
 	s, got := simulate(cfg, halting, 0)
-	intended := intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
-	h, want := truthOf(halting.Latencies(intended))
+	intended := computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
+	h, want := summarizeLatencies(halting.Latencies(intended))
 	if got.Latency != want {
 		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
 	}
@@ -244,8 +244,8 @@ func TestTruthClosed(t *testing.T) {
 		_, closed := simulate(cfg, halting, 0)
 		cfg.Rate.PerSecond = 0.9 * capacity
 		s, open := simulate(cfg, halting, 0)
-		_, truth := truthOf(halting.Latencies(intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
-		_, one := truthOf([]time.Duration{halting.ServiceTime()})
+		_, truth := summarizeLatencies(halting.Latencies(computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
+		_, one := summarizeLatencies([]time.Duration{halting.ServiceTime()})
 		service := one.P50
 		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
 			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)
@@ -254,7 +254,7 @@ func TestTruthClosed(t *testing.T) {
 			t.Errorf("an open loop has %+v, the truth is %+v", open.Latency, truth)
 		}
 		// Little's law holds in a closed loop: one is in flight all the time.
-		if !near(closed.InFlight(), 1, 0.01) {
+		if !isNear(closed.InFlight(), 1, 0.01) {
 			t.Errorf("%v in flight on average, want 1", closed.InFlight())
 		}
 	})
@@ -269,12 +269,12 @@ func TestLate(t *testing.T) {
 			rate := Rate{PerSecond: 100, Each: each}
 			cfg := Config{Connections: 1, Pipeline: 1024, Size: 2, Duration: time.Second, Rate: rate}
 			_, r := simulate(cfg, stall.Plan{}, mail)
-			if _, want := truthOf([]time.Duration{mail}); r.Late.Count != 100 || r.Late.P50 != want.P50 || r.Latency.P50 != want.P50 || r.Service.Max != 0 {
+			if _, want := summarizeLatencies([]time.Duration{mail}); r.Late.Count != 100 || r.Late.P50 != want.P50 || r.Latency.P50 != want.P50 || r.Service.Max != 0 {
 				t.Errorf("each %v: sent %v late it says %+v, latency %+v, service %+v", each, mail, *r.Late, r.Latency, *r.Service)
 			}
 			cfg = Config{Connections: 3, Pipeline: 1, Size: 2, Match: matchNone, Duration: time.Second, Rate: rate}
 			s, r := simulate(cfg, stall.Plan{}, 0)
-			intended := intendedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
+			intended := computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
 			if !slices.Equal(s.sent, intended) || r.Sent != int64(len(intended)) || r.Unsent != 0 || r.Intended != r.Sent {
 				t.Errorf("each %v: %d messages sent of %d, want %d, as planned", each, r.Sent, r.Intended, len(intended))
 			}
@@ -282,32 +282,32 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// breaking answers some lines on a connection, half of the next one, and resets it.
-func breaking(c net.Conn, n int) {
-	byLine(func(c net.Conn, line string, _, k int) error {
+// answerThenReset answers some lines on a connection, half of the next one, and resets it.
+func answerThenReset(c net.Conn, n int) {
+	serveLines(func(c net.Conn, line string, _, k int) error {
 		if k < n%40 {
-			return say(c, line)
+			return writeText(c, line)
 		}
-		return errors.Join(say(c, line[:len(line)/2]), c.(*net.TCPConn).SetLinger(0), io.EOF)
+		return errors.Join(writeText(c, line[:len(line)/2]), c.(*net.TCPConn).SetLinger(0), io.EOF)
 	})(c, n)
 }
 
-// lying answers some lines, and then something else.
-func lying(c net.Conn, n int) {
-	byLine(func(c net.Conn, line string, _, k int) error { return say(c, line[min(k/4, 1):]) })(c, n)
+// answerThenLie answers some lines, and then something else.
+func answerThenLie(c net.Conn, n int) {
+	serveLines(func(c net.Conn, line string, _, k int) error { return writeText(c, line[min(k/4, 1):]) })(c, n)
 }
 
 // TestAccounts has connections end in every way in the midst of every kind of traffic: watch accounts for every
 // byte, and in open loops for every message that was planned.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		for i, server := range []handler{echo, silent, breaking, lying} {
+	testEachModel(t, func(t *testing.T, model string) {
+		for i, server := range []handler{echo, discardInput, answerThenReset, answerThenLie} {
 			for k, cfg := range []Config{
 				{}, {Think: 3 * time.Millisecond}, {Rate: Rate{PerSecond: 8000}},
 				{Rate: Rate{PerSecond: 500, Each: true}}, {Rate: Rate{PerSecond: 500, Each: true, Poisson: true}},
 			} {
-				cfg.Target, cfg.Model, cfg.Loops, cfg.Connections, cfg.Pipeline = serve(t, server).addr(), model, 2, 16, 4
+				cfg.Target, cfg.Model, cfg.Loops, cfg.Connections, cfg.Pipeline = startTestServer(t, server).addr(), model, 2, 16, 4
 				cfg.Duration, cfg.Drain, cfg.ProgressEvery = 40*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
 				if (i+k)%2 == 0 {
 					cfg.Lifetime, cfg.Graceful = 20*time.Millisecond, (i+k)%4 == 0
@@ -315,7 +315,7 @@ func TestAccounts(t *testing.T) {
 				if k%2 == 1 {
 					cfg.Message = "\\{number 0-9223372036854775807}\n"
 				}
-				check(t, cfg)
+				runToEnd(t, cfg)
 			}
 		}
 	})

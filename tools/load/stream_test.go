@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// recorded is testdata/stream.jsonl: the stream of an open loop.
-func recorded(t testing.TB) (text []byte, s *Stream) {
+// readRecordedStream is testdata/stream.jsonl: the stream of an open loop.
+func readRecordedStream(t testing.TB) (text []byte, s *Stream) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/stream.jsonl")
 	if err != nil {
@@ -30,7 +30,7 @@ func recorded(t testing.TB) (text []byte, s *Stream) {
 
 // A stream that is cut off, at any byte, has all events that are whole.
 func TestReadStream(t *testing.T) {
-	text, all := recorded(t)
+	text, all := readRecordedStream(t)
 	if !all.Complete() || all.Plan.Connections != 100 || all.Last.Answered == 0 || len(all.Intervals) != 3 || all.Intervals[1].Latency.P99 != 99500 || all.Result.Connected != 98 {
 		t.Errorf("%+v, %+v", all, all.Result)
 	}
@@ -93,7 +93,7 @@ func TestWrongStreams(t *testing.T) {
 }
 
 func FuzzReadStream(f *testing.F) {
-	text, _ := recorded(f)
+	text, _ := readRecordedStream(f)
 	f.Add(text)
 	f.Add([]byte(`{"phase":"began","plan":{"targets":["<script>"],"rate":{"per_second":1e308}}}` + "\n" + `{"phase":"progress","interval":{"to":1000000000,"latency":{"count":1,"p50":5}}}` + "\n"))
 	f.Add([]byte(`{"phase":"progress","interval":{"from":0,"to":31536000000000000,"generator":{"rss":9223372036854775807}}}`))
@@ -149,7 +149,7 @@ func TestRecorder(t *testing.T) {
 	if sent != 5*n || errors != n || count != n || cpu != 5*n {
 		t.Errorf("sent %d, errors %d, latencies %d, CPU %v", sent, errors, count, cpu)
 	}
-	page := pageOf(t, s)
+	page := renderHTML(t, s)
 	if len(page) > 1<<20 || !strings.Contains(page, "And 7 more causes") || !strings.Contains(page, "percentiles are the worst of them") {
 		t.Errorf("a page of %d bytes doesn't say that it leaves something out", len(page))
 	}
@@ -157,7 +157,7 @@ func TestRecorder(t *testing.T) {
 
 // TestWriteCSV compares the table of testdata/stream.jsonl with testdata/stream.csv.
 func TestWriteCSV(t *testing.T) {
-	_, s := recorded(t)
+	_, s := readRecordedStream(t)
 	want, err := os.ReadFile("testdata/stream.csv")
 	if err != nil {
 		t.Fatal(err)

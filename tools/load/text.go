@@ -30,7 +30,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	if r.Window > 0 {
 		r.writeTraffic(line)
 	}
-	r.writeHeld(line)
+	r.writeHeldConns(line)
 	if r.Window > 0 {
 		r.writeGenerator(line)
 	}
@@ -289,7 +289,7 @@ func (s Snapshot) String() string {
 	return text
 }
 
-func (r *Result) writeHeld(line lineWriter) {
+func (r *Result) writeHeldConns(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
 			format.Count(v.Checked), format.Count(v.Open), format.RoundDuration(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
@@ -407,22 +407,22 @@ var csvColumns = slices.Concat(
 		{"to_s", func(i *Interval) string { return formatSeconds(i.To) }},
 		{"stage", func(i *Interval) string { return i.Stage }},
 	},
-	counterColumns(),
+	newCounterColumns(),
 	[]csvColumn{
-		numberColumn("errors", func(i *Interval) int64 { return i.errorCount() }),
+		newNumberColumn("errors", func(i *Interval) int64 { return i.errorCount() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
-	latencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
-	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
-	usageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
-	usageColumns("server_", func(i *Interval) *Usage { return i.Server }),
+	newLatencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
+	newLatencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
+	newUsageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
+	newUsageColumns("server_", func(i *Interval) *Usage { return i.Server }),
 )
 
-func counterColumns() (columns []csvColumn) {
+func newCounterColumns() (columns []csvColumn) {
 	for _, c := range Counters {
 		if c.interval != nil {
-			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { n, _ := c.Of(i); return n }))
+			columns = append(columns, newNumberColumn(c.Name, func(i *Interval) int64 { n, _ := c.Of(i); return n }))
 		}
 	}
 	return columns
@@ -473,12 +473,12 @@ func (s *Stream) WriteCSV(w io.Writer) error {
 	return c.Flush()
 }
 
-func numberColumn(name string, of func(*Interval) int64) csvColumn {
+func newNumberColumn(name string, of func(*Interval) int64) csvColumn {
 	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(of(i), 10) }}
 }
 
-func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
-	all := []csvColumn{numberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
+func newLatencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
+	all := []csvColumn{newNumberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
 	for _, p := range LatencyPoints {
 		all = append(all, csvColumn{prefix + strings.ReplaceAll(p.Name, ".", "") + "_us", func(i *Interval) string {
 			if of(i).Count == 0 {
@@ -490,7 +490,7 @@ func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
 	return all
 }
 
-func usageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn) {
+func newUsageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn) {
 	for _, f := range UsageFigures {
 		if f.Column == "" {
 			continue

@@ -106,8 +106,8 @@ func (h *handshakeLayer) failureCause() error {
 	return errHandshakeBroken
 }
 
-// describeVersion names the TLS version and cipher of the first successful handshake.
-func (e *tlsClient) describeVersion() string {
+// describeHandshake names the TLS version and cipher of the first successful handshake.
+func (e *tlsClient) describeHandshake() string {
 	if e == nil {
 		return ""
 	}

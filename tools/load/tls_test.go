@@ -43,18 +43,18 @@ var identity = sync.OnceValues(func() (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, trusted
 })
 
-func serverTLS() *tls.Config {
+func newServerTLS() *tls.Config {
 	own, _ := identity()
 	return &tls.Config{Certificates: []tls.Certificate{own}}
 }
 
-func clientTLS() *TLS {
+func newClientTLS() *TLS {
 	_, trusted := identity()
 	return &TLS{Config: &tls.Config{RootCAs: trusted}}
 }
 
-// encrypted has a function serve over crypto/tls.
-func encrypted(cfg *tls.Config, handle handler) handler {
+// withTLS has a function serve over crypto/tls.
+func withTLS(cfg *tls.Config, handle handler) handler {
 	return func(c net.Conn, n int) {
 		secured := tls.Server(c, cfg)
 		defer secured.Close()
@@ -67,20 +67,20 @@ func TestTLSResumption(t *testing.T) {
 	t.Parallel()
 	for _, cached := range []bool{false, true} {
 		var resumed atomic.Int64
-		server := serverTLS()
-		s := serve(t, func(c net.Conn, n int) {
+		server := newServerTLS()
+		s := startTestServer(t, func(c net.Conn, n int) {
 			secured := tls.Server(c, server)
 			if secured.Handshake() == nil && secured.ConnectionState().DidResume {
 				resumed.Add(1)
 			}
 			echo(secured, n)
 		})
-		client := clientTLS()
+		client := newClientTLS()
 		if cached {
 			client.Config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 		}
 		for range 2 { // the second has what the first was given
-			check(t, Config{Target: s.addr(), Connections: 5, Messages: 1, TLS: client})
+			runToEnd(t, Config{Target: s.addr(), Connections: 5, Messages: 1, TLS: client})
 		}
 		if (resumed.Load() > 0) != cached {
 			t.Errorf("with a cache %v: %d sessions were resumed", cached, resumed.Load())
@@ -95,8 +95,8 @@ func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
 	testkit.ReserveDescriptors(t, 2*(maxHalfOpen+more)+50)
-	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
-	cfg := Config{TLS: clientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
+	silence := target{addr: netip.MustParseAddrPort(startTestServer(t, discardInput).addr())}
+	cfg := Config{TLS: newClientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
 	cfg = cfg.withDefaults()
 	model, err := models.Find(cfg.Model)
 	if err != nil {
@@ -132,7 +132,7 @@ func TestTLSBounds(t *testing.T) {
 	if running, waiting := gate.Counts(); running+waiting != 0 {
 		t.Errorf("at the end %d handshakes were under way, %d waiting", running, waiting)
 	}
-	if plain := fakeRun(Config{}, &fakeEngine{}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
+	if plain := newFakeRun(Config{}, &fakeEngine{}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
 		t.Error("without TLS there is a layer")
 	}
 }

@@ -93,7 +93,7 @@ const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 // tries once more.
 func newUsageSampler(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
-	u.own.sampleSinceLast()
+	u.own.sampleUsage()
 	u.findServer()
 	return u
 }
@@ -103,18 +103,18 @@ func newUsageSampler(targets []string) *usageSampler {
 func (u *usageSampler) findServer() {
 	u.lookups++
 	for _, target := range u.targets {
-		for _, pid := range findListeners(target) {
+		for _, pid := range findListenerPIDs(target) {
 			if pid != os.Getpid() && !slices.Contains(u.server.pids, pid) {
 				u.server.pids = append(u.server.pids, pid)
 			}
 		}
 	}
-	u.server.sampleSinceLast()
+	u.server.sampleUsage()
 }
 
-// findListeners returns the processes of this machine that listen at a target, none if the target
+// findListenerPIDs returns the processes of this machine that listen at a target, none if the target
 // is on another machine.
-func findListeners(target string) []int {
+func findListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
 		pids, _ := procfs.UnixListener(path)
 		return pids
@@ -136,24 +136,24 @@ func findListeners(target string) []int {
 	return pids
 }
 
-// sampleUsage returns what was used since the last call, or since newUsageSampler. It sums up
+// sampleBoth returns what was used since the last call, or since newUsageSampler. It sums up
 // several server processes; memory that they share counts for each. server is nil if none is known,
 // or none is left. A sample takes about 200 µs.
-func (u *usageSampler) sampleUsage() (generator Usage, server *Usage) {
-	if own := u.own.sampleSinceLast(); own != nil {
+func (u *usageSampler) sampleBoth() (generator Usage, server *Usage) {
+	if own := u.own.sampleUsage(); own != nil {
 		generator = *own
 	}
 	debug.ReadGCStats(&u.gc)
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
-	server = u.server.sampleSinceLast()
+	server = u.server.sampleUsage()
 	if len(u.server.pids) == 0 && u.lookups < 2 {
 		u.findServer() // its use in this interval is unknown
 	}
 	return generator, server
 }
 
-// sampleSinceLast returns what was used since the last call, nil if no process is left.
-func (p *processSampler) sampleSinceLast() *Usage {
+// sampleBoth returns what was used since the last call, nil if no process is left.
+func (p *processSampler) sampleUsage() *Usage {
 	if len(p.pids) == 0 {
 		return nil
 	}

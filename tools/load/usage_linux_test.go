@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// heir starts a process that does nothing and has the listener too, as the
+// startListenerHeir starts a process that does nothing and has the listener too, as the
 // server's process would.
-func heir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
+func startListenerHeir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
 	t.Helper()
 	file, err := ln.File()
 	if err != nil {
@@ -31,7 +31,7 @@ func heir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Proce
 	return testkit.Start(t, cmd)
 }
 
-func listenLocal(t testing.TB) *net.TCPListener {
+func listenLoopback(t testing.TB) *net.TCPListener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,8 +42,8 @@ func listenLocal(t testing.TB) *net.TCPListener {
 }
 
 func TestUsage(t *testing.T) {
-	ln := listenLocal(t)
-	child := heir(t, ln)
+	ln := listenLoopback(t)
+	child := startListenerHeir(t, ln)
 	u := newUsageSampler([]string{ln.Addr().String()})
 	if !slices.Equal(u.server.pids, []int{child.Process.Pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, child.Process.Pid)
@@ -51,12 +51,12 @@ func TestUsage(t *testing.T) {
 	burnt := func() time.Duration { used := sample.OwnCPU(); return used.CPU() }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
 	}
-	own, server := u.sampleUsage()
+	own, server := u.sampleBoth()
 	if own.CPU() < 5*time.Millisecond || own.RSS < 1<<20 || own.Descriptors < 4 {
 		t.Errorf("generator: %+v; want at least 5ms, 1 MiB and 4 descriptors", own)
 	}
 	runtime.GC()
-	if again, _ := u.sampleUsage(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
+	if again, _ := u.sampleBoth(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
 		t.Errorf("generator: %+v, and %+v after a collection of garbage", own, again)
 	}
 	if server == nil || server.RSS < 1<<16 || server.Descriptors < 4 || server.CPU() < 0 {
@@ -64,7 +64,7 @@ func TestUsage(t *testing.T) {
 	}
 	child.Signal(os.Kill)
 	child.ExitCode()
-	if _, server := u.sampleUsage(); server != nil {
+	if _, server := u.sampleBoth(); server != nil {
 		t.Errorf("server: %+v after it has ended; want none", server)
 	}
 }
@@ -72,19 +72,19 @@ func TestUsage(t *testing.T) {
 // TestUsageOfALateServer finds it at the first sample, has its figures from the
 // second on, and doesn't look for ever.
 func TestUsageOfALateServer(t *testing.T) {
-	ln := listenLocal(t)
+	ln := listenLoopback(t)
 	u := newUsageSampler([]string{ln.Addr().String()}) // this process alone is none
 	never := newUsageSampler([]string{ln.Addr().String()})
-	never.sampleUsage()
-	heir(t, ln)
-	if _, server := u.sampleUsage(); server != nil {
+	never.sampleBoth()
+	startListenerHeir(t, ln)
+	if _, server := u.sampleBoth(); server != nil {
 		t.Errorf("first sample: %+v; want none, as its beginning isn't known", server)
 	}
-	if _, server := u.sampleUsage(); server == nil {
+	if _, server := u.sampleBoth(); server == nil {
 		t.Error("second sample: no server; want the one that the first has found")
 	}
-	never.sampleUsage()
-	if _, server := never.sampleUsage(); server != nil {
+	never.sampleBoth()
+	if _, server := never.sampleBoth(); server != nil {
 		t.Errorf("a server that came after the first sample: %+v; want none", server)
 	}
 }
@@ -98,13 +98,13 @@ func TestUsageOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close()
-	heir(t, unix.(*net.UnixListener))
+	startListenerHeir(t, unix.(*net.UnixListener))
 	ln, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	heir(t, ln.(*net.TCPListener))
+	startListenerHeir(t, ln.(*net.TCPListener))
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 	for target, want := range map[string]int{
 		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
@@ -115,7 +115,7 @@ func TestUsageOf(t *testing.T) {
 			t.Errorf("%q: found %+v; want %d processes", target, u.server.pids, want)
 		}
 		for range 3 {
-			if _, server := u.sampleUsage(); (server != nil) != (want > 0) {
+			if _, server := u.sampleBoth(); (server != nil) != (want > 0) {
 				t.Errorf("%q: got %+v; want %d servers", target, server, want)
 			}
 		}

@@ -21,11 +21,11 @@ func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
 	}
-	if err := c.checkCombinations(); err != nil {
+	if err := c.validateCombinations(); err != nil {
 		return err
 	}
 	if c.Rate.Goal.Under != 0 {
-		if err := c.checkGoal(); err != nil {
+		if err := c.validateGoal(); err != nil {
 			return err
 		}
 		c = c.firstStepConfig()
@@ -37,8 +37,8 @@ func (c Config) Validate() error {
 		}
 	}
 	for _, check := range []func() error{
-		c.checkTargets, c.checkMessages, c.checkAnswers, c.checkConnections,
-		c.checkRate, c.checkLines, c.checkPubSub, c.checkEnvironment,
+		c.validateTargets, c.validateMessages, c.validateAnswers, c.validateConnections,
+		c.validateRate, c.validateLines, c.validatePubSub, c.validateTransport,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -47,8 +47,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// checkCombinations returns an error if given settings exclude each other, or require another one.
-func (c *Config) checkCombinations() error {
+// validateCombinations returns an error if given settings exclude each other, or require another one.
+func (c *Config) validateCombinations() error {
 	given := c.givenSettings()
 	for i, s := range given {
 		for _, other := range given[:i] {
@@ -74,7 +74,7 @@ func (c Config) withDefaults() Config {
 			c.WebSocket = &WebSocket{Path: pathWS}
 		}
 		if c.Rate.PerSecond > 0 {
-			setDefault(&c.Pipeline, pubsubPipeline)
+			setIfZero(&c.Pipeline, pubsubPipeline)
 		}
 	}
 	if c.WebSocket != nil {
@@ -86,15 +86,15 @@ func (c Config) withDefaults() Config {
 	}
 	c.applyTagDefaults()
 	if c.PubSub != nil {
-		setDefault(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
+		setIfZero(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
 	}
 	if c.Ramp.Over > 0 {
-		setDefault(&c.Ramp.To, c.Connections)
+		setIfZero(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
 	}
 	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
-		setDefault(&c.Match, matchNone)
+		setIfZero(&c.Match, matchNone)
 		c.Pipeline = 1
 	}
 	if c.Model == "" || c.Model == models.Auto {
@@ -109,7 +109,7 @@ func formatGetRequest(path, host string) string {
 	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
 
-func setDefault[T comparable](field *T, value T) {
+func setIfZero[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
 		*field = value
@@ -187,19 +187,19 @@ const unixPrefix = "unix:"
 // maxTargets limits the number of targets.
 const maxTargets = 1024
 
-func (c Config) checkTargets() error {
+func (c Config) validateTargets() error {
 	if len(c.Also) >= maxTargets {
 		return fmt.Errorf("load: %d targets; expected at most %d", len(c.Also)+1, maxTargets)
 	}
 	for _, target := range append([]string{c.Target}, c.Also...) {
-		if err := c.checkTarget(target); err != nil {
+		if err := c.validateTarget(target); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c Config) checkTarget(text string) error {
+func (c Config) validateTarget(text string) error {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		switch {
 		case path == "" || len(path) > maxUnixPath:
@@ -232,7 +232,7 @@ func errAddressFamily(source, target netip.Addr) error {
 	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
 }
 
-func (c Config) checkMessages() error {
+func (c Config) validateMessages() error {
 	switch {
 	case c.Size != 0 && c.Message != "":
 		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
@@ -255,7 +255,7 @@ func (c Config) checkMessages() error {
 	return nil
 }
 
-func (c Config) checkAnswers() error {
+func (c Config) validateAnswers() error {
 	wrong := func(expected string) error {
 		return &SettingError{"match", fmt.Errorf("%q; expected %s", c.Match, expected)}
 	}
@@ -281,7 +281,7 @@ func (c Config) checkAnswers() error {
 	return nil
 }
 
-func (c Config) checkLines() error {
+func (c Config) validateLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
@@ -294,7 +294,7 @@ func (c Config) checkLines() error {
 	return nil
 }
 
-func (c Config) checkRate() error {
+func (c Config) validateRate() error {
 	r := c.Rate
 	name := "rate"
 	if r.Each {
@@ -311,9 +311,9 @@ func (c Config) checkRate() error {
 	return nil
 }
 
-// checkConnections checks when connections are opened, and limits the messages in flight on one
+// validateConnections checks when connections are opened, and limits the messages in flight on one
 // connection and on all.
-func (c Config) checkConnections() error {
+func (c Config) validateConnections() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
 	}
@@ -335,7 +335,7 @@ func (c Config) checkConnections() error {
 	return nil
 }
 
-func (c Config) checkEnvironment() error {
+func (c Config) validateTransport() error {
 	if _, err := c.clientTLSConfig(); err != nil {
 		return err
 	}

@@ -72,8 +72,8 @@ func (v *verification) limitPerShard() int {
 	return int((v.limit + walking - 1) / walking)
 }
 
-// acquireSlot reserves one line in flight. It returns false if the limit is reached.
-func (v *verification) acquireSlot() bool {
+// acquireInFlightSlot reserves one line in flight. It returns false if the limit is reached.
+func (v *verification) acquireInFlightSlot() bool {
 	for {
 		n := v.inFlight.Load()
 		if n >= v.limit {
@@ -106,24 +106,24 @@ func (g *generator) paceVerification(loop int, at time.Duration, nudge func(engi
 }
 
 // scanShard asks connections of a shard, and returns when to call it again, -1 if it is done.
-func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+func (g *generator) scanShard(s *shard, v *verification, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
 	w := &s.scan
-	if w.verification != r {
-		w.verification, w.next = r, 0
+	if w.verification != v {
+		w.verification, w.next = v, 0
 	}
 	for range maxNudgesPerPace {
-		if r.stopped.Load() {
+		if v.stopped.Load() {
 			return -1
 		}
 		for w.next < len(s.heldConns) && s.heldConns[w.next].IsClosed() {
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.finishScan(r)
+			s.finishScan(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
-		if wait := g.reserveLine(s, r, ref); wait > 0 {
+		if wait := g.reserveLine(s, v, ref); wait > 0 {
 			return at + wait
 		}
 		if !nudge(ref) {
@@ -139,12 +139,12 @@ func (g *generator) scanShard(s *shard, r *verification, at time.Duration, nudge
 }
 
 // finishScan records, once, that all connections of the shard have been asked.
-func (s *shard) finishScan(r *verification) {
+func (s *shard) finishScan(v *verification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.scan.finished != r {
-		s.scan.finished = r
-		r.shardsLeft.Add(-1)
+	if s.scan.finished != v {
+		s.scan.finished = v
+		v.shardsLeft.Add(-1)
 	}
 }
 
@@ -159,21 +159,21 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 
 // reserveLine reserves a line in flight for a connection, or returns how long to wait before trying
 // again.
-func (g *generator) reserveLine(s *shard, r *verification, ref engine.Ref) (wait time.Duration) {
+func (g *generator) reserveLine(s *shard, v *verification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case r.stopped.Load():
+	case v.stopped.Load():
 		return paceInterval
-	case g.shardPerLoop && len(s.pendingLines) >= r.limitPerShard():
+	case g.shardPerLoop && len(s.pendingLines) >= v.limitPerShard():
 		return paceInterval // or when one of its connections has answered
-	case !r.acquireSlot():
+	case !v.acquireInFlightSlot():
 		return paceIntervalNoLoops
 	}
 	if s.pendingLines == nil {
 		s.pendingLines = make(map[engine.Ref]pendingLine)
 	}
-	s.pendingLines[ref] = pendingLine{verification: r}
+	s.pendingLines[ref] = pendingLine{verification: v}
 	return 0
 }
 
@@ -219,12 +219,12 @@ func (g *generator) startVerification(number int) *verification {
 }
 
 // stopVerification ends a verification and returns the number of lines without an answer.
-func (g *generator) stopVerification(r *verification) (missing int64) {
-	r.stopped.Store(true)
+func (g *generator) stopVerification(v *verification) (missing int64) {
+	v.stopped.Store(true)
 	for _, s := range g.shards {
 		s.mu.Lock()
 		for _, a := range s.pendingLines {
-			r.inFlight.Add(-1)
+			v.inFlight.Add(-1)
 			if a.sentAt > 0 {
 				missing++
 				s.totals.run[nDropped]++

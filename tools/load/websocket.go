@@ -24,9 +24,9 @@ type wsFraming struct {
 	seed          uint64
 }
 
-func newWSFraming(cfg *Config, inner answerChecker, table *connTable) *wsFraming {
+func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFraming {
 	return &wsFraming{
-		answers: inner, table: table, host: cfg.hostHeader(),
+		answers: answers, table: table, host: cfg.hostHeader(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
 		countMessages: cfg.Match == matchFrames,
 		seed:          deriveSeed(cfg.Seed, seedMasks),
@@ -111,11 +111,11 @@ func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answe
 
 func (f *wsFraming) checkDataFrame(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
 	if !f.countMessages {
-		g := f.answers.checkAnswers(c, cs, frame.Payload, answeredInCall+res.answers)
-		res.answers += g.answers
-		res.answerBytes += g.answerBytes
-		if res.err = g.err; g.err != nil {
-			res.used -= len(frame.Payload) - g.used
+		inner := f.answers.checkAnswers(c, cs, frame.Payload, answeredInCall+res.answers)
+		res.answers += inner.answers
+		res.answerBytes += inner.answerBytes
+		if res.err = inner.err; inner.err != nil {
+			res.used -= len(frame.Payload) - inner.used
 		}
 		return
 	}

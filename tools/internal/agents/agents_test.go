@@ -31,15 +31,15 @@ const secret = "open sesame"
 type fleet struct {
 	t    *testing.T
 	nats *natsd.Server
-	said said
+	log  logBuffer
 }
 
-// said keeps lines.
-type said struct{ testkit.Buffer }
+// logBuffer keeps lines.
+type logBuffer struct{ testkit.Buffer }
 
-func (s *said) say(format string, args ...any) { _, _ = fmt.Fprintf(s, format+"\n", args...) }
+func (s *logBuffer) logf(format string, args ...any) { _, _ = fmt.Fprintf(s, format+"\n", args...) }
 
-func (s *said) has(text string) bool { return strings.Contains(s.String(), text) }
+func (s *logBuffer) contains(text string) bool { return strings.Contains(s.String(), text) }
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
@@ -53,10 +53,10 @@ func newFleet(t *testing.T) *fleet {
 
 func (f *fleet) url() string { return "nats://" + f.nats.Addr().String() }
 
-// agent starts an agent, which the test ends; end ends it before.
-func (f *fleet) agent(a Agent) (end func()) {
+// startAgent starts an agent, which the test ends; end ends it before.
+func (f *fleet) startAgent(a Agent) (end func()) {
 	f.t.Helper()
-	a.Logf = f.said.say
+	a.Logf = f.log.logf
 	if a.URL == "" {
 		a.URL = f.url()
 	}
@@ -75,8 +75,8 @@ func (f *fleet) agent(a Agent) (end func()) {
 	return end
 }
 
-// wire is a way to the fleet's NATS. cut cuts it, for good.
-func (f *fleet) wire() (url string, cut func()) {
+// startProxy is a way to the fleet's NATS. cut cuts it, for good.
+func (f *fleet) startProxy() (url string, cut func()) {
 	f.t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -105,12 +105,12 @@ func (f *fleet) wire() (url string, cut func()) {
 	return "nats://" + ln.Addr().String(), cut
 }
 
-func (f *fleet) options(agents int) Options {
-	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Logf: f.said.say, JoinTimeout: testkit.Timeout}
+func (f *fleet) newOptions(agents int) Options {
+	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Logf: f.log.logf, JoinTimeout: testkit.Timeout}
 }
 
-// serve is a server.
-func serve(t *testing.T, handle func(net.Conn)) string {
+// startServer is a server.
+func startServer(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,14 +130,14 @@ func serve(t *testing.T, handle func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// echo is a server that answers what it gets.
-func echo(t *testing.T) string {
+// startEchoServer is a server that answers what it gets.
+func startEchoServer(t *testing.T) string {
 	t.Helper()
-	return serve(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+	return startServer(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
-// keptFile is the file with the events of one run that an agent has kept itself.
-func keptFile(t *testing.T, dir string) *os.File {
+// openEventFile is the file with the events of one run that an agent has kept itself.
+func openEventFile(t *testing.T, dir string) *os.File {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) != 1 {
@@ -151,11 +151,11 @@ func keptFile(t *testing.T, dir string) *os.File {
 	return file
 }
 
-// kept are the runs that agents have kept themselves.
-func kept(t *testing.T, dirs ...string) (all []*load.Stream) {
+// readEventStreams are the runs that agents have kept themselves.
+func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {
-		s, err := load.ReadStream(keptFile(t, dir))
+		s, err := load.ReadStream(openEventFile(t, dir))
 		if err != nil || !s.Complete() {
 			t.Fatal("the events are not whole", err)
 		}
@@ -164,8 +164,8 @@ func kept(t *testing.T, dirs ...string) (all []*load.Stream) {
 	return all
 }
 
-// counts are what a histogram has, value for value.
-func counts(t *testing.T, text string) map[int64]int64 {
+// histogramCounts are what a histogram has, value for value.
+func histogramCounts(t *testing.T, text string) map[int64]int64 {
 	t.Helper()
 	all := make(map[int64]int64)
 	if text == "" { // nothing
@@ -183,17 +183,17 @@ func counts(t *testing.T, text string) map[int64]int64 {
 	return all
 }
 
-// sameCounts says whether histograms have together what others have.
-func sameCounts(t *testing.T, what string, merged, parts []string) {
+// checkSameCounts says whether histograms have together what others have.
+func checkSameCounts(t *testing.T, what string, merged, parts []string) {
 	t.Helper()
 	got, n := make(map[int64]int64), int64(0)
 	for _, one := range merged {
-		for value, count := range counts(t, one) {
+		for value, count := range histogramCounts(t, one) {
 			got[value] += count
 		}
 	}
 	for _, part := range parts {
-		for value, count := range counts(t, part) {
+		for value, count := range histogramCounts(t, part) {
 			got[value] -= count
 			n += count
 		}
@@ -211,15 +211,15 @@ func sameCounts(t *testing.T, what string, merged, parts []string) {
 // TestRun has two agents load a server: connections and rate are divided, the traffic begins
 // on both at the same time, and what is merged is exactly what both have seen. Then the same agents serve the next run.
 func TestRun(t *testing.T) {
-	f, target := newFleet(t), echo(t)
+	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", EventDir: dirs[0]})
-	f.agent(Agent{Name: "b", EventDir: dirs[1]})
+	f.startAgent(Agent{Name: "a", EventDir: dirs[0]})
+	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.Recorder
 	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
-	r, err := Run(t.Context(), f.options(2), cfg)
+	r, err := Run(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
-		t.Fatal(err, f.said.String())
+		t.Fatal(err, f.log.String())
 	}
 	planned := r.Intended >= 118 && r.Intended <= 122 // each part is rounded
 	if r.Connected != 7 || !planned || r.Latency.Count != r.Intended || len(r.Agents) != 2 || r.Schedule.PerSecond != 200 || r.Err() != nil {
@@ -240,10 +240,10 @@ func TestRun(t *testing.T) {
 	if answered != r.Bytes.Answered/64 || len(recorder.Stream.Intervals) < 5 {
 		t.Errorf("%d intervals with %d answers; want those of all %d", len(recorder.Stream.Intervals), answered, r.Bytes.Answered/64)
 	}
-	parts := kept(t, dirs...)
-	sameCounts(t, "latency", []string{r.Histogram}, []string{parts[0].Result.Histogram, parts[1].Result.Histogram})
+	parts := readEventStreams(t, dirs...)
+	checkSameCounts(t, "latency", []string{r.Histogram}, []string{parts[0].Result.Histogram, parts[1].Result.Histogram})
 	for name, merged := range r.Histograms {
-		sameCounts(t, name, []string{merged}, []string{parts[0].Result.Histograms[name], parts[1].Result.Histograms[name]})
+		checkSameCounts(t, name, []string{merged}, []string{parts[0].Result.Histograms[name], parts[1].Result.Histograms[name]})
 	}
 	intervals := func(streams ...*load.Stream) (all []string) {
 		for _, s := range streams {
@@ -253,24 +253,24 @@ func TestRun(t *testing.T) {
 		}
 		return all
 	}
-	sameCounts(t, "intervals", intervals(&recorder.Stream), intervals(parts...))
+	checkSameCounts(t, "intervals", intervals(&recorder.Stream), intervals(parts...))
 	if len(r.Histograms) != 4 {
 		t.Errorf("%d distributions besides the latency, want 4", len(r.Histograms))
 	}
 	cfg.Observe, cfg.Rate, cfg.Messages, cfg.Duration = nil, load.Rate{}, 10, 0
-	if r, err = Run(t.Context(), f.options(2), cfg); err != nil || r.Answered != 70 {
+	if r, err = Run(t.Context(), f.newOptions(2), cfg); err != nil || r.Answered != 70 {
 		t.Errorf("the next run: %v, %+v; want 10 messages on each of 7 connections", err, r)
 	}
 }
 
 // TestTogether has the traffic of both wait until the slower one is connected.
 func TestTogether(t *testing.T) {
-	f, target := newFleet(t), echo(t)
+	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
-	f.agent(Agent{Name: "b", EventDir: dirs[1]})
+	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
+	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
-	r, err := Run(t.Context(), f.options(2), cfg)
+	r, err := Run(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,9 +282,9 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// silences are how long both sides wait for each other, longer each time: on a busy machine a short
+// growingSilences are how long both sides wait for each other, longer each time: on a busy machine a short
 // time is over although nobody is gone.
-func silences(t *testing.T) func(func(time.Duration) bool) {
+func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 	return func(yield func(time.Duration) bool) {
 		for silence := 300 * time.Millisecond; silence < maxSilence; silence *= 4 {
 			if !yield(silence) {
@@ -296,16 +296,16 @@ func silences(t *testing.T) func(func(time.Duration) bool) {
 	}
 }
 
-// lose has agents a and b make a run in which b is cut off when a phase begins for the first time, and returns the
+// runLosingAgent has agents a and b make a run in which b is cut off when a phase begins for the first time, and returns the
 // result, and what it says of both.
-func lose(t *testing.T, at load.Phase, config func(silence time.Duration) load.Config) (f *fleet, r *load.Result, a, b load.Agent) {
+func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Duration) load.Config) (f *fleet, r *load.Result, a, b load.Agent) {
 	t.Helper()
-	for silence := range silences(t) {
+	for silence := range growingSilences(t) {
 		f = newFleet(t)
-		f.agent(Agent{Name: "a"})
-		way, cut := f.wire()
-		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
-		o := f.options(2)
+		f.startAgent(Agent{Name: "a"})
+		way, cut := f.startProxy()
+		f.startAgent(Agent{Name: "b", NATS: NATS{URL: way}})
+		o := f.newOptions(2)
 		o.Silence = silence
 		var cutting sync.WaitGroup
 		begins := sync.OnceFunc(func() { cutting.Go(cut) })
@@ -336,8 +336,8 @@ func lose(t *testing.T, at load.Phase, config func(silence time.Duration) load.C
 
 // TestLost has an agent go without a word in the middle of a run, which ends with the rest.
 func TestLost(t *testing.T) {
-	target := echo(t)
-	f, r, a, b := lose(t, load.Measuring, func(silence time.Duration) load.Config {
+	target := startEchoServer(t)
+	f, r, a, b := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {
 		return load.Config{Target: target, Connections: 6, Duration: 3 * silence, ProgressEvery: silence / 10}
 	})
 	if !strings.Contains(b.Lost, "not heard of for") || b.Last == nil || b.Last.Open != 3 || b.Connected != 0 {
@@ -353,14 +353,14 @@ func TestLost(t *testing.T) {
 	if _ = r.WriteText(&text); !strings.Contains(text.String(), "b: lost, its part is missing below: not heard of for") {
 		t.Errorf("b isn't named:\n%s", text.String())
 	}
-	testkit.WaitFor(t, "b ends its run", func() bool { return f.said.has("nothing heard of the coordinator") })
+	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("nothing heard of the coordinator") })
 }
 
 // TestInterrupted ends a run from the coordinator, and from an agent.
 func TestInterrupted(t *testing.T) {
-	f, target := newFleet(t), echo(t)
-	endA := f.agent(Agent{Name: "a"})
-	f.agent(Agent{Name: "b"})
+	f, target := newFleet(t), startEchoServer(t)
+	endA := f.startAgent(Agent{Name: "a"})
+	f.startAgent(Agent{Name: "b"})
 	for _, who := range []string{"coordinator", "agent"} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var ending sync.WaitGroup
@@ -377,7 +377,7 @@ func TestInterrupted(t *testing.T) {
 				cancel(errors.New("enough"))
 			}
 		}
-		r, err := Run(ctx, f.options(2), cfg)
+		r, err := Run(ctx, f.newOptions(2), cfg)
 		ending.Wait()
 		want := map[string]string{"coordinator": "enough", "agent": "agent a: the agent was stopped"}[who]
 		if err == nil || err.Error() != want || r == nil || !r.Interrupted || r.Connected != 2 {
@@ -389,12 +389,12 @@ func TestInterrupted(t *testing.T) {
 
 // TestCoordinatorGone has a coordinator go without a word: the agent ends its run, and serves the next.
 func TestCoordinatorGone(t *testing.T) {
-	f, target := newFleet(t), echo(t)
-	f.agent(Agent{Name: "a"})
+	f, target := newFleet(t), startEchoServer(t)
+	f.startAgent(Agent{Name: "a"})
 	gone := make(chan struct{})
 	var running sync.WaitGroup
-	for silence := range silences(t) {
-		o := f.options(1)
+	for silence := range growingSilences(t) {
+		o := f.newOptions(1)
 		o.Silence = silence
 		stuck := make(chan bool, 2)
 		running.Go(func() {
@@ -410,8 +410,8 @@ func TestCoordinatorGone(t *testing.T) {
 			break
 		}
 	}
-	testkit.WaitFor(t, "the run ends", func() bool { return f.said.has("nothing heard of the coordinator for") })
-	r, err := Run(t.Context(), f.options(1), load.Config{Target: target, Connections: 2, Messages: 1})
+	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("nothing heard of the coordinator for") })
+	r, err := Run(t.Context(), f.newOptions(1), load.Config{Target: target, Connections: 2, Messages: 1})
 	if err != nil || r.Answered != 2 {
 		t.Errorf("the next run: %v, %+v", err, r)
 	}
@@ -421,14 +421,14 @@ func TestCoordinatorGone(t *testing.T) {
 
 // TestRefused has agents that can't, or may not, take part.
 func TestRefused(t *testing.T) {
-	target := echo(t)
+	target := startEchoServer(t)
 	for name, test := range map[string]struct {
 		agent Agent
 		cfg   load.Config
 		want  string // of what is said, or the error
 	}{
 		"version":     {agent: Agent{version: "v9"}, want: "it has version v9, and the coordinator (devel)"},
-		"network":     {agent: Agent{Allow: allowed(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed here"},
+		"network":     {agent: Agent{Allow: parseAllowedList(t, "10.0.0.0/8")}, want: "target " + target + " is not allowed here"},
 		"unix":        {cfg: load.Config{Target: "unix:/nowhere"}, want: "target unix:/nowhere is not allowed here"},
 		"name":        {cfg: load.Config{Target: "nobody.invalid:1"}, want: `target "nobody.invalid:1"`},
 		"connections": {agent: Agent{MaxConnections: 9}, cfg: load.Config{Connections: 10}, want: "the agents carry 9 of 10 connections: x 9 (--max-connections)"},
@@ -436,12 +436,12 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t)
 			test.agent.Name = "x"
-			f.agent(test.agent)
-			o := f.options(1)
+			f.startAgent(test.agent)
+			o := f.newOptions(1)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			o.Logf = func(format string, args ...any) {
-				if f.said.say(format, args...); f.said.has("can't take part") {
+				if f.log.logf(format, args...); f.log.contains("can't take part") {
 					cancel() // it would wait for others
 				}
 			}
@@ -450,14 +450,14 @@ func TestRefused(t *testing.T) {
 				cfg.Target = target
 			}
 			_, err := Run(ctx, o, cfg)
-			if err == nil || !f.said.has(test.want) && !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, and said:\n%s\nwant %s", err, f.said.String(), test.want)
+			if err == nil || !f.log.contains(test.want) && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, and said:\n%s\nwant %s", err, f.log.String(), test.want)
 			}
 		})
 	}
 }
 
-func allowed(t *testing.T, texts ...string) (all []Allowed) {
+func parseAllowedList(t *testing.T, texts ...string) (all []Allowed) {
 	t.Helper()
 	for _, text := range texts {
 		a, err := ParseAllowed(text)
@@ -501,9 +501,9 @@ func TestOpenFails(t *testing.T) {
 // TestTooFew names the agents that are there.
 func TestTooFew(t *testing.T) {
 	f := newFleet(t)
-	f.agent(Agent{Name: "alone"})
-	for wait := range silences(t) {
-		o := f.options(2)
+	f.startAgent(Agent{Name: "alone"})
+	for wait := range growingSilences(t) {
+		o := f.newOptions(2)
 		o.JoinTimeout = wait
 		_, err := Run(t.Context(), o, load.Config{Target: "127.0.0.1:1", Connections: 2})
 		if err == nil {

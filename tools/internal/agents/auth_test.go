@@ -17,13 +17,13 @@ import (
 
 // TestWrongToken has an agent with a wrong token, and one without, be named on both sides, once each.
 func TestWrongToken(t *testing.T) {
-	var coordinator, wrong, without said
+	var coordinator, wrong, without logBuffer
 	url := make(chan string, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		o := Options{Agents: 1, NATS: NATS{Token: secret}, Listen: "127.0.0.1:0", JoinTimeout: testkit.Timeout, Logf: func(format string, args ...any) {
-			coordinator.say(format, args...)
+			coordinator.logf(format, args...)
 			if _, rest, found := strings.Cut(fmt.Sprintf(format, args...), "waiting on "); found {
 				at, _, _ := strings.Cut(rest, " ")
 				url <- at
@@ -32,19 +32,19 @@ func TestWrongToken(t *testing.T) {
 		_, _ = Run(ctx, o, load.Config{Target: "127.0.0.1:1", Connections: 1})
 	})
 	at := testkit.Receive(t, url, "the server")
-	for token, say := range map[string]*said{"another": &wrong, "": &without} {
-		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Logf: say.say}).Serve(ctx) })
+	for token, say := range map[string]*logBuffer{"another": &wrong, "": &without} {
+		running.Go(func() { _ = (&Agent{NATS: NATS{URL: at, Token: token}, Logf: say.logf}).Serve(ctx) })
 	}
 	testkit.WaitFor(t, "all are named", func() bool {
-		return wrong.has("Authorization Violation: the token is wrong") && without.has("there are no credentials; expected the secret") &&
-			coordinator.has("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
+		return wrong.contains("Authorization Violation: the token is wrong") && without.contains("there are no credentials; expected the secret") &&
+			coordinator.contains("NATS: a client from 127.0.0.1 is refused: its token is wrong or missing")
 	})
-	if wrong.has(secret) || wrong.has("another") || coordinator.has("another") {
+	if wrong.contains(secret) || wrong.contains("another") || coordinator.contains("another") {
 		t.Error("a token is shown")
 	}
 	cancel()
 	running.Wait()
-	for _, s := range []*said{&wrong, &without} {
+	for _, s := range []*logBuffer{&wrong, &without} {
 		if strings.Count(s.String(), "\n") != 1 {
 			t.Errorf("an agent says %q; expected one line, however often it tries", s)
 		}
@@ -53,8 +53,8 @@ func TestWrongToken(t *testing.T) {
 
 // TestWarnings has a flood of refused clients fill no log.
 func TestWarnings(t *testing.T) {
-	var said said
-	c := &coordinator{Options: Options{Logf: said.say}, warnings: make(chan string, 1)}
+	var said logBuffer
+	c := &coordinator{Options: Options{Logf: said.logf}, warnings: make(chan string, 1)}
 	for _, line := range []string{"a", "a", "b"} {
 		for range 1000 {
 			c.keepWarning(line)
@@ -99,15 +99,15 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// elsewhere makes a connection look like one to another machine.
-type elsewhere struct{ net.Conn }
+// remoteConn makes a connection look like one to another machine.
+type remoteConn struct{ net.Conn }
 
-func (elsewhere) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 4222} }
+func (remoteConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 4222} }
 
 // Dial implements nats.CustomDialer.
-func (elsewhere) Dial(network, addr string) (net.Conn, error) {
+func (remoteConn) Dial(network, addr string) (net.Conn, error) {
 	conn, err := net.Dial(network, addr)
-	return elsewhere{conn}, err
+	return remoteConn{conn}, err
 }
 
 // TestCheckServer has both sides refuse a server on another machine that ignores credentials.
@@ -119,7 +119,7 @@ func TestCheckServer(t *testing.T) {
 		}
 		defer server.Close()
 		n := NATS{URL: "nats://" + server.Addr().String(), Token: secret}
-		for _, n.dialer = range []nats.CustomDialer{nil, elsewhere{}} {
+		for _, n.dialer = range []nats.CustomDialer{nil, remoteConn{}} {
 			conn, err := nats.Connect(n.URL, n.connOptions("test")...)
 			if err != nil {
 				t.Fatal(err)

@@ -21,10 +21,10 @@ import (
 
 // This file tests what a coordinator decides by what all agents see.
 
-// keptTries are the steps of a search as an agent has kept them.
-func keptTries(t *testing.T, dir string) (all []*load.Result) {
+// readTriedResults are the steps of a search as an agent has kept them.
+func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	t.Helper()
-	for events := json.NewDecoder(keptFile(t, dir)); events.More(); {
+	for events := json.NewDecoder(openEventFile(t, dir)); events.More(); {
 		var e load.Event
 		if err := events.Decode(&e); err != nil {
 			t.Fatal(err)
@@ -41,20 +41,20 @@ func keptTries(t *testing.T, dir string) (all []*load.Result) {
 func TestSearch(t *testing.T) {
 	f := newFleet(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
-	f.agent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
-	f.agent(Agent{Name: "b", EventDir: dirs[1]})
+	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 2})
+	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.Recorder
 	tried := 0
 	goal := load.Goal{Percentile: 90, Under: 20 * time.Millisecond}
-	cfg := load.Config{Target: limited(t, 1000), Connections: 8, Rate: load.Rate{Goal: goal}, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
+	cfg := load.Config{Target: startRateLimitedServer(t, 1000), Connections: 8, Rate: load.Rate{Goal: goal}, Duration: 200 * time.Millisecond, ProgressEvery: 250 * time.Millisecond, Drain: goal.Under, Observe: func(e load.Event) {
 		recorder.Observe(e)
 		if e.Phase == load.Tried {
 			tried++
 		}
 	}}
-	r, err := Run(t.Context(), f.options(2), cfg)
+	r, err := Run(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
-		t.Fatal(err, f.said.String())
+		t.Fatal(err, f.log.String())
 	}
 	found := r.Search
 	if found == nil || len(found.Steps) < 2 || tried != len(found.Steps) || found.Rate > 5000 {
@@ -67,7 +67,7 @@ func TestSearch(t *testing.T) {
 	if r.Schedule.PerSecond < of*0.999 || r.Schedule.PerSecond > of*1.001 || r.Connections != 8 || r.Connected != 8 || len(r.Agents) != 2 {
 		t.Errorf("the result is of %v/s and %d connections, want %v/s and 8", r.Schedule.PerSecond, r.Connected, of)
 	}
-	a, b := keptTries(t, dirs[0]), keptTries(t, dirs[1])
+	a, b := readTriedResults(t, dirs[0]), readTriedResults(t, dirs[1])
 	if len(a) != len(found.Steps) || len(b) != len(found.Steps) {
 		t.Fatalf("%d and %d steps are kept of %d", len(a), len(b), len(found.Steps))
 	}
@@ -82,7 +82,7 @@ func TestSearch(t *testing.T) {
 		percentile := func(ofA, ofB string) time.Duration {
 			both := hdrhistogram.New(1, int64(time.Minute), 3)
 			for _, one := range []string{ofA, ofB} {
-				for value, n := range counts(t, one) {
+				for value, n := range histogramCounts(t, one) {
 					_ = both.RecordValues(value, n)
 				}
 			}
@@ -98,11 +98,11 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// limited is a server that answers so many lines a second, on all connections together.
-func limited(t *testing.T, rate int) string {
+// startRateLimitedServer is a server that answers so many lines a second, on all connections together.
+func startRateLimitedServer(t *testing.T, rate int) string {
 	t.Helper()
 	var one sync.Mutex
-	return serve(t, func(conn net.Conn) {
+	return startServer(t, func(conn net.Conn) {
 		for lines := bufio.NewReader(conn); ; {
 			line, err := lines.ReadBytes('\n')
 			if err != nil {
@@ -120,8 +120,8 @@ func limited(t *testing.T, rate int) string {
 
 // TestSearchLost has an agent go without a word in the middle of a search, which ends with the rest.
 func TestSearchLost(t *testing.T) {
-	target, steps := echo(t), 0
-	_, r, _, _ := lose(t, load.Tried, func(time.Duration) load.Config {
+	target, steps := startEchoServer(t), 0
+	_, r, _, _ := runLosingAgent(t, load.Tried, func(time.Duration) load.Config {
 		steps = 0
 		goal := load.Goal{Percentile: 50, Under: 10 * time.Millisecond}
 		return load.Config{Target: target, Connections: 6, Rate: load.Rate{Goal: goal}, Duration: 100 * time.Millisecond, Observe: func(e load.Event) {
@@ -146,8 +146,8 @@ func TestSearchLost(t *testing.T) {
 // TestSteady has two agents measure until what both receive is steady, or three times as long.
 func TestSteady(t *testing.T) {
 	f := newFleet(t)
-	f.agent(Agent{Name: "a"})
-	f.agent(Agent{Name: "b"})
+	f.startAgent(Agent{Name: "a"})
+	f.startAgent(Agent{Name: "b"})
 	growing := func(conn net.Conn) {
 		for n := 16.0; ; n *= 1.5 {
 			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
@@ -163,13 +163,13 @@ func TestSteady(t *testing.T) {
 			}
 		}
 	}
-	cfg := load.Config{Target: serve(t, growing), Connections: 2, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
-	r, err := Run(t.Context(), f.options(2), cfg)
+	cfg := load.Config{Target: startServer(t, growing), Connections: 2, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
+	r, err := Run(t.Context(), f.newOptions(2), cfg)
 	if err != nil || r.Variation <= load.SteadyVariation || r.Window < 3*cfg.Duration*9/10 {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, load.SteadyVariation)
 	}
-	cfg.Target, cfg.Duration = serve(t, silent), time.Second
-	if r, err = Run(t.Context(), f.options(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+	cfg.Target, cfg.Duration = startServer(t, silent), time.Second
+	if r, err = Run(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}
 }
@@ -183,7 +183,7 @@ func TestSteadyTogether(t *testing.T) {
 		"together":  {[2]float64{1, 9}, [2]float64{9, 1}, true},
 		"in common": {[2]float64{1, 9}, [2]float64{1, 9}, false},
 	} {
-		c := &coordinator{conn: inProcess(t)}
+		c := &coordinator{conn: connectInProcess(t)}
 		for _, name := range []string{"a", "b"} {
 			c.members = append(c.members, &member{agentInfo: agentInfo{Name: name}, pending: make(map[load.Phase][]load.Event)})
 		}
@@ -200,8 +200,8 @@ func TestSteadyTogether(t *testing.T) {
 	}
 }
 
-// broker is a publish/subscribe server.
-func broker(t *testing.T) string {
+// startHub is a publish/subscribe server.
+func startHub(t *testing.T) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
 	return addr
@@ -210,16 +210,16 @@ func broker(t *testing.T) string {
 // TestPubSub has two agents share topics: what one publishes the subscribers of both get.
 func TestPubSub(t *testing.T) {
 	f := newFleet(t)
-	f.agent(Agent{Name: "a", MaxConnections: 5})
-	f.agent(Agent{Name: "b"})
+	f.startAgent(Agent{Name: "a", MaxConnections: 5})
+	f.startAgent(Agent{Name: "b"})
 	var recorder load.Recorder
 	cfg := load.Config{
-		Target: broker(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
+		Target: startHub(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
 		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: testkit.Timeout, Observe: recorder.Observe,
 	}
-	r, err := Run(t.Context(), f.options(2), cfg)
+	r, err := Run(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
-		t.Fatal(err, f.said.String())
+		t.Fatal(err, f.log.String())
 	}
 	sent, delivered := int64(0), int64(0)
 	for _, i := range recorder.Stream.Intervals {
@@ -236,8 +236,8 @@ func TestPubSub(t *testing.T) {
 // TestPubSubLost has an agent that publishes go without a word: what the other's subscribers have got
 // of it is all that they wait for.
 func TestPubSubLost(t *testing.T) {
-	target := broker(t)
-	_, r, _, _ := lose(t, load.Measuring, func(silence time.Duration) load.Config {
+	target := startHub(t)
+	_, r, _, _ := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {
 		pubsub := &load.PubSub{Protocol: "redis", Publishers: 2}
 		return load.Config{Target: target, Connections: 4, PubSub: pubsub, Duration: 3 * silence, Drain: silence}
 	})

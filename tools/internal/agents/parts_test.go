@@ -135,7 +135,7 @@ func TestOtherRun(t *testing.T) {
 
 // TestConnectedAgain has a heartbeat repeat what a lost event said: that an agent is connected.
 func TestConnectedAgain(t *testing.T) {
-	conn, run, agent := inProcess(t), newID(), newID()
+	conn, run, agent := connectInProcess(t), newID(), newID()
 	said, err := conn.SubscribeSync(runSubject + run)
 	if err != nil {
 		t.Fatal(err)
@@ -163,8 +163,8 @@ func TestConnectedAgain(t *testing.T) {
 	}
 }
 
-// inProcess is a connection to a server of its own.
-func inProcess(t *testing.T) *nats.Conn {
+// connectInProcess is a connection to a server of its own.
+func connectInProcess(t *testing.T) *nats.Conn {
 	t.Helper()
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
@@ -182,7 +182,7 @@ func inProcess(t *testing.T) *nats.Conn {
 // TestFinished has a result begin when it did by our clock, and its limits name the agent.
 func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	c := &coordinator{conn: inProcess(t)}
+	c := &coordinator{conn: connectInProcess(t)}
 	m := &member{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
 	c.storeResult(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {

@@ -20,8 +20,8 @@ func FuzzHTTP(f *testing.F) {
 		if len(in) > 1000 {
 			return
 		}
-		checkPieces(t, mustParse(t, "http"), in)
-		checkNetHTTP(t, in)
+		checkSplitIndependence(t, mustParse(t, "http"), in)
+		compareWithNetHTTP(t, in)
 	})
 }
 
@@ -31,12 +31,12 @@ type answer struct {
 	last        bool
 }
 
-// checkNetHTTP compares with what net/http reads from in. The answers that both
+// compareWithNetHTTP compares with what net/http reads from in. The answers that both
 // find must be the same; the one that finds fewer must have met an error.
-func checkNetHTTP(t testing.TB, in []byte) {
+func compareWithNetHTTP(t testing.TB, in []byte) {
 	t.Helper()
-	ours, wrong := ourAnswers(t, in)
-	theirs, err := theirAnswers(in)
+	ours, wrong := parseWithRule(t, in)
+	theirs, err := parseWithNetHTTP(in)
 	for i := range min(len(ours), len(theirs)) {
 		if ours[i] != theirs[i] {
 			t.Fatalf("%q: answer %d is %+v; net/http says %+v", in, i, ours[i], theirs[i])
@@ -50,10 +50,10 @@ func checkNetHTTP(t testing.TB, in []byte) {
 	}
 }
 
-func ourAnswers(t testing.TB, in []byte) (all []answer, wrong string) {
+func parseWithRule(t testing.TB, in []byte) (all []answer, wrong string) {
 	s := &stream{rule: mustParse(t, "http")}
 	for i := range in {
-		s.feed(t, in[i:i+1])
+		s.feedPiece(t, in[i:i+1])
 		if s.answers > len(all) {
 			all = append(all, answer{s.statuses[len(all)], s.used, s.state.ServerCloses()})
 		}
@@ -64,7 +64,7 @@ func ourAnswers(t testing.TB, in []byte) (all []answer, wrong string) {
 	return all, s.want
 }
 
-func theirAnswers(in []byte) (all []answer, err error) {
+func parseWithNetHTTP(in []byte) (all []answer, err error) {
 	r := bytes.NewReader(in)
 	b := bufio.NewReader(r)
 	for {

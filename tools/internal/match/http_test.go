@@ -52,14 +52,14 @@ var responses = []struct {
 func TestResponses(t *testing.T) {
 	r := mustParse(t, "http")
 	for _, test := range responses {
-		s := checkPieces(t, r, []byte(test.in))
+		s := checkSplitIndependence(t, r, []byte(test.in))
 		if s.want != "" || !slices.Equal(s.statuses, test.statuses) || s.state.ServerCloses() != test.last || len(s.rest) != 0 || s.answers != len(s.statuses) {
-			t.Errorf("%q gives %s; expected statuses %v, last %v", test.in, s.result(), test.statuses, test.last)
+			t.Errorf("%q gives %s; expected statuses %v, last %v", test.in, s.formatResult(), test.statuses, test.last)
 		}
 		if n := r.FeedEOF(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
 			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.ServerCloses(), test.end)
 		}
-		checkNetHTTP(t, []byte(test.in))
+		compareWithNetHTTP(t, []byte(test.in))
 	}
 }
 
@@ -124,9 +124,9 @@ func TestResponseErrors(t *testing.T) {
 		{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", plain, wantNothing},
 		{"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", "\r\n", wantNothing},
 	} {
-		s := checkPieces(t, r, []byte(test.good+test.bad+plain))
+		s := checkSplitIndependence(t, r, []byte(test.good+test.bad+plain))
 		if s.want != test.want || s.used != len(test.good) {
-			t.Errorf("%q and then %q gives %s; expected the error %q at byte %d", test.good, test.bad, s.result(), test.want, len(test.good))
+			t.Errorf("%q and then %q gives %s; expected the error %q at byte %d", test.good, test.bad, s.formatResult(), test.want, len(test.good))
 		}
 	}
 }
@@ -144,9 +144,9 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// filled is text with as many x before its end as make it n bytes long.
-func filled(text, end string, n int) string {
-	return text + repeat(n-len(text)-len(end)) + end
+// padText is text with as many x before its end as make it n bytes long.
+func padText(text, end string, n int) string {
+	return text + repeatX(n-len(text)-len(end)) + end
 }
 
 func TestHTTPBounds(t *testing.T) {
@@ -160,26 +160,26 @@ func TestHTTPBounds(t *testing.T) {
 		make func(more int) string
 		want string
 	}{
-		{"head", func(more int) string { return filled("HTTP/1.1 204 No\r\nX: ", "\r\n\r\n", maxHead+more) }, wantHead},
-		{"status line", func(more int) string { return filled("HTTP/1.1 204 ", "\r\n\r\n", maxHead+more) }, wantHead},
-		{"trailer", func(more int) string { return pieces + "0\r\n" + filled("X: ", "\r\n\r\n", maxHead+more) }, wantHead},
+		{"head", func(more int) string { return padText("HTTP/1.1 204 No\r\nX: ", "\r\n\r\n", maxHead+more) }, wantHead},
+		{"status line", func(more int) string { return padText("HTTP/1.1 204 ", "\r\n\r\n", maxHead+more) }, wantHead},
+		{"trailer", func(more int) string { return pieces + "0\r\n" + padText("X: ", "\r\n\r\n", maxHead+more) }, wantHead},
 		{"interim", func(more int) string {
-			first := filled("HTTP/1.1 100 ", "\r\n\r\n", maxHead-len(many)-len(final)+len(interim)+more)
+			first := padText("HTTP/1.1 100 ", "\r\n\r\n", maxHead-len(many)-len(final)+len(interim)+more)
 			return first + strings.Repeat(interim, maxHead/len(interim)-1) + final
 		}, wantHead},
-		{"chunk line", func(more int) string { return pieces + filled("1;", "\r\n", maxChunkLine+more) + "a\r\n0\r\n\r\n" }, wantChunkLine},
+		{"chunk line", func(more int) string { return pieces + padText("1;", "\r\n", maxChunkLine+more) + "a\r\n0\r\n\r\n" }, wantChunkLine},
 	} {
-		if s := feedAll(t, r, []byte(test.make(0))); s.want != "" || s.answers != 1 {
+		if s := feedInPieces(t, r, []byte(test.make(0))); s.want != "" || s.answers != 1 {
 			t.Errorf("the longest %s gives %d answers, error %q; expected an answer", test.name, s.answers, s.want)
 		}
 		for name, cut := range map[string]int{"in one piece": 0, "in two": 1} {
 			in := []byte(test.make(1))
-			if s := feedAll(t, r, in, len(in)*cut/2); s.want != test.want || s.answers != 0 {
+			if s := feedInPieces(t, r, in, len(in)*cut/2); s.want != test.want || s.answers != 0 {
 				t.Errorf("a %s that is a byte too long, %s, gives %d answers, error %q; expected %q", test.name, name, s.answers, s.want, test.want)
 			}
 		}
 		// All but the last line's end: it must not be waited for.
-		if s := feedAll(t, r, []byte(strings.TrimSuffix(test.make(maxHead), "\r\n"))); s.want != test.want {
+		if s := feedInPieces(t, r, []byte(strings.TrimSuffix(test.make(maxHead), "\r\n"))); s.want != test.want {
 			t.Errorf("a %s without an end gives the error %q; expected %q", test.name, s.want, test.want)
 		}
 	}
@@ -192,8 +192,8 @@ func TestLongestBody(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000\r\n",
 	} {
-		if s := feedAll(t, r, []byte(in)); s.want != "" || s.answers != 0 || s.state.remaining != maxBody {
-			t.Errorf("%q: %s, with %d bytes to come; expected no error and %d", in, s.result(), s.state.remaining, int64(maxBody))
+		if s := feedInPieces(t, r, []byte(in)); s.want != "" || s.answers != 0 || s.state.remaining != maxBody {
+			t.Errorf("%q: %s, with %d bytes to come; expected no error and %d", in, s.formatResult(), s.state.remaining, int64(maxBody))
 		}
 	}
 }

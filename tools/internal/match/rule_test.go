@@ -17,24 +17,24 @@ func mustParse(t testing.TB, spec string) *Rule {
 
 func TestParse(t *testing.T) {
 	for spec, want := range map[string]string{
-		"http":                    "http",
-		`delimiter:\r\n`:          `delimiter:\r\n`,
-		"delimiter:\r\n":          `delimiter:\r\n`,
-		`delimiter:\x0D\x0a`:      `delimiter:\r\n`,
-		`delimiter:a:b`:           `delimiter:a:b`,
-		`marker:\\\t\0`:           `marker:\\\t\x00`,
-		`marker:"\01\x7f`:         `marker:"\x01\x7f`,
-		"marker:é":                `marker:\xc3\xa9`,
-		"bytes:1":                 "bytes:1",
-		"bytes:007":               "bytes:7",
-		"bytes:1073741824":        "bytes:1073741824",
-		"length:1":                "length:1",
-		"length:2le":              "length:2le",
-		"length:4be+8":            "length:4be+8",
-		"length:8le-4@3":          "length:8le-4@3",
-		"length:4be+0@0":          "length:4be",
-		"length:4be-4096@4096":    "length:4be-4096@4096",
-		"delimiter:" + repeat(64): "delimiter:" + repeat(64),
+		"http":                     "http",
+		`delimiter:\r\n`:           `delimiter:\r\n`,
+		"delimiter:\r\n":           `delimiter:\r\n`,
+		`delimiter:\x0D\x0a`:       `delimiter:\r\n`,
+		`delimiter:a:b`:            `delimiter:a:b`,
+		`marker:\\\t\0`:            `marker:\\\t\x00`,
+		`marker:"\01\x7f`:          `marker:"\x01\x7f`,
+		"marker:é":                 `marker:\xc3\xa9`,
+		"bytes:1":                  "bytes:1",
+		"bytes:007":                "bytes:7",
+		"bytes:1073741824":         "bytes:1073741824",
+		"length:1":                 "length:1",
+		"length:2le":               "length:2le",
+		"length:4be+8":             "length:4be+8",
+		"length:8le-4@3":           "length:8le-4@3",
+		"length:4be+0@0":           "length:4be",
+		"length:4be-4096@4096":     "length:4be-4096@4096",
+		"delimiter:" + repeatX(64): "delimiter:" + repeatX(64),
 	} {
 		r, err := Parse(spec)
 		if err != nil || r.String() != want {
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func repeat(n int) string { return strings.Repeat("x", n) }
+func repeatX(n int) string { return strings.Repeat("x", n) }
 
 func TestParseErrors(t *testing.T) {
 	const rules = "; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http"
@@ -55,7 +55,7 @@ func TestParseErrors(t *testing.T) {
 		"http:":                                 `match: rule "http:"` + rules,
 		"Bytes:1":                               `match: rule "Bytes:1"` + rules,
 		"delimiter:":                            "match: a delimiter of 0 bytes; expected 1 to 64",
-		"marker:" + repeat(65):                  "match: a marker of 65 bytes; expected 1 to 64",
+		"marker:" + repeatX(65):                 "match: a marker of 65 bytes; expected 1 to 64",
 		`marker:\`:                              `match: marker: "\\"; expected one of \n`,
 		`marker:\q`:                             `match: marker: "\\q"; expected one of \n`,
 		`delimiter:\x1`:                         `match: delimiter: "\\x1"; expected one of \n`,

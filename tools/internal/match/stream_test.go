@@ -20,8 +20,8 @@ type stream struct {
 	want     string // of an error
 }
 
-// feed feeds one more piece, and checks what Feed promises whatever it is.
-func (s *stream) feed(t testing.TB, piece []byte) {
+// feedPiece feeds one more piece, and checks what Feed promises whatever it is.
+func (s *stream) feedPiece(t testing.TB, piece []byte) {
 	t.Helper()
 	if s.want != "" {
 		return
@@ -55,25 +55,25 @@ func (s *stream) feed(t testing.TB, piece []byte) {
 	}
 }
 
-// feedAll feeds in as the given pieces of it.
-func feedAll(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
+// feedInPieces feeds in as the given pieces of it.
+func feedInPieces(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
 	t.Helper()
 	s := &stream{rule: r}
 	from := 0
 	for _, to := range append(cuts, len(in)) {
-		s.feed(t, in[from:to])
+		s.feedPiece(t, in[from:to])
 		from = to
 	}
 	return s
 }
 
-// result is what must not depend on the pieces.
-func (s *stream) result() string {
+// formatResult is what must not depend on the pieces.
+func (s *stream) formatResult() string {
 	return fmt.Sprintf("%d answers in %d bytes, statuses %v, last %v, error %q, unused %q", s.answers, s.used, s.statuses, s.state.ServerCloses(), s.want, s.rest[:min(len(s.rest), s.rule.MaxUnused())])
 }
 
-// everyByte is all places to cut n bytes at.
-func everyByte(n int) []int {
+// cutEveryByte is all places to cut n bytes at.
+func cutEveryByte(n int) []int {
 	var cuts []int
 	for i := 1; i < n; i++ {
 		cuts = append(cuts, i)
@@ -81,23 +81,23 @@ func everyByte(n int) []int {
 	return cuts
 }
 
-// checkPieces checks that in gives the same in one piece, byte by byte, in all
+// checkSplitIndependence checks that in gives the same in one piece, byte by byte, in all
 // pairs of pieces, and in some triples. It returns what it gives byte by byte.
-func checkPieces(t testing.TB, r *Rule, in []byte) *stream {
+func checkSplitIndependence(t testing.TB, r *Rule, in []byte) *stream {
 	t.Helper()
-	whole := feedAll(t, r, in)
+	whole := feedInPieces(t, r, in)
 	// What comes behind an error depends on when it shows.
 	if whole.want != "" {
 		whole.rest = nil
 	}
 	check := func(cuts ...int) *stream {
 		t.Helper()
-		s := feedAll(t, r, in, cuts...)
+		s := feedInPieces(t, r, in, cuts...)
 		if s.want != "" {
 			s.rest = nil
 		}
-		if s.result() != whole.result() {
-			t.Fatalf("%v, %q\nin pieces ending at %v: %s\nin one piece: %s", r, in, cuts, s.result(), whole.result())
+		if s.formatResult() != whole.formatResult() {
+			t.Fatalf("%v, %q\nin pieces ending at %v: %s\nin one piece: %s", r, in, cuts, s.formatResult(), whole.formatResult())
 		}
 		return s
 	}
@@ -109,7 +109,7 @@ func checkPieces(t testing.TB, r *Rule, in []byte) *stream {
 		i := random.IntN(len(in) + 1)
 		check(i, i+random.IntN(len(in)-i+1))
 	}
-	return check(everyByte(len(in))...)
+	return check(cutEveryByte(len(in))...)
 }
 
 func TestPieces(t *testing.T) {
@@ -123,23 +123,23 @@ func TestPieces(t *testing.T) {
 		{"delimiter:aa", "aaaaabaab", 3},
 		{"delimiter:aab", "aaabaabaaab", 3},
 		{"delimiter:abcabd", "abcabcabdabcababcabd", 2},
-		{"delimiter:" + repeat(64), repeat(200), 3},
+		{"delimiter:" + repeatX(64), repeatX(200), 3},
 		{`marker:"id":`, `{"id":1}{"id":2}{"id"`, 2},
 		{`marker:\0`, "\x00\x01\x00", 2},
 		{"bytes:1", "abc", 3},
 		{"bytes:4", "abcdefghij", 2},
 		{"length:1", "\x00\x01a\x02ab\x03ab", 3},
 		{"length:2be", "\x00\x02ab\x00\x00\x00", 2},
-		{"length:2le", "\x02\x00ab\x00\x01" + repeat(256) + "\x00", 2},
-		{"length:4be+8", "\x00\x00\x00\x01" + repeat(9) + "\x00\x00\x00\x00" + repeat(8), 2},
+		{"length:2le", "\x02\x00ab\x00\x01" + repeatX(256) + "\x00", 2},
+		{"length:4be+8", "\x00\x00\x00\x01" + repeatX(9) + "\x00\x00\x00\x00" + repeatX(8), 2},
 		{"length:4le-4", "\x04\x00\x00\x00\x06\x00\x00\x00ab", 2},
 		{"length:8be", "\x00\x00\x00\x00\x00\x00\x00\x01a", 1},
 		{"length:8le-8", "\x09\x00\x00\x00\x00\x00\x00\x00a\x08\x00\x00\x00\x00\x00\x00\x00", 2},
 		{"length:2be@3", "abc\x00\x02de\xff\xff\xff\x00\x00z", 2},
 	} {
-		s := checkPieces(t, mustParse(t, test.spec), []byte(test.in))
+		s := checkSplitIndependence(t, mustParse(t, test.spec), []byte(test.in))
 		if s.answers != test.answers || s.want != "" {
-			t.Errorf("%s: %q gives %s; expected %d answers", test.spec, test.in, s.result(), test.answers)
+			t.Errorf("%s: %q gives %s; expected %d answers", test.spec, test.in, s.formatResult(), test.answers)
 		}
 		if n := s.rule.FeedEOF(&s.state, nil); n != 0 || s.state.ServerCloses() {
 			t.Errorf("%s: %q: the end completes %d answers; expected none", test.spec, test.in, n)
@@ -156,8 +156,8 @@ func TestLengthErrors(t *testing.T) {
 		{"length:8be@1", "a\x00\x00\x00\x00\x00\x00\x00\x00b\xff\xff\xff\xff\xff\xff\xff\xff", `"b\xff\xff\xff\xff\xff\xff\xff\xff"`},
 	} {
 		r := mustParse(t, test.spec)
-		if s := checkPieces(t, r, []byte(test.in)); s.want != wantLength || s.answers != 1 {
-			t.Errorf("%s: %q gives %s; expected an answer and the error %q", test.spec, test.in, s.result(), wantLength)
+		if s := checkSplitIndependence(t, r, []byte(test.in)); s.want != wantLength || s.answers != 1 {
+			t.Errorf("%s: %q gives %s; expected an answer and the error %q", test.spec, test.in, s.formatResult(), wantLength)
 		}
 		_, _, err := r.Feed(new(State), []byte(test.in), nil)
 		if want := "match: got " + test.got + "; expected a length for which 0 to 1073741824 bytes follow"; err == nil || err.Error() != want {
@@ -174,7 +174,7 @@ func TestLongestAnswers(t *testing.T) {
 		"length:8le-1":              "\x01\x00\x00\x40\x00\x00\x00\x00",
 		"bytes:1073741824":          "",
 		"length:4be-4096":           "\x40\x00\x10\x00",
-		"length:4be+4096@" + "4096": repeat(4096) + "\x3f\xff\xf0\x00",
+		"length:4be+4096@" + "4096": repeatX(4096) + "\x3f\xff\xf0\x00",
 	} {
 		r := mustParse(t, spec)
 		var s State

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// parse is Parse of a text without a mistake.
-func parse(t testing.TB, text string) *Template {
+// mustParse is Parse of a text without a mistake.
+func mustParse(t testing.TB, text string) *Template {
 	t.Helper()
 	template, err := Parse(text)
 	if err != nil {
@@ -16,10 +16,10 @@ func parse(t testing.TB, text string) *Template {
 	return template
 }
 
-// make1 makes one message.
-func make1(t testing.TB, text string, of ID) string {
+// makeMessage makes one message.
+func makeMessage(t testing.TB, text string, of ID) string {
 	t.Helper()
-	return string(parse(t, text).Append(nil, of))
+	return string(mustParse(t, text).Append(nil, of))
 }
 
 var fifth = ID{Seed: 1, Connection: 1234, Message: 5}
@@ -40,7 +40,7 @@ func TestExact(t *testing.T) {
 		{`\{message.marker}`, `00004d2000000005`},
 		{`\{number 7-7}`, `7`},
 	} {
-		template := parse(t, c.text)
+		template := mustParse(t, c.text)
 		got := string(template.Append(nil, fifth))
 		if got != c.want {
 			t.Errorf("%s gives %q, want %q", c.text, got, c.want)
@@ -67,7 +67,7 @@ func TestRandom(t *testing.T) {
 		{`\{uuid}`, `[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`, 36, 36},
 		{`a\{seq}`, `a[0-9]+`, 2, 21},
 	} {
-		template := parse(t, c.text)
+		template := mustParse(t, c.text)
 		if low, high := template.MinLen(), template.MaxLen(); low != c.low || high != c.high {
 			t.Errorf("%s has %d to %d bytes, want %d to %d", c.text, low, high, c.low, c.high)
 		}
@@ -95,7 +95,7 @@ func TestEven(t *testing.T) {
 		{`\{hex 2}`, 256},
 		{`\{number 10-19}`, 10},
 	} {
-		template := parse(t, c.text)
+		template := mustParse(t, c.text)
 		seen := map[string]int{}
 		for i := range c.kinds * times {
 			// both numbers change, for either alone must do
@@ -125,8 +125,8 @@ func TestDeterminism(t *testing.T) {
 		{`\{message.marker}`, false, true, true},
 	} {
 		of := ID{Seed: 5, Connection: 6, Message: 7}
-		first := make1(t, c.scope, of)
-		if again := make1(t, c.scope, of); again != first {
+		first := makeMessage(t, c.scope, of)
+		if again := makeMessage(t, c.scope, of); again != first {
 			t.Errorf("%s gives %q and then %q", c.scope, first, again)
 		}
 		for _, d := range []struct {
@@ -138,27 +138,27 @@ func TestDeterminism(t *testing.T) {
 			{"connection", ID{5, 8, 7}, c.conn},
 			{"message", ID{5, 6, 8}, c.message},
 		} {
-			if other := make1(t, c.scope, d.of); (other != first) != d.differs {
+			if other := makeMessage(t, c.scope, d.of); (other != first) != d.differs {
 				t.Errorf("%s with another %s gives %q and %q; differing is to be %v", c.scope, d.name, first, other, d.differs)
 			}
 		}
 	}
-	halves := make1(t, text+text, fifth)
+	halves := makeMessage(t, text+text, fifth)
 	if halves[:16] == halves[16:] {
 		t.Errorf("two expressions of one message are both %q", halves[:16])
 	}
-	if swapped := make1(t, text, ID{1, 5, 1234}); swapped == make1(t, text, fifth) {
+	if swapped := makeMessage(t, text, ID{1, 5, 1234}); swapped == makeMessage(t, text, fifth) {
 		t.Errorf("connection and message swapped give the same text %q", swapped)
 	}
 	// These bytes are what results of old runs were made of.
 	const want = "*=t.2DXeMPg.#LBg 8 6"
-	if got := make1(t, text+" "+`\{number 1-9} \{number 1-20}`, fifth); got != want {
+	if got := makeMessage(t, text+" "+`\{number 1-9} \{number 1-20}`, fifth); got != want {
 		t.Errorf("a text of seed 1 is %q, and was %q", got, want)
 	}
 }
 
 func TestMarker(t *testing.T) {
-	template := parse(t, `\{message.marker}`)
+	template := mustParse(t, `\{message.marker}`)
 	seen := map[string]ID{}
 	for _, connection := range []uint64{0, 1, 2, 1000, 1<<28 - 1} {
 		for _, message := range []uint64{0, 1, 2, 1000, 1 << 20, 1<<36 - 1} {
@@ -178,7 +178,7 @@ func TestMarker(t *testing.T) {
 const every = `a\{connection.uid}b\{message.uid}c\{message.marker}\{random 100}\{hex 32}\{number 1-1000}\{uuid}`
 
 func TestAppendDoesNotAllocate(t *testing.T) {
-	template := parse(t, every)
+	template := mustParse(t, every)
 	room := make([]byte, 0, template.MaxLen())
 	of := fifth
 	if n := testing.AllocsPerRun(1000, func() {

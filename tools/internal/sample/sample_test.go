@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-func machine(busy time.Duration, established int64, counters map[string]int64) Machine {
+func newMachine(busy time.Duration, established int64, counters map[string]int64) Machine {
 	return Machine{CPUTime: procfs.CPUTime{Busy: busy, Stolen: time.Second}, Network: procfs.Network{Established: established, Counters: counters}}
 }
 
@@ -20,13 +20,13 @@ func TestSince(t *testing.T) {
 		{PID: 2, User: 5 * time.Second, RSS: 200},
 		{PID: 3, User: 9 * time.Second}, // it ends
 	}}
-	before.Machine = machine(time.Minute, 50, map[string]int64{"a": 3, "b": 9, "c": 1})
+	before.Machine = newMachine(time.Minute, 50, map[string]int64{"a": 3, "b": 9, "c": 1})
 	after := Sample{At: began.Add(2 * time.Second), Processes: []Process{
 		{PID: 2, User: 6 * time.Second, RSS: 300},
 		{PID: 1, User: 12 * time.Second, System: 2 * time.Second, RSS: 150, Voluntary: 5, Descriptors: 4}, // a thread with 7 switches has ended
 		{PID: 4, User: time.Hour, RSS: 1},                                                                 // it has begun, it is not known when it used that
 	}}
-	after.Machine = machine(61*time.Second, 40, map[string]int64{"a": 5, "b": 2, "d": 6})
+	after.Machine = newMachine(61*time.Second, 40, map[string]int64{"a": 5, "b": 2, "d": 6})
 
 	got := after.Since(&before)
 	p := got.Process

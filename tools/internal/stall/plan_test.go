@@ -9,7 +9,7 @@ import (
 
 const ms = time.Millisecond
 
-func times(inMs ...float64) (list []time.Duration) {
+func millis(inMs ...float64) (list []time.Duration) {
 	for _, x := range inMs {
 		list = append(list, time.Duration(x*float64(ms)))
 	}
@@ -26,19 +26,19 @@ func TestTruth(t *testing.T) {
 		arrivals, want []time.Duration
 	}{
 		"nothing":                      {Plan{}, nil, nil},
-		"no bound, no stalls":          {Plan{}, times(0, 0, 7), times(0, 0, 0)},
-		"a queue":                      {Plan{Capacity: 100}, times(0, 0, 5, 50, 55), times(10, 20, 25, 10, 15)},
-		"no bound, in a stall":         {stalls, times(0, 5, 19, 20, 99, 100, 119, 120), times(20, 15, 1, 0, 0, 20, 1, 0)},
-		"begins in a stall":            {with(100), times(0, 5, 10), times(30, 35, 40)},
-		"the stall's first moment":     {with(100), times(100), times(30)},
-		"the stall's last moment":      {with(100), times(119), times(11)},
-		"ends as a stall begins":       {with(100), times(90), times(10)},
-		"begins as another has, there": {with(100), times(90, 90), times(10, 40)},
-		"interrupted":                  {with(100), times(95, 95), times(30, 40)},
-		"interrupted again and again":  {with(4), times(20), times(310)}, // 80 and 80 and 80 and 10
-		"all of three times":           {with(1000. / 240), times(20), times(280)},
-		"and a little":                 {with(1000. / 241), times(20), times(301)},
-		"a queue over a stall":         {with(100), times(80, 81, 82, 83, 200), times(10, 19, 48, 57, 30)},
+		"no bound, no stalls":          {Plan{}, millis(0, 0, 7), millis(0, 0, 0)},
+		"a queue":                      {Plan{Capacity: 100}, millis(0, 0, 5, 50, 55), millis(10, 20, 25, 10, 15)},
+		"no bound, in a stall":         {stalls, millis(0, 5, 19, 20, 99, 100, 119, 120), millis(20, 15, 1, 0, 0, 20, 1, 0)},
+		"begins in a stall":            {with(100), millis(0, 5, 10), millis(30, 35, 40)},
+		"the stall's first moment":     {with(100), millis(100), millis(30)},
+		"the stall's last moment":      {with(100), millis(119), millis(11)},
+		"ends as a stall begins":       {with(100), millis(90), millis(10)},
+		"begins as another has, there": {with(100), millis(90, 90), millis(10, 40)},
+		"interrupted":                  {with(100), millis(95, 95), millis(30, 40)},
+		"interrupted again and again":  {with(4), millis(20), millis(310)}, // 80 and 80 and 80 and 10
+		"all of three times":           {with(1000. / 240), millis(20), millis(280)},
+		"and a little":                 {with(1000. / 241), millis(20), millis(301)},
+		"a queue over a stall":         {with(100), millis(80, 81, 82, 83, 200), millis(10, 19, 48, 57, 30)},
 	} {
 		if got := c.plan.Latencies(c.arrivals); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %+v: lines that arrive at %v take %v, want %v", name, c.plan, c.arrivals, got, c.want)

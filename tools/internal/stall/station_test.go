@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// idle is a station at a given time whose server never comes.
-func idle(p Plan, now *time.Duration) *Station {
+// newIdleStation is a station at a given time whose server never comes.
+func newIdleStation(p Plan, now *time.Duration) *Station {
 	return &Station{plan: p, since: func() time.Duration { return *now }, serving: true}
 }
 
@@ -16,7 +16,7 @@ func idle(p Plan, now *time.Duration) *Station {
 func TestServeTruth(t *testing.T) {
 	plan := Plan{Capacity: 1000, Stall: 20 * ms, Every: 100 * ms}
 	var now time.Duration
-	s := idle(plan, &now)
+	s := newIdleStation(plan, &now)
 	var arrivals []time.Duration
 	for i := range 1000 {
 		now = time.Duration(i) * 1111 * time.Microsecond
@@ -37,7 +37,7 @@ func TestServeTruth(t *testing.T) {
 func TestServeFull(t *testing.T) {
 	for name, c := range map[string]struct{ lines, bytes int }{"lines": {MaxLines, 1}, "bytes": {MaxBytes / (64 << 10), 64 << 10}} {
 		var now time.Duration
-		s, line := idle(Plan{}, &now), make([]byte, c.bytes)
+		s, line := newIdleStation(Plan{}, &now), make([]byte, c.bytes)
 		for i := range c.lines {
 			if err := s.Enqueue(line, nil); err != nil {
 				t.Fatalf("%s: line %d of %d: %v", name, i, c.lines, err)
@@ -59,7 +59,7 @@ func TestServeFull(t *testing.T) {
 func TestQueue(t *testing.T) {
 	const waiting, n = 10, 10_000
 	var now time.Duration
-	s := idle(Plan{}, &now)
+	s := newIdleStation(Plan{}, &now)
 	for i := range n {
 		if err := s.Enqueue(fmt.Append(nil, i), nil); err != nil {
 			t.Fatal(err)

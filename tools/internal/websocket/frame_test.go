@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// clientFrame reads a frame of a client as a server would, byte by byte.
-func clientFrame(t *testing.T, b []byte) (op Opcode, payload []byte) {
+// parseClientFrame reads a frame of a client as a server would, byte by byte.
+func parseClientFrame(t *testing.T, b []byte) (op Opcode, payload []byte) {
 	t.Helper()
 	if b[0]&0xf0 != 0x80 || b[1]&0x80 == 0 {
 		t.Fatalf("a frame begins with %x; expected FIN, no reserved bit, and a mask", b[:2])
@@ -45,7 +45,7 @@ func TestFrame(t *testing.T) {
 	}
 	for _, n := range []int{0, 1, 7, 8, 9, 31, 32, 33, 125, 126, 65535, 65536, 65537} {
 		payload := bytes.Repeat([]byte("0123456"), n/7+1)[:n]
-		op, back := clientFrame(t, AppendFrame(nil, OpBinary, [4]byte{1, 2, 3, 4}, payload))
+		op, back := parseClientFrame(t, AppendFrame(nil, OpBinary, [4]byte{1, 2, 3, 4}, payload))
 		if op != OpBinary || !bytes.Equal(back, payload) {
 			t.Errorf("%d bytes come out as opcode %d with %d bytes, or others", n, op, len(back))
 		}

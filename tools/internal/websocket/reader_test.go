@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// frame is a frame of a server. The first byte is FIN and the opcode.
-func frame(first byte, payload string) string {
+// serverFrame is a frame of a server. The first byte is FIN and the opcode.
+func serverFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
 	case n < 126:
@@ -22,9 +22,9 @@ func frame(first byte, payload string) string {
 	return string(b) + payload
 }
 
-// read reads a stream in pieces of at most so many bytes, and tells what it had
+// readEvents reads a stream in pieces of at most so many bytes, and tells what it had
 // in it: data in pieces joined to messages.
-func read(t *testing.T, stream string, most int) (events []string, err error) {
+func readEvents(t *testing.T, stream string, maxPiece int) (events []string, err error) {
 	t.Helper()
 	var r Reader
 	var message []byte
@@ -46,7 +46,7 @@ func read(t *testing.T, stream string, most int) (events []string, err error) {
 			if to == len(stream) {
 				return append(events, fmt.Sprintf("begun %q, %d bytes more", message, to-from)), nil
 			}
-			to = min(to+most, len(stream))
+			to = min(to+maxPiece, len(stream))
 			continue
 		}
 		from += n
@@ -64,14 +64,14 @@ func read(t *testing.T, stream string, most int) (events []string, err error) {
 
 func TestReader(t *testing.T) {
 	long, longer := strings.Repeat("0123456789", 100), strings.Repeat("x", 65536)
-	stream := frame(0x81, "Hello") + frame(0x82, "") + frame(0x01, "a") + frame(0x89, "are you there?") + frame(0x00, "") +
-		frame(0x00, "b") + frame(0x8a, "") + frame(0x80, "c") + frame(0x82, long) + frame(0x81, longer[1:]) + frame(0x81, longer) +
-		frame(0x02, "") + frame(0x80, "") + frame(0x89, longer[:125]) + frame(0x88, "\x03\xe8bye")
+	stream := serverFrame(0x81, "Hello") + serverFrame(0x82, "") + serverFrame(0x01, "a") + serverFrame(0x89, "are you there?") + serverFrame(0x00, "") +
+		serverFrame(0x00, "b") + serverFrame(0x8a, "") + serverFrame(0x80, "c") + serverFrame(0x82, long) + serverFrame(0x81, longer[1:]) + serverFrame(0x81, longer) +
+		serverFrame(0x02, "") + serverFrame(0x80, "") + serverFrame(0x89, longer[:125]) + serverFrame(0x88, "\x03\xe8bye")
 	want := []string{`message "Hello"`, `message ""`, `ping "are you there?"`, `pong ""`, `message "abc"`,
 		fmt.Sprintf("message %q", long), fmt.Sprintf("message %q", longer[1:]), fmt.Sprintf("message %q", longer),
 		`message ""`, fmt.Sprintf("ping %q", longer[:125]), `close "\x03\xe8bye"`, `begun "", 0 bytes more`}
 	for _, most := range []int{1, 2, 3, 7, 64, 1000, 1 << 20} {
-		got, err := read(t, stream, most)
+		got, err := readEvents(t, stream, most)
 		if err != nil || strings.Join(got, ", ") != strings.Join(want, ", ") {
 			t.Errorf("in pieces of %d: %.200q, %v", most, got, err)
 		}
@@ -81,7 +81,7 @@ func TestReader(t *testing.T) {
 // TestPieces: payload is handed on as it comes, not copied.
 func TestPieces(t *testing.T) {
 	var r Reader
-	in := []byte(frame(0x81, "Hello"))
+	in := []byte(serverFrame(0x81, "Hello"))
 	if part, n, err := r.Next(in[:2]); n != 2 || len(part.Payload) != 0 || part.Last || part.Kind != Data || err != nil {
 		t.Errorf("a header gives %+v, %d, %v; expected it to be taken", part, n, err)
 	}
@@ -103,24 +103,24 @@ func TestBadFrames(t *testing.T) {
 		"masked":                 {"\x81\x80", "masked"},
 		"masked ping":            {"\x89\x80", "masked"},
 		"continuation of none":   {"\x80", "no message begun"},
-		"continuation after end": {frame(0x81, "a") + "\x00", "no message begun"},
-		"message in another":     {frame(0x01, "a") + "\x81", "within another"},
-		"binary in text":         {frame(0x01, "") + "\x02", "within another"},
+		"continuation after end": {serverFrame(0x81, "a") + "\x00", "no message begun"},
+		"message in another":     {serverFrame(0x01, "a") + "\x81", "within another"},
+		"binary in text":         {serverFrame(0x01, "") + "\x02", "within another"},
 		"fragmented ping":        {"\x09", "opcode 9) is fragmented"},
 		"long ping":              {"\x89\x7e", "more than 125 bytes"},
 		"longer close":           {"\x88\x7f", "more than 125 bytes"},
 		"16 bits for 125":        {"\x81\x7e\x00\x7d", "not in its shortest form"},
 		"64 bits for 65535":      {"\x81\x7f\x00\x00\x00\x00\x00\x00\xff\xff", "not in its shortest form"},
 		"top bit":                {"\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00", "its top bit set"},
-		"close of 1 byte":        {frame(0x88, "\x03"), "close frame of 1 byte"},
-		"behind a close":         {frame(0x88, "") + "\x8a", "after its close frame"},
+		"close of 1 byte":        {serverFrame(0x88, "\x03"), "close frame of 1 byte"},
+		"behind a close":         {serverFrame(0x88, "") + "\x8a", "after its close frame"},
 	} {
 		for _, most := range []int{1, len(c.in)} {
-			_, err := read(t, c.in, most)
+			_, err := readEvents(t, c.in, most)
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%s: %v; expected an error with %q", name, err, c.err)
 			}
-			if _, err := read(t, c.in[:len(c.in)-1], most); err != nil {
+			if _, err := readEvents(t, c.in[:len(c.in)-1], most); err != nil {
 				t.Errorf("%s: %v before its last byte", name, err)
 			}
 		}
@@ -135,7 +135,7 @@ func TestCloseCodes(t *testing.T) {
 	for code := range 1 << 16 {
 		payload := string(binary.BigEndian.AppendUint16(nil, uint16(code)))
 		var r Reader
-		part, _, err := r.Next([]byte(frame(0x88, payload)))
+		part, _, err := r.Next([]byte(serverFrame(0x88, payload)))
 		want := good[code] || code > 3000 && code < 5000
 		if (err == nil) != want || err == nil && CloseCode(part.Payload) != code || err != nil && !strings.Contains(err.Error(), fmt.Sprint(code)) {
 			t.Errorf("code %d: %+v, %v", code, part, err)
@@ -150,7 +150,7 @@ func TestReaderCost(t *testing.T) {
 	if size := unsafe.Sizeof(Reader{}); size > 16 {
 		t.Errorf("a Reader has %d bytes; expected at most 16", size)
 	}
-	in := []byte(frame(0x01, "a") + frame(0x89, "b") + frame(0x80, "c"))
+	in := []byte(serverFrame(0x01, "a") + serverFrame(0x89, "b") + serverFrame(0x80, "c"))
 	if n := testing.AllocsPerRun(100, func() {
 		var r Reader
 		for rest := in; len(rest) > 0; {
@@ -167,15 +167,15 @@ func TestReaderCost(t *testing.T) {
 
 // FuzzReader: a stream means the same in whatever pieces it comes.
 func FuzzReader(f *testing.F) {
-	f.Add([]byte(frame(0x81, "Hello")+frame(0x82, "")), byte(1))
-	f.Add([]byte(frame(0x01, "a")+frame(0x89, "ping")+frame(0x80, strings.Repeat("b", 126))+frame(0x88, "\x03\xe8bye")), byte(3))
+	f.Add([]byte(serverFrame(0x81, "Hello")+serverFrame(0x82, "")), byte(1))
+	f.Add([]byte(serverFrame(0x01, "a")+serverFrame(0x89, "ping")+serverFrame(0x80, strings.Repeat("b", 126))+serverFrame(0x88, "\x03\xe8bye")), byte(3))
 	f.Add([]byte("\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00more"), byte(9))
 	f.Add([]byte("\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00"), byte(2))
-	f.Add([]byte(frame(0x88, "\x00\x01")+"x"), byte(2))
+	f.Add([]byte(serverFrame(0x88, "\x00\x01")+"x"), byte(2))
 	f.Fuzz(func(t *testing.T, stream []byte, most byte) {
-		want, wantErr := read(t, string(stream), max(len(stream), 1))
+		want, wantErr := readEvents(t, string(stream), max(len(stream), 1))
 		for _, m := range []int{1, max(int(most), 1)} {
-			got, err := read(t, string(stream), m)
+			got, err := readEvents(t, string(stream), m)
 			if strings.Join(got, ", ") != strings.Join(want, ", ") || fmt.Sprint(err) != fmt.Sprint(wantErr) {
 				t.Fatalf("%x in pieces of %d: %q, %v; as a whole %q, %v", stream, m, got, err, want, wantErr)
 			}

@@ -11,8 +11,8 @@ const proof = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 // agreed is a response that agrees.
 const agreed = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + proof + "\r\n\r\n"
 
-// with is the response with something replaced.
-func with(old, new string) string {
+// replaceInResponse is the response with something replaced.
+func replaceInResponse(old, new string) string {
 	if !strings.Contains(agreed, old) {
 		panic("the response has no " + old)
 	}
@@ -23,15 +23,15 @@ func TestResponse(t *testing.T) {
 	long := "\r\nX: " + strings.Repeat("x", maxHead-len(agreed)-len("\r\nX: ")) + "\r\n\r\n"
 	for name, in := range map[string]string{
 		"plain":              agreed,
-		"no reason":          with("101 Switching Protocols", "101"),
-		"another reason":     with("Switching Protocols", "Web Socket Protocol Handshake"),
-		"case":               with("Upgrade: websocket\r\nConnection: Upgrade", "UPGRADE:WebSocket\r\nconnection:upgrade"),
-		"list":               with("Connection: Upgrade", "Connection: keep-alive ,\tUpgrade"),
-		"bare newline":       with("\r\nUpgrade", "\nUpgrade"),
-		"two lines":          with("Connection: Upgrade", "Connection: Upgrade\r\nConnection: keep-alive"),
-		"others":             with("\r\n\r\n", "\r\nServer: x\r\nX-Empty:\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Extensions: \r\n\r\n"),
-		"space about values": with(proof, "\t "+proof+" "),
-		"the longest":        with("\r\n\r\n", long),
+		"no reason":          replaceInResponse("101 Switching Protocols", "101"),
+		"another reason":     replaceInResponse("Switching Protocols", "Web Socket Protocol Handshake"),
+		"case":               replaceInResponse("Upgrade: websocket\r\nConnection: Upgrade", "UPGRADE:WebSocket\r\nconnection:upgrade"),
+		"list":               replaceInResponse("Connection: Upgrade", "Connection: keep-alive ,\tUpgrade"),
+		"bare newline":       replaceInResponse("\r\nUpgrade", "\nUpgrade"),
+		"two lines":          replaceInResponse("Connection: Upgrade", "Connection: Upgrade\r\nConnection: keep-alive"),
+		"others":             replaceInResponse("\r\n\r\n", "\r\nServer: x\r\nX-Empty:\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Extensions: \r\n\r\n"),
+		"space about values": replaceInResponse(proof, "\t "+proof+" "),
+		"the longest":        replaceInResponse("\r\n\r\n", long),
 	} {
 		n, err := CheckResponse([]byte(in), sample)
 		if n != len(in) || err != nil {
@@ -44,21 +44,21 @@ func TestResponse(t *testing.T) {
 func TestBadResponse(t *testing.T) {
 	for name, c := range map[string]struct{ in, err string }{
 		"status":            {"HTTP/1.1 404 Not Found\r\n\r\n", `answers "HTTP/1.1 404 Not Found"; expected "HTTP/1.1 101`},
-		"status of 4 signs": {with("101", "1010"), `answers "HTTP/1.1 1010`},
-		"HTTP/1.0":          {with("1.1", "1.0"), `answers "HTTP/1.0 101`},
+		"status of 4 signs": {replaceInResponse("101", "1010"), `answers "HTTP/1.1 1010`},
+		"HTTP/1.0":          {replaceInResponse("1.1", "1.0"), `answers "HTTP/1.0 101`},
 		"not HTTP":          {"220 mail", `answers "220 mail"`},
 		"not HTTP, soon":    {"+", `answers "+"`},
 		"a long status":     {"HTTP/1.1 200 " + strings.Repeat("x", 1000) + "\r\n\r\n", `xxx..."`},
-		"no colon":          {with("Connection: ", "Connection "), "malformed"},
-		"space in name":     {with("Connection: ", "Connection : "), `Connection is ""`},
-		"no upgrade":        {with("Upgrade: websocket\r\n", ""), `Upgrade is ""; expected websocket`},
-		"another upgrade":   {with("websocket", "h2c"), `Upgrade is "h2c"`},
-		"connection closed": {with("Connection: Upgrade", "Connection: close, x-upgrade"), `Connection is "close, x-upgrade"; expected Upgrade`},
-		"no proof":          {with("Accept: ", "Accepted: "), `Sec-Websocket-Accept is ""`},
-		"wrong proof":       {with(proof, "S3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "expected " + proof},
-		"two proofs":        {with(proof, proof+"\r\nSec-WebSocket-Accept: "+proof), "once"},
-		"extension":         {with("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), "none was offered"},
-		"too long": {with("\r\n\r\n", "\r\nX: "+strings.Repeat("x", maxHead-len(agreed)-len("\r\nX: ")+1)+"\r\n\r\n"),
+		"no colon":          {replaceInResponse("Connection: ", "Connection "), "malformed"},
+		"space in name":     {replaceInResponse("Connection: ", "Connection : "), `Connection is ""`},
+		"no upgrade":        {replaceInResponse("Upgrade: websocket\r\n", ""), `Upgrade is ""; expected websocket`},
+		"another upgrade":   {replaceInResponse("websocket", "h2c"), `Upgrade is "h2c"`},
+		"connection closed": {replaceInResponse("Connection: Upgrade", "Connection: close, x-upgrade"), `Connection is "close, x-upgrade"; expected Upgrade`},
+		"no proof":          {replaceInResponse("Accept: ", "Accepted: "), `Sec-Websocket-Accept is ""`},
+		"wrong proof":       {replaceInResponse(proof, "S3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "expected " + proof},
+		"two proofs":        {replaceInResponse(proof, proof+"\r\nSec-WebSocket-Accept: "+proof), "once"},
+		"extension":         {replaceInResponse("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), "none was offered"},
+		"too long": {replaceInResponse("\r\n\r\n", "\r\nX: "+strings.Repeat("x", maxHead-len(agreed)-len("\r\nX: ")+1)+"\r\n\r\n"),
 			"does not end within 16384 bytes"},
 	} {
 		n, err := CheckResponse([]byte(c.in), sample)
@@ -106,8 +106,8 @@ func checkPrefixes(t *testing.T, in []byte) {
 // FuzzResponse cuts answers anywhere.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte(agreed + "\x81\x02hi"))
-	f.Add([]byte(with("Connection: Upgrade", "Connection: a, Upgrade")))
-	f.Add([]byte(with("\r\n\r\n", "\r\nX: y\r\n\r\n")))
+	f.Add([]byte(replaceInResponse("Connection: Upgrade", "Connection: a, Upgrade")))
+	f.Add([]byte(replaceInResponse("\r\n\r\n", "\r\nX: y\r\n\r\n")))
 	f.Add([]byte("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
 	f.Add([]byte("SSH-2.0-x\r\n"))
 	f.Fuzz(func(t *testing.T, in []byte) { checkPrefixes(t, in) })

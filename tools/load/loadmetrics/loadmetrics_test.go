@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// observed is a collector that was told of a plan and of intervals.
-func observed(labels prometheus.Labels, intervals ...load.Interval) *Collector {
+// newObserved is a collector that was told of a plan and of intervals.
+func newObserved(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 	c := New(labels)
 	c.Observe(load.Event{Phase: load.Began, Plan: &load.Plan{
 		Targets: []string{"127.0.0.1:9000", "127.0.0.1:9001"}, Mode: "open loop", Model: "uring", Connections: 5000,
@@ -30,8 +30,8 @@ func observed(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 	return c
 }
 
-// fullInterval has a value of its own in each figure that is told.
-func fullInterval() (i load.Interval, want map[string]string) {
+// newFullInterval has a value of its own in each figure that is told.
+func newFullInterval() (i load.Interval, want map[string]string) {
 	want = make(map[string]string)
 	next := int64(1e6) // above whatever else there is
 	usage := func(process string) load.Usage {
@@ -72,12 +72,12 @@ func fullInterval() (i load.Interval, want map[string]string) {
 
 // Each figure of an interval is found in the output, by a value that only it has.
 func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
-	i, want := fullInterval()
+	i, want := newFullInterval()
 	delete(want, "To") // next to interval_seconds, which is the same as From is 0
 	for _, text := range []string{"127.0.0.1:9000", "open loop", "uring", "5000"} {
 		want["plan: "+text] = text
 	}
-	collectortest.WantTold(t, observed(nil, i), want, 40)
+	collectortest.WantTold(t, newObserved(nil, i), want, 40)
 }
 
 // Counters add up over a run, gauges and quantiles are of the last interval. The next run begins anew.
@@ -91,14 +91,14 @@ func TestIntervalsAddUp(t *testing.T) {
 			Latency:   load.Latency{Count: 10 * int64(n), Mean: n * time.Second, P99: 3 * n * time.Second},
 		}
 	}
-	c := observed(nil, interval(1, time.Second), interval(2, 4*time.Second))
-	wantFigures(t, c, map[string]float64{
+	c := newObserved(nil, interval(1, time.Second), interval(2, 4*time.Second))
+	checkFigures(t, c, map[string]float64{
 		"connections": 3, "messages_answered_total": 30, "errors_total": 3, "interval_seconds": 3, "run_seconds": 4,
 		"cpu_seconds_total generator": 3, "cpu_seconds_total server": 5,
 		"latency_seconds count": 30, "latency_seconds sum": 50, "latency_seconds 0.99": 6,
 	})
 	c.Observe(load.Event{Phase: load.Began})
-	wantFigures(t, c, map[string]float64{
+	checkFigures(t, c, map[string]float64{
 		"messages_answered_total": 0, "cpu_seconds_total generator": 0, "latency_seconds 0.99": math.NaN(),
 	})
 	if n := len(collectortest.Scrape(t, c)["myriad_load_cpu_seconds_total"].Metric); n != 1 {
@@ -106,8 +106,8 @@ func TestIntervalsAddUp(t *testing.T) {
 	}
 }
 
-// wantFigures compares figures, each named by its metric and, where that has several, a label or a quantile.
-func wantFigures(t *testing.T, c *Collector, want map[string]float64) {
+// checkFigures compares figures, each named by its metric and, where that has several, a label or a quantile.
+func checkFigures(t *testing.T, c *Collector, want map[string]float64) {
 	t.Helper()
 	got := make(map[string]float64)
 	for name, family := range collectortest.Scrape(t, c) {
@@ -150,7 +150,7 @@ func TestCausesAreBounded(t *testing.T) {
 
 // It is observed and scraped at a time; the race detector looks on.
 func TestLoadIsObservedAndScraped(t *testing.T) {
-	c := observed(nil)
+	c := newObserved(nil)
 	var both sync.WaitGroup
 	both.Go(func() {
 		for range 100 {
@@ -171,11 +171,11 @@ func TestLoadIsObservedAndScraped(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	interval, _ := fullInterval()
-	collectortest.Lint(t, observed(nil, interval))
+	interval, _ := newFullInterval()
+	collectortest.Lint(t, newObserved(nil, interval))
 }
 
 func TestLabels(t *testing.T) {
-	collectortest.Labels(t, "myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return observed(l) },
+	collectortest.Labels(t, "myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return newObserved(l) },
 		"target", "mode", "model", "stage", "cause", "process", "quantile", "\xff")
 }
