@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The end removes our file and not that of a successor, even if that has the
-// number that ours had.
+// At its end a server removes its unix socket but not that of a successor, even if the inode
+// number is reused.
 func TestUnixSuccessor(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("an open socket's file can't be replaced")
@@ -31,7 +31,7 @@ func TestUnixSuccessor(t *testing.T) {
 	}
 }
 
-// One file that was written again is as another with its number.
+// A file that was written again does not count as the same file.
 func TestSameSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	look := func() os.FileInfo {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TrustedProxies goes by the same rules as Allow and Deny.
+// TrustedProxies follows the same rules as Allow and Deny.
 func TestProxied(t *testing.T) {
 	is := newProxyMatcher([]netip.Prefix{
 		netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fe80::/64"),
@@ -26,8 +26,8 @@ func TestProxied(t *testing.T) {
 	}
 }
 
-// Many prefixes cost no more than a few: they are not searched one by one, which
-// would make 2¹⁷ × 2¹⁷ comparisons here, minutes of them.
+// Matching takes no longer with many prefixes: a linear search would need 2¹⁷ × 2¹⁷ comparisons
+// here, which takes minutes.
 func TestProxiedMany(t *testing.T) {
 	const n = 1 << 17
 	var list []netip.Prefix
@@ -45,13 +45,13 @@ func TestProxiedMany(t *testing.T) {
 	}
 }
 
-// startBehindProxy is a server whose clients on the loopback are proxies.
+// startBehindProxy starts a server that trusts clients on the loopback as proxies.
 func startBehindProxy(t *testing.T, srv *Server) *started {
 	srv.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	return startServer(t, srv)
 }
 
-// waitRefused waits until so many are counted as refused.
+// waitRefused waits until the rejections are counted and no connection is open.
 func (s *started) waitRefused(t *testing.T, want Refusals) {
 	t.Helper()
 	eventually(t, func() bool { return s.Stats().Refused == want && s.Stats().Open == 0 }, func() string {
@@ -59,8 +59,7 @@ func (s *started) waitRefused(t *testing.T, want Refusals) {
 	})
 }
 
-// A proxy that tells no address is somebody too: who is let in is asked for its
-// own.
+// For a proxy that reports no address, its own address is checked.
 func TestProxyWithoutAddress(t *testing.T) {
 	const signature = "\r\n\r\n\x00\r\nQUIT\n"
 	local := signature + "\x20\x00\x00\x00"
@@ -94,7 +93,7 @@ func TestProxyWithoutAddress(t *testing.T) {
 	})
 }
 
-// Who is turned away by what a proxy tells gets the answer for it.
+// A client that is rejected because of its PROXY header gets the answer of Refuse.
 func TestRefuseBehindProxy(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		why := make(chan string, 10)
@@ -120,8 +119,8 @@ func TestRefuseBehindProxy(t *testing.T) {
 	})
 }
 
-// An unspecified source is nobody's: as it is not told from none, its place would
-// not come back.
+// An unspecified source is rejected: it can't be distinguished from no source, so its place would
+// not be released.
 func TestProxyUnspecified(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})

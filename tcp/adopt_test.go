@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newConnPair is a connection of package net, both ends.
+// newConnPair returns both ends of a connection made with package net.
 func newConnPair(t *testing.T) (c *testkit.Conn, accepted net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +29,7 @@ func newConnPair(t *testing.T) (c *testkit.Conn, accepted net.Conn) {
 	return c, accepted
 }
 
-// What was read before is the first input, and a connection that was adopted is as others.
+// Bytes passed to Adopt are the first input, and an adopted connection behaves like others.
 func TestAdopt(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
@@ -61,7 +61,7 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// Limits hold for it, and an end of the server.
+// Limits and the server's end apply to adopted connections.
 func TestAdoptLimits(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Limits.MaxConnsPerSource = 1
@@ -106,7 +106,7 @@ func TestAdoptBadUse(t *testing.T) {
 	}
 }
 
-// detachingHandler gives connections up at a line "go".
+// detachingHandler detaches a connection after the line "go".
 type detachingHandler struct {
 	Base
 	taken  chan net.Conn
@@ -140,7 +140,7 @@ func (d *detachingHandler) Received(c *Conn, in []byte) int {
 
 func (d *detachingHandler) Closed(_ *Conn, why error) { d.closed <- why }
 
-// What is given up goes on as a connection of package net, and back to the server.
+// A detached connection works with package net, and can be adopted again.
 func TestDetach(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		d := newDetachingHandler()
@@ -176,7 +176,8 @@ func TestDetach(t *testing.T) {
 	})
 }
 
-// Output that the peer takes late is sent first; one that goes before is closed as ever.
+// Pending output is sent before a connection is detached. If the peer resets it first, it closes
+// normally.
 func TestDetachSendsFirst(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		if srv.Limits.MaxConns > 0 {
@@ -209,7 +210,7 @@ func TestDetachSendsFirst(t *testing.T) {
 	})
 }
 
-// openedFuncHandler adds what is done in Opened.
+// openedFuncHandler overrides Opened of a Handler.
 type openedFuncHandler struct {
 	Handler
 	f func(c *Conn)

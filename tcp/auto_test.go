@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// skipWithoutLoops skips where Auto has no loops to move handlers from.
+// skipWithoutLoops skips a test on systems without event loops.
 func skipWithoutLoops(t *testing.T) {
 	if len(Models()) == 1 {
 		t.Skip("no model here has loops")
 	}
 }
 
-// askUntil asks, one time after the other without a pause, until the server's counters are so.
+// askUntil calls ask without a pause until done accepts the server's counters.
 func (s *started) askUntil(t *testing.T, what string, ask func(), done func(Stats) bool) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Timeout); !done(s.Stats()); {
@@ -27,9 +27,8 @@ func (s *started) askUntil(t *testing.T, what string, ask func(), done func(Stat
 	}
 }
 
-// Auto leaves handlers to workers until they have proved to be quick, moves those that
-// hold their loop back there, so that they do not hold up others, and calls them on the
-// loop again when they have become quick.
+// Auto lets workers call handlers until they have proved to be quick, moves handlers that block
+// their loop to workers, and moves them back when they are quick again.
 func TestAuto(t *testing.T) {
 	skipWithoutLoops(t)
 	var slow atomic.Bool
@@ -52,8 +51,8 @@ func TestAuto(t *testing.T) {
 	talk()
 }
 
-// When a handler that has been quick holds its loop for ever, the other loops leave
-// theirs to workers: more such calls hold up nobody there.
+// If a handler that was quick blocks its loop forever, the other loops move theirs to workers, so
+// that further such calls do not block them.
 func TestAutoHeldLoop(t *testing.T) {
 	skipWithoutLoops(t)
 	release := make(chan struct{})
@@ -84,7 +83,7 @@ func TestAutoHeldLoop(t *testing.T) {
 	}
 }
 
-// dialTwoLoops dials until there are connections of two loops.
+// dialTwoLoops dials until it has a connection on each of two loops.
 func dialTwoLoops(t *testing.T, s *started) (a, b *testkit.Conn) {
 	t.Helper()
 	of := make(map[string]*testkit.Conn)

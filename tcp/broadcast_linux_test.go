@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// broadcastNumbers numbers its messages to each room and, after them, to all, until it is to be quiet.
+// broadcastNumbers broadcasts numbered messages to each room and to all until quiet is closed.
 func (h *upgradeHandler) broadcastNumbers() {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -80,7 +80,7 @@ func (h *upgradeHandler) RestoreState(r io.Reader) error {
 	return json.NewDecoder(r).Decode(&h.newest)
 }
 
-// joinRooms connects members of the rooms.
+// joinRooms connects n members, half of them in each room.
 func joinRooms(t *testing.T, addr string, n int) (members []*testkit.Conn) {
 	t.Helper()
 	for i := range n {
@@ -93,8 +93,8 @@ func joinRooms(t *testing.T, addr string, n int) (members []*testkit.Conn) {
 	return members
 }
 
-// checkNumbers reads what a member gets until so many publishers have said their last word, and compares the numbers
-// of each. Those of this process began before there were members.
+// checkNumbers reads a member's messages until the given number of publishers have ended, and
+// checks that each publisher's numbers are consecutive. Those of this process may begin later.
 func checkNumbers(member *testkit.Conn, publishers int) error {
 	numbers := make(map[string]int)
 	for publishers > 0 {
@@ -119,7 +119,8 @@ func checkNumbers(member *testkit.Conn, publishers int) error {
 	return nil
 }
 
-// askForReply asks a question whose answer begins with a word, among messages to all.
+// askForReply sends a question and returns the reply, which begins with word, skipping
+// broadcasts.
 func askForReply(c *testkit.Conn, question, word string) string {
 	c.Send(question + "\n")
 	for {
@@ -129,8 +130,9 @@ func askForReply(c *testkit.Conn, question, word string) string {
 	}
 }
 
-// TestUpgradePublishes publishes from inside, to rooms and to all, through two upgrades: each member gets each
-// message of each process once, in order, and the handler's state is that of the last message.
+// TestUpgradePublishes broadcasts to rooms and to all during two upgrades. Each member must get
+// each message of each process once and in order, and the handler's state must be that of the
+// last message.
 func TestUpgradePublishes(t *testing.T) {
 	const n = 60
 	for _, models := range [][2]string{{Epoll, Uring}, {Goroutine, Epoll}} {
@@ -170,8 +172,8 @@ func TestUpgradePublishes(t *testing.T) {
 	}
 }
 
-// TestBroadcastUpgradeFails has the new process die in the middle: what is held then reaches those
-// who are left, once, and what is published afterwards is not held.
+// TestBroadcastUpgradeFails kills the new process during the transfer. Queued broadcasts must
+// reach the remaining members once, and later ones must not be queued.
 func TestBroadcastUpgradeFails(t *testing.T) {
 	const n, after = 200, 50
 	s, h := startUpgradable(t, &Server{Model: Epoll}, successorConfig{Model: Epoll, Publishes: true, Does: "die in Restore", After: after})
@@ -202,7 +204,7 @@ func TestBroadcastUpgradeFails(t *testing.T) {
 	}
 }
 
-// TestBroadcastHeldTooLong has publishing go on in the middle of a hand-over that takes too long.
+// TestBroadcastHeldTooLong checks that broadcasts resume during a transfer that takes too long.
 func TestBroadcastHeldTooLong(t *testing.T) {
 	defer func(was time.Duration) { holdTimeout = was }(holdTimeout)
 	holdTimeout = 50 * time.Millisecond
@@ -242,7 +244,7 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 	members[0].ExpectClosed()
 }
 
-// slowGroupHandler takes its time with one message.
+// slowGroupHandler blocks SendToGroup for the group "slow".
 type slowGroupHandler struct {
 	rawEcho
 	entered, leave chan struct{}
@@ -256,8 +258,8 @@ func (s *slowGroupHandler) SendToGroup(b Broadcast) (receivers int) {
 	return 1
 }
 
-// TestUpgradeWaitsForPublishers has an upgrade give up where the one before has not caught up, ahead
-// of a new process, or where broadcasts in progress do not end; then publishing goes on.
+// TestUpgradeWaitsForPublishers checks that an upgrade fails if the previous one has not
+// completed, or if broadcasts in progress do not end, and that broadcasting continues.
 func TestUpgradeWaitsForPublishers(t *testing.T) {
 	defer func(was time.Duration) { broadcastTimeout = was }(broadcastTimeout)
 	broadcastTimeout = 50 * time.Millisecond
@@ -294,7 +296,7 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 	publishing.Wait()
 }
 
-// TestStateLost has a state that can't be saved, or restored, lost alone.
+// TestStateLost checks that a failure to save or restore the state does not fail the upgrade.
 func TestStateLost(t *testing.T) {
 	for state, says := range map[string]string{"fails": "not today", "panics": "panic: oh", "is wrong": ""} {
 		t.Run(state, func(t *testing.T) {
@@ -314,7 +316,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestBroadcastToGroup is Broadcast to a group without an upgrade, and what may be held at the most.
+// TestBroadcastToGroup tests Broadcast to a group without an upgrade, and the limits of queued
+// broadcasts.
 func TestBroadcastToGroup(t *testing.T) {
 	if _, err := (&Server{Handler: Base{}}).Broadcast(Broadcast{}); !errors.Is(err, ErrBadUse) {
 		t.Errorf("without a BroadcastHandler: %v, want ErrBadUse", err)

@@ -38,7 +38,7 @@ func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 	})
 }
 
-// groupJoiner is a handler that joins a group.
+// groupJoiner is a handler that adds each connection to a group, twice.
 type groupJoiner struct {
 	Base
 	group *Group
@@ -101,7 +101,7 @@ func TestGroup(t *testing.T) {
 	})
 }
 
-// recordingHandler is a handler with all that a handler may have; its messages are lines.
+// recordingHandler is a line handler with all optional methods, which records their calls.
 type recordingHandler struct {
 	mu    sync.Mutex
 	calls []string
@@ -132,7 +132,7 @@ func (w *recordingHandler) Message(c *Conn, in []byte) {
 func (w *recordingHandler) Writable(*Conn)   { w.recordCall("Writable") }
 func (w *recordingHandler) Draining(c *Conn) { w.recordCall("Draining"); c.WriteString("goodbye") }
 
-// Writable and Draining reach a handler, and one behind a framer.
+// Writable and Draining are called for a handler, also behind a framer.
 func TestExtensions(t *testing.T) {
 	for name, frame := range map[string]func(w *recordingHandler) Handler{
 		"plain": func(w *recordingHandler) Handler { return w },

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestControlOfProcesses has what an operator orders reach all worker processes, from their supervisor and from
-// any of them, and one that is started again, too.
+// TestControlOfProcesses checks that operator commands from the supervisor and from workers reach
+// all workers, also restarted ones.
 func TestControlOfProcesses(t *testing.T) {
 	s := startWithProcesses(t, &Server{Processes: 2})
 	defer expectNoChildren(t)
@@ -39,8 +39,9 @@ func TestControlOfProcesses(t *testing.T) {
 	}
 }
 
-// TestSocketControl calls Socket.Control with each TCP socket before it is bound; connections inherit what
-// it sets, under worker processes too, and its error keeps the server from starting.
+// TestSocketControl checks that Socket.Control is called for each TCP socket before it is bound,
+// that connections inherit its options, also with worker processes, and that its error prevents
+// the start.
 func TestSocketControl(t *testing.T) {
 	const segment = 1000
 	calls := 0

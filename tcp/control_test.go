@@ -11,13 +11,13 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// waitAcceptPaused waits until Stats has it.
+// waitAcceptPaused waits until Stats.AcceptingPaused is want.
 func (s *started) waitAcceptPaused(t *testing.T, want bool) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("AcceptingPaused is %v", !want), func() bool { return s.Stats().AcceptingPaused == want })
 }
 
-// closeReasonHandler tells why connections have closed.
+// closeReasonHandler sends the reasons of closed connections to why.
 type closeReasonHandler struct {
 	Handler
 	why chan error
@@ -30,8 +30,8 @@ func (h closeReasonHandler) Closed(c *Conn, why error) {
 
 func localAddrPort(c *testkit.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
 
-// Behind a proxy a connection goes by the address that the handler sees, and by that of the
-// proxy's socket as well.
+// A connection behind a proxy is closed by the address that the handler sees, or by the proxy's
+// socket address.
 func TestCloseConnsBehindProxy(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		h := closeReasonHandler{Lines(MessageFunc(echoLine)), make(chan error, 10)}
@@ -76,7 +76,7 @@ func TestCloseConnsBehindProxy(t *testing.T) {
 	})
 }
 
-// A handler may close its own connection so, on its loop.
+// A handler may close its own connection with CloseConns, on its loop.
 func TestCloseConnsInHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		srv := &Server{Model: model, Loops: loops}
@@ -121,8 +121,8 @@ func TestControlBeforeAndAfter(t *testing.T) {
 	})
 }
 
-// Stopping is called once, whoever tells the server to end and how often, while
-// connections are still open.
+// Stopping is called once while connections are still open, however the server is stopped and how
+// often.
 func TestStopping(t *testing.T) {
 	background := context.Background()
 	for name, end := range map[string]func(*started){

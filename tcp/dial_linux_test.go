@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A dial to one who does not accept, and whose queue is full, ends after its timeout.
+// A dial to a listener with a full queue ends after its timeout.
 func TestDialTimeout(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	requireNoError(t, err)

@@ -21,7 +21,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// dialRecorder says hello to whom it has called, and tells what came of it.
+// dialRecorder sends hello on dialed connections and records its calls.
 type dialRecorder struct {
 	Base
 	events chan string
@@ -52,7 +52,7 @@ func (h *dialRecorder) DialFailed(d Dial, err error) {
 	h.events <- fmt.Sprintf("failed %s %v: %v", d.Addr, d.Value, err)
 }
 
-// expectEvents waits for what a caller tells: the beginnings of its events.
+// expectEvents waits for events with the given prefixes.
 func (h *dialRecorder) expectEvents(t *testing.T, events ...string) {
 	t.Helper()
 	for _, want := range events {
@@ -62,8 +62,8 @@ func (h *dialRecorder) expectEvents(t *testing.T, events ...string) {
 	}
 }
 
-// TestDial dials by address and by name, with TLS and to a unix socket, and tells what fails. DialFailed has
-// what it takes to dial once more.
+// TestDial dials by address and by name, with TLS, and to a unix socket, and checks failures.
+// DialFailed can dial again with its argument.
 func TestDial(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
@@ -102,7 +102,7 @@ func TestDial(t *testing.T) {
 	})
 }
 
-// TestRun dials and does not listen.
+// TestRun checks that a server can dial without listening.
 func TestRun(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		echo := startServer(t, &Server{})
@@ -150,7 +150,7 @@ func TestDialBadConfig(t *testing.T) {
 	}
 }
 
-// receiveRecorder is a handler that tells what it receives.
+// receiveRecorder is a handler that records its input.
 type receiveRecorder struct {
 	Base
 	opened chan Ref
@@ -171,8 +171,8 @@ func (h *receiveRecorder) expectReceived(t *testing.T, want string) {
 	}
 }
 
-// TestDo has what is done by Ref.Do come in order with what was sent; nothing is received while
-// reading is paused, and all of it afterwards; and a connection whose direction has ended receives on.
+// TestDo checks that Ref.Do is ordered with sent messages, that nothing is received while reading
+// is paused but everything afterwards, and that a connection still receives after CloseWrite.
 func TestDo(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		h := &receiveRecorder{opened: make(chan Ref, 1), got: make(chan string, 10)}
@@ -223,7 +223,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestEach calls its function once for every connection, and for none that has closed.
+// TestEach checks that Each calls its function once for each open connection.
 func TestEach(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
@@ -260,7 +260,7 @@ func TestEach(t *testing.T) {
 	})
 }
 
-// TestEachWhileConnectionsGo has Each come to its end while connections come and go.
+// TestEachWhileConnectionsGo checks that Each returns while connections come and go.
 func TestEachWhileConnectionsGo(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
@@ -294,7 +294,7 @@ func TestEachWhileConnectionsGo(t *testing.T) {
 	})
 }
 
-// relayingHandler relays to another server.
+// relayingHandler relays connections to another server.
 type relayingHandler struct {
 	Base
 	to  string
@@ -323,7 +323,7 @@ type rawEcho struct{ Base }
 
 func (rawEcho) Received(c *Conn, in []byte) int { n, _ := c.Write(in); return n }
 
-// TestRelayTLS has a relay decrypt on one side, and encrypt on the other or not, much in both directions.
+// TestRelayTLS relays much data in both directions, with TLS on one side or both.
 func TestRelayTLS(t *testing.T) {
 	server, client := identity()
 	sent := make([]byte, 4<<20)
@@ -348,7 +348,7 @@ func TestRelayTLS(t *testing.T) {
 	})
 }
 
-// retainer owes something for a moment in each call.
+// retainer retains and releases the connection in each call.
 type retainer struct{ Base }
 
 func (retainer) Received(c *Conn, in []byte) int {
@@ -357,7 +357,8 @@ func (retainer) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
-// TestDrainOfRetained ends a drain of a peer that goes on sending, with a handler that retains and releases.
+// TestDrainOfRetained checks that a drain ends although a peer keeps sending and the handler
+// retains and releases.
 func TestDrainOfRetained(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {

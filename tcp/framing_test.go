@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// fakeConn is a connection without a socket: the test is its driver.
+// fakeConn is a connection without a socket, driven by the test.
 type fakeConn struct {
 	*engine.Conn
 	host *engine.Runtime
@@ -44,7 +44,7 @@ func newFakeConn(t testing.TB, h Handler, limits Limits) *fakeConn {
 	return w
 }
 
-// closeWatcher keeps the reason of the close.
+// closeWatcher records the close reason.
 type closeWatcher struct {
 	Handler
 	w *fakeConn
@@ -73,8 +73,8 @@ func (w *fakeConn) runUntilWait() {
 	}
 }
 
-// feedInput lets data arrive in pieces of the given sizes, again and again, and
-// then the end of the input.
+// feedInput passes data in pieces of the given sizes, repeatedly, followed by the end of the
+// input.
 func (w *fakeConn) feedInput(data []byte, sizes ...int) {
 	for i := 0; len(data) > 0 && !w.done && w.WantsInput(); i++ {
 		n := min(max(sizes[i%len(sizes)], 1), len(data))
@@ -90,7 +90,7 @@ func newMessageCollector(into *[]string) MessageFunc {
 	return func(_ *Conn, msg []byte) { *into = append(*into, string(msg)) }
 }
 
-// scanTokens is what bufio.Scanner makes of the same input.
+// scanTokens returns the tokens that bufio.Scanner finds.
 func scanTokens(data []byte, split bufio.SplitFunc) (tokens []string) {
 	s := bufio.NewScanner(bytes.NewReader(data))
 	s.Split(split)
@@ -100,8 +100,8 @@ func scanTokens(data []byte, split bufio.SplitFunc) (tokens []string) {
 	return tokens
 }
 
-// hideIncompleteError is a split of ours as a bufio.Scanner knows one: it asks for more without
-// telling how much.
+// hideIncompleteError adapts a split function of this package to bufio.Scanner: it requests more
+// input without a size.
 func hideIncompleteError(split bufio.SplitFunc) bufio.SplitFunc {
 	return func(data []byte, atEOF bool) (int, []byte, error) {
 		advance, token, err := split(data, atEOF)
@@ -166,8 +166,8 @@ func TestMaxMessage(t *testing.T) {
 	}
 }
 
-// A length that no message may have closes the connection as soon as it is known, with
-// what was announced in the log: so for a client that speaks another protocol.
+// A length above the limit closes the connection at once and is logged, for example when a client
+// speaks another protocol.
 func TestAbsurdLength(t *testing.T) {
 	for _, test := range []struct {
 		name      string
@@ -228,8 +228,8 @@ func TestSplitRules(t *testing.T) {
 	}
 }
 
-// A peer that asks for much and takes nothing must not make the output grow
-// without bound: the framer stops, and goes on when there is room.
+// A peer that sends much and reads nothing must not make the output grow without limit: the
+// framer pauses and continues when there is space.
 func TestFramerPauses(t *testing.T) {
 	const unsent = 1000
 	asked := strings.Repeat("q\n", 100)

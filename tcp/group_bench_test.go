@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// fakeOwner is an owner of connections that have no sockets.
+// fakeOwner owns connections that have no sockets.
 type fakeOwner struct {
 	box  engine.Mailbox
 	host engine.Runtime
@@ -28,7 +28,7 @@ func (o *fakeOwner) PostToChunk(to *engine.ConnChunk, s *engine.Shared) engine.P
 	return o.box.PutToChunk(to, s)
 }
 
-// deliverMail gives the mail to its connections.
+// deliverMail delivers the mailbox to its connections and returns the number of messages.
 func (o *fakeOwner) deliverMail() (n int) {
 	mail, data := o.box.TakeAll()
 	for _, m := range mail {
@@ -42,7 +42,6 @@ func (o *fakeOwner) deliverMail() (n int) {
 	return n
 }
 
-// openConns opens connections.
 func (o *fakeOwner) openConns(n int) []Ref {
 	conns, refs := make([]engine.Conn, n), make([]Ref, n)
 	for i := range conns {
@@ -52,8 +51,8 @@ func (o *fakeOwner) openConns(n int) []Ref {
 	return refs
 }
 
-// BenchmarkGroup is the time for each member, to post a message and to give it to the connections, and what the
-// group takes.
+// BenchmarkGroup measures the time per member to post and deliver a message, and the memory of
+// the group.
 func BenchmarkGroup(b *testing.B) {
 	for _, members := range []int{1, 10, 1000, 100_000} {
 		b.Run(fmt.Sprint(members), func(b *testing.B) {

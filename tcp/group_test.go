@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// refRecorder tells what has opened and closed.
+// refRecorder sends the Refs of opened and closed connections to channels.
 type refRecorder struct {
 	Base
 	refs   chan Ref
@@ -21,7 +21,7 @@ func (o *refRecorder) Opened(c *Conn) { o.refs <- c.Ref() }
 
 func (o *refRecorder) Closed(c *Conn, _ error) { o.closed <- c.Ref() }
 
-// A group that nobody sends to does not keep all that were ever added.
+// A group without broadcasts does not retain all closed connections.
 func TestGroupForgetsClosed(t *testing.T) {
 	const stay, most = 5, 64
 	h := &refRecorder{refs: make(chan Ref, 1), closed: make(chan Ref, stay+1)}
@@ -45,7 +45,7 @@ func TestGroupForgetsClosed(t *testing.T) {
 	}
 }
 
-// Broadcasts of many goroutines reach all in one order.
+// Broadcasts of several goroutines reach all members in the same order.
 func TestGroupOrder(t *testing.T) {
 	const conns, senders, each = 3, 4, 25
 	forEachModel(t, func(t *testing.T, model string, loops int) {
@@ -81,7 +81,7 @@ func TestGroupOrder(t *testing.T) {
 	})
 }
 
-// stalled is a member that says why it has closed.
+// stalled is a group member that reports its Ref and its close reason.
 type stalled struct {
 	groupJoiner
 	refs chan Ref
@@ -95,8 +95,8 @@ func (s stalled) Opened(c *Conn) {
 
 func (s stalled) Closed(_ *Conn, why error) { s.why <- why }
 
-// With a member that does not read happens what Server.SlowConsumer says, in a group of one,
-// of a few, and of many; others get every message.
+// Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many;
+// others get every message.
 func TestGroupSlowMember(t *testing.T) {
 	for _, others := range []int{0, 3, 20} {
 		for _, policy := range []SlowConsumer{CloseConn, DropMessage} {
@@ -142,8 +142,8 @@ func TestGroupSlowMember(t *testing.T) {
 	}
 }
 
-// A message to many takes the room of one in the mailbox: it reaches all of them, also when it
-// is sent on their loop.
+// A message to many members takes the mailbox space of one, and reaches all of them even if it is
+// sent on their loop.
 func TestGroupMailbox(t *testing.T) {
 	const conns, messages, size = 40, 3, 1000
 	forEachModel(t, func(t *testing.T, model string, loops int) {

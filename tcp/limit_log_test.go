@@ -13,10 +13,10 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// logRecorder is a log that tests look at while it is written.
+// logRecorder is a log that can be read while it is written.
 type logRecorder struct{ testkit.Buffer }
 
-// waitForLine waits for the first line with a text.
+// waitForLine waits for a line that contains a text, and returns it.
 func (l *logRecorder) waitForLine(t *testing.T, with string) (found string) {
 	t.Helper()
 	testkit.WaitForFunc(t, func() bool {
@@ -33,8 +33,8 @@ func (l *logRecorder) waitForLine(t *testing.T, with string) (found string) {
 
 func (l *logRecorder) newLogger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// A connection that a limit closes, or does not let in, is in the log: with the limit,
-// its value, what was seen and whose it was.
+// A connection closed or rejected by a limit is logged with the limit, its value, the value seen
+// and the peer.
 func TestLimitsAreLogged(t *testing.T) {
 	silence := func(*testing.T, net.Conn) {}
 	say := func(text string) func(*testing.T, net.Conn) {
@@ -93,7 +93,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 }
 
-// wrongCountHandler returns one byte more than it was offered, or, when it sheds, less than nothing.
+// wrongCountHandler returns one byte more than it was given or, when it sheds, a negative number.
 type wrongCountHandler struct {
 	Base
 	opened chan struct{}
@@ -105,7 +105,7 @@ func (wrongCountHandler) Received(_ *Conn, in []byte) int { return len(in) + 1 }
 
 func (wrongCountHandler) Shed(*Conn, []byte, error) int { return -1 }
 
-// An impossible count of used bytes is in the log, with the handler's type, the numbers and the cure.
+// An invalid count of used bytes is logged with the handler's type, the numbers and a remedy.
 func TestBadCountIsLogged(t *testing.T) {
 	serve := func(t *testing.T, srv *Server) (c net.Conn, log *logRecorder) {
 		log = new(logRecorder)

@@ -33,9 +33,8 @@ func TestMoreConnectionsThanDescriptors(t *testing.T) {
 	}
 }
 
-// A caller's listener may come without options and in blocking mode; its
-// connections, even those that were there before the server, have the options of
-// all others.
+// A caller's listener may lack options and be in blocking mode. Its connections, even those made
+// before the server started, get the usual options.
 func TestServeListenerOptions(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,7 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// expectBadConfig starts a server that can't be served with.
+// expectBadConfig checks that a server fails to start with ErrBadConfig and an error that
+// contains the words.
 func expectBadConfig(t *testing.T, s *Server, words ...string) {
 	t.Helper()
 	s.Addr = "127.0.0.1:0"
@@ -32,7 +33,7 @@ func expectBadConfig(t *testing.T, s *Server, words ...string) {
 	}
 }
 
-// Every limit is checked: a negative value is an error that names it.
+// A negative value of any limit is an error that names it.
 func TestNegativeLimits(t *testing.T) {
 	fields := reflect.TypeFor[Limits]()
 	for i := range fields.NumField() {
@@ -84,7 +85,7 @@ func TestWaterMarks(t *testing.T) {
 	}
 }
 
-// Never is no limit for the engines, but where an end must have one.
+// Never means no limit for the engine, except for times that need one.
 func TestNever(t *testing.T) {
 	set := Limits{
 		HandshakeTimeout: Never, FirstByteTimeout: Never, MessageTimeout: Never, IdleTimeout: Never,
@@ -163,8 +164,8 @@ func TestReloadCertificateWithoutFiles(t *testing.T) {
 	}
 }
 
-// FuzzLimits resolves any limits: to ones that keep to each other, or to an error that
-// names the field.
+// FuzzLimits checks that any limits are either resolved consistently or rejected with an error
+// that names the field.
 func FuzzLimits(f *testing.F) {
 	f.Add(0, 0, 0, 0, 0, int64(0), int64(0))
 	f.Add(10, 1<<20, 5, 9, -1, int64(-1), int64(Never))

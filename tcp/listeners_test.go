@@ -16,7 +16,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// startListeners starts a server that tells by which listener a connection has come, and gives the addresses.
+// startListeners starts a server that reports the listener of each connection, and returns the
+// addresses.
 func startListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
 	t.Helper()
 	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
@@ -29,8 +30,8 @@ func startListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
 	return addrs, s
 }
 
-// One server, three doors: plain, TLS and a unix socket, each with its options, under
-// every model. A drain closes all, and the file goes.
+// One server listens on plain TCP, TLS and a unix socket, each with its options, under every
+// model. A drain closes all and removes the file.
 func TestListeners(t *testing.T) {
 	server, client := identity()
 	for _, model := range Models() {
@@ -82,7 +83,7 @@ func TestListeners(t *testing.T) {
 	}
 }
 
-// Serve listens at Listeners, too, and no Addr is needed.
+// Serve also listens on Listeners, and Addr may be empty.
 func TestListenersWithServe(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	requireNoError(t, err)

@@ -23,9 +23,9 @@ func init() {
 	}
 }
 
-// What an idle connection costs in user memory, heap and stacks, where it has said
-// something before: as a goroutine on package net that waits in Read, on a Listener, and
-// as one of a Blocking handler. 10,000 of each, in short runs fewer, in one process; clients are
+// TestIdleMemory logs the user memory (heap and stacks) of an idle connection that has been used
+// before: with package net and a goroutine in Read, with a NetListener, and with a Blocking
+// handler. It uses 10,000 of each, fewer in short mode, in one process; the clients are mere
 // descriptors.
 func TestIdleMemory(t *testing.T) {
 	conns := 10_000
@@ -95,9 +95,8 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-// A goroutine that serves a connection by itself keeps the stack of 2 KiB with which it began,
-// also when it has echoed something: Go doubles it where calls are too deep, and takes nothing
-// back from a goroutine that waits.
+// A goroutine that serves a connection keeps its initial stack of 2 KiB: Go doubles a stack when
+// calls are too deep, and does not shrink that of a blocked goroutine.
 func TestStackOfGoroutineModel(t *testing.T) {
 	const conns = 400
 	s := startServer(t, &Server{Model: Goroutine, Handler: rawEcho{}})
@@ -125,8 +124,8 @@ func TestStackOfGoroutineModel(t *testing.T) {
 	})
 }
 
-// runWithOwnDescriptors runs f on a thread with a descriptor table of its own, which takes the
-// descriptors of clients and closes them when f returns.
+// runWithOwnDescriptors runs f on a thread with its own descriptor table, which is closed when f
+// returns.
 func runWithOwnDescriptors(t *testing.T, f func() error) {
 	t.Helper()
 	var err error
@@ -140,13 +139,13 @@ func runWithOwnDescriptors(t *testing.T, f func() error) {
 	requireNoError(t, err)
 }
 
-// raceEnabled says whether the race detector watches this program.
+// raceEnabled reports whether the race detector is enabled.
 func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// userMemoryBytes is what heap and stacks take when nothing is garbage.
+// userMemoryBytes returns the size of heap and stacks after garbage collection.
 func userMemoryBytes() int64 {
 	var m runtime.MemStats
 	for range 3 {
@@ -156,7 +155,7 @@ func userMemoryBytes() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// dialRaw makes a connection that takes no memory of this process but a descriptor.
+// dialRaw makes a connection that takes no memory of this process except a descriptor.
 func dialRaw(addr string) (fd int, err error) {
 	to := netip.MustParseAddrPort(addr)
 	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -165,7 +164,7 @@ func dialRaw(addr string) (fd int, err error) {
 	return fd, unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
 }
 
-// dialAndEchoRaw makes such connections, and has each of them echo something.
+// dialAndEchoRaw makes such connections and exchanges a message on each.
 func dialAndEchoRaw(addr string, conns int) error {
 	fds, line := make([]int, conns), make([]byte, 8)
 	for i := range fds {

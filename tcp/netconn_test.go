@@ -19,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// forEachSetup runs a test under every model, with handlers on workers, and on shards.
+// forEachSetup runs a test under every model, also with workers and with shards.
 func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
 	for _, m := range models.All() {
 		t.Run(m.Name, func(t *testing.T) {
@@ -43,10 +43,10 @@ func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
 	}
 }
 
-// shardConns is how many connections make loops shards; 0 where there are none.
+// shardConns is the number of connections that makes loops shards, or 0 if there are no shards.
 var shardConns int
 
-// serveOneLine answers each line once, and keeps no goroutine in between.
+// serveOneLine answers one line.
 func serveOneLine(n *NetConn) error {
 	var line []byte
 	for one := make([]byte, 1); one[0] != '\n'; line = append(line, one...) {
@@ -70,15 +70,15 @@ func callCounts(b *Blocking) (under, waiting int) {
 	return b.running, len(b.waiting)
 }
 
-// waitNoCalls waits until no call is under way.
+// waitNoCalls waits until no callback runs.
 func waitNoCalls(t *testing.T, b *Blocking) {
 	t.Helper()
 	waitFor(t, "goroutines are left", func() bool { under, _ := callCounts(b); return under == 0 })
 }
 
-// TestBlocking has no more calls under way than MaxCalls; further connections wait, in order. Pipelined requests
-// are answered, End has the reason, and while a connection is idle it has neither a goroutine nor anything else of
-// ours, but its value.
+// TestBlocking checks that at most MaxCalls callbacks run and others wait in order; that
+// pipelined requests are answered; that End gets the reason; and that an idle connection has no
+// goroutine and only keeps its value.
 func TestBlocking(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		gate := make(chan struct{})
@@ -133,8 +133,8 @@ func TestBlocking(t *testing.T) {
 	})
 }
 
-// TestBlockingEnds has a panic, a Goexit and an error of Serve end a connection, with the reason for End; what
-// Begin has written, and Serve, comes first.
+// TestBlockingEnds checks that a panic, Goexit or error of Serve closes the connection with that
+// reason for End, after output of Begin and Serve.
 func TestBlockingEnds(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		wrong := errors.New("wrong")
@@ -172,7 +172,8 @@ func TestBlockingEnds(t *testing.T) {
 	})
 }
 
-// TestBlockingReadsNothing does not call a Serve that reads nothing again before there is more, and not for ever.
+// TestBlockingReadsNothing checks that a Serve that reads nothing is called again only for more
+// input, and not forever.
 func TestBlockingReadsNothing(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		var calls atomic.Int64
@@ -193,7 +194,8 @@ func TestBlockingReadsNothing(t *testing.T) {
 	})
 }
 
-// TestBlockingDrain answers a request that has begun in a drain, and by then a peer may have ended.
+// TestBlockingDrain checks that a drain answers a request that has begun, also after the peer has
+// ended.
 func TestBlockingDrain(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		entered, gate := make(chan bool), make(chan bool)
@@ -222,7 +224,7 @@ func TestBlockingDrain(t *testing.T) {
 	})
 }
 
-// TestBlockingIsCutOff has closing the server end calls that wait in Read or Write, with the reason.
+// TestBlockingIsCutOff checks that Server.Close ends blocked Reads and Writes with the reason.
 func TestBlockingIsCutOff(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		errs, entered := make(chan error, 2), make(chan bool, 2)
@@ -256,7 +258,8 @@ func TestBlockingIsCutOff(t *testing.T) {
 	})
 }
 
-// startNetListener starts a server with a NetListener. accept dials it, and accepts.
+// startNetListener starts a server with a NetListener. accept dials it and accepts the
+// connection.
 func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
 	l = NewNetListener()
 	srv.Handler = l
@@ -269,8 +272,8 @@ func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, ac
 	}
 }
 
-// TestNetConnBackpressure has Write wait while much is owed, so that what a slow peer costs is bounded, and the
-// connection is not closed for that; Read leaves to the kernel what nobody reads.
+// TestNetConnBackpressure checks that Write blocks while much is unsent, so that a slow peer
+// takes limited memory and is not closed, and that unread input stays in the kernel.
 func TestNetConnBackpressure(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		srv.Limits.HighWater, srv.Limits.MaxUnsent = 64<<10, 256<<10
@@ -309,7 +312,8 @@ func TestNetConnBackpressure(t *testing.T) {
 	})
 }
 
-// TestNetConnEnds has half-closes, Close, a reset and the end of a listener as package net has them, and addresses.
+// TestNetConnEnds checks that half-closes, Close, resets, the listener's end and addresses behave
+// as in package net.
 func TestNetConnEnds(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		s, l, accept := startNetListener(t, srv)
@@ -352,8 +356,8 @@ func TestNetConnEnds(t *testing.T) {
 	})
 }
 
-// TestNetConnNamesTheReason has Read and Write both name the limit that has closed the connection, and the reason
-// of one that is about to close and still sends what it owes.
+// TestNetConnNamesTheReason checks that Read and Write return the limit that has closed the
+// connection, and the reason of a connection that is closing.
 func TestNetConnNamesTheReason(t *testing.T) {
 	want := func(t *testing.T, n net.Conn, why error) {
 		t.Helper()
@@ -391,7 +395,8 @@ func TestNetConnNamesTheReason(t *testing.T) {
 	})
 }
 
-// TestNetConnWaitReadable ends with input, which stays for Read, and with what ends Read; several may wait.
+// TestNetConnWaitReadable checks that WaitReadable returns for input, which remains for Read, and
+// for the errors of Read; several goroutines may wait.
 func TestNetConnWaitReadable(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		_, _, accept := startNetListener(t, srv)
@@ -442,7 +447,7 @@ func TestNetConnWaitReadable(t *testing.T) {
 	})
 }
 
-// TestNetConnDeadline has a deadline that is moved not end what waits when the old one would have.
+// TestNetConnDeadline checks that a moved deadline does not expire at the old time.
 func TestNetConnDeadline(t *testing.T) {
 	_, _, accept := startNetListener(t, &Server{})
 	c, n := accept()
@@ -460,7 +465,7 @@ func TestNetConnDeadline(t *testing.T) {
 	expectNoError(t, err)
 }
 
-// TestBlockingBadUse has what a Blocking can't be.
+// TestBlockingBadUse checks that invalid Blocking handlers are rejected.
 func TestBlockingBadUse(t *testing.T) {
 	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: serveOneLine, MaxCalls: -1}} {
 		expectBadConfig(t, &Server{Handler: b}, text)

@@ -31,7 +31,7 @@ func startWithProcesses(t *testing.T, srv *Server) *started {
 	return startServer(t, srv)
 }
 
-// parentPID is the parent of a process; 0 if that has ended.
+// parentPID returns the parent of a process, or 0 if it has ended.
 func parentPID(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -42,7 +42,7 @@ func parentPID(pid int) int {
 	return parent
 }
 
-// childPIDs are the processes that this one has started and not waited for.
+// childPIDs returns the child processes that were not waited for.
 func childPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -55,7 +55,7 @@ func childPIDs(t *testing.T) (pids []int) {
 	return pids
 }
 
-// expectNoChildren checks that nothing is left of a server that has ended.
+// expectNoChildren checks that an ended server has left no processes.
 func expectNoChildren(t *testing.T) {
 	t.Helper()
 	if left := childPIDs(t); len(left) > 0 {
@@ -63,7 +63,6 @@ func expectNoChildren(t *testing.T) {
 	}
 }
 
-// countDescriptors is how many this process has.
 func countDescriptors(t testing.TB) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -77,14 +76,14 @@ type workerClient struct {
 	pid int
 }
 
-// dialWorker connects and asks who serves.
+// dialWorker connects and asks for the PID of the worker.
 func dialWorker(t *testing.T, addr string) workerClient {
 	t.Helper()
 	c := dial(t, addr)
 	return workerClient{c, servingPID(t, c)}
 }
 
-// dialAllWorkers connects until each worker has a connection, and tells how many each has.
+// dialAllWorkers connects until each worker has a connection. of counts the connections of each.
 func dialAllWorkers(t *testing.T, addr string, workers int) (peers []workerClient, of map[int]int) {
 	t.Helper()
 	of = make(map[int]int)
@@ -104,7 +103,7 @@ func (s *started) waitRestarted(t *testing.T, n int) {
 		func() string { return fmt.Sprintf("workers are not started again: %+v", s.Stats()) })
 }
 
-// dialWithHalfMessage is a connection of which the worker has half a message.
+// dialWithHalfMessage makes a connection of which the worker has half a message.
 func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	t.Helper()
 	p := dialWorker(t, addr)
@@ -113,7 +112,7 @@ func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	return p
 }
 
-// TestProcessesSettings has settings that no processes can have.
+// TestProcessesSettings checks invalid settings with Processes.
 func TestProcessesSettings(t *testing.T) {
 	for word, srv := range map[string]*Server{
 		"Server.Processes is -1": {Processes: -1},
@@ -125,9 +124,9 @@ func TestProcessesSettings(t *testing.T) {
 	}
 }
 
-// TestProcesses has worker processes serve at all listeners, each knowing by which a connection has come, and so
-// does one that is started again. The counters are those of all workers, dead ones included. A broadcast reaches
-// all connections once, in the same order, whichever process sends it.
+// TestProcesses checks that workers serve on all listeners and know the listener of each
+// connection, also after a restart; that counters include all workers, also ended ones; and that
+// a broadcast from any process reaches all connections once and in the same order.
 func TestProcesses(t *testing.T) {
 	const workers = 2
 	s := startWithProcesses(t, &Server{
@@ -199,8 +198,8 @@ func TestProcesses(t *testing.T) {
 	expectNoChildren(t)
 }
 
-// TestRuntimeOfProcesses has what Go's runtime says of the workers in Stats, summed over them; what grows stays
-// when one of them is killed.
+// TestRuntimeOfProcesses checks the runtime counters in Stats, which are sums over the workers;
+// cumulative ones survive the death of a worker.
 func TestRuntimeOfProcesses(t *testing.T) {
 	s := startWithProcesses(t, &Server{Processes: 2, Handler: Base{}})
 	peers, _ := dialAllWorkers(t, s.addr, 2)
@@ -229,7 +228,8 @@ func TestRuntimeOfProcesses(t *testing.T) {
 	expectNoChildren(t)
 }
 
-// TestProcessesDrain has a drain take no connection, end idle ones, and wait for a message that has begun.
+// TestProcessesDrain checks that a drain accepts nothing, ends idle connections and waits for a
+// message that has begun.
 func TestProcessesDrain(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestProcessesDrain(t *testing.T) {
 	}
 }
 
-// TestProcessesShutdown has a drain bounded by ShutdownTimeout, and a Shutdown by its own context alone, also in
-// the workers.
+// TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context
+// limits Shutdown, also in the workers.
 func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
 	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
@@ -282,7 +282,8 @@ func TestProcessesShutdown(t *testing.T) {
 	expectNoChildren(t)
 }
 
-// TestSignalToWorker has a SIGTERM to one worker drain it, and the worker come back; SIGINT does nothing.
+// TestSignalToWorker checks that SIGTERM drains a worker, which is restarted, and that SIGINT has
+// no effect.
 func TestSignalToWorker(t *testing.T) {
 	s := startWithProcesses(t, &Server{Processes: 2})
 	peers, of := dialAllWorkers(t, s.addr, 2)
@@ -297,7 +298,7 @@ func TestSignalToWorker(t *testing.T) {
 	waitFor(t, "the worker is not back", func() bool { return of[dialWorker(t, s.addr).pid] == 0 })
 }
 
-// TestProcessesLeaveNothing has neither lives nor servers leave descriptors behind.
+// TestProcessesLeaveNothing checks that neither workers nor servers leak descriptors.
 func TestProcessesLeaveNothing(t *testing.T) {
 	once := func(kills int) {
 		s := startWithProcesses(t, &Server{Processes: 2})

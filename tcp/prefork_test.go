@@ -17,11 +17,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// workerSettings is the variable that tells a worker of these tests which
-// Server it has: JSON.
+// workerSettings is the environment variable with the Server of a worker in these tests, as JSON.
 const workerSettings = "MYRIAD_TEST_WORKER"
 
-// workerMain is main in the workers of these tests.
+// workerMain is the main function of workers in these tests.
 func workerMain() int {
 	var srv Server
 	if err := json.Unmarshal([]byte(os.Getenv(workerSettings)), &srv); err != nil {
@@ -92,8 +91,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Of what a machine or a cgroup has each process gets its part; Go's own limit is
-// the part of one already.
+// Each process gets a share of the machine's or cgroup's memory; GOMEMLIMIT already applies to
+// one process.
 func TestShareOfMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)

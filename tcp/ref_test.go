@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// outside are the methods that do something, each with what it answers; nil for those that
-// have no error, and are in the log.
+// outside are methods to call outside of a call for the connection. logs is set for those without
+// an error result.
 var outside = map[string]struct {
 	use  func(c *Conn) error
 	logs bool
@@ -44,8 +44,8 @@ var outside = map[string]struct {
 
 func errorOf(_ int, err error) error { return err }
 
-// A Conn that is kept does nothing outside of the calls for it, and says so. This is on one
-// loop: between goroutines it would be a data race.
+// A kept Conn does nothing outside of calls for it, and reports that. The test uses one loop,
+// because between goroutines it would be a data race.
 func TestOutsideCall(t *testing.T) {
 	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
 		if loops > 1 {
@@ -89,7 +89,7 @@ func TestOutsideCall(t *testing.T) {
 	})
 }
 
-// A connection that is named in the log has its ID there.
+// Log messages about a connection contain its ID.
 func TestIDInLog(t *testing.T) {
 	var log logRecorder
 	ids := make(chan uint64, 1)
@@ -103,7 +103,7 @@ func TestIDInLog(t *testing.T) {
 	}
 }
 
-// A handler on a loop may use SendWait as long as it would not wait.
+// A handler on a loop may use SendWait as long as it does not have to wait.
 func TestSendWaitOnLoop(t *testing.T) {
 	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
 		answer := make(chan error, 1)

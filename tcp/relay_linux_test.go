@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// An idle relay on an event loop costs its two entries and what its handlers are. Clients
-// and target are descriptors, which take no memory of this process.
+// An idle relay on an event loop takes two connection entries and the handlers. Clients and
+// target are mere descriptors, which take no memory of this process.
 func TestIdleRelayMemory(t *testing.T) {
 	const few, many, most = 512, 1536, 256 // entries come 512 at a time
 	testkit.ReserveDescriptors(t, 4*many+100)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// copyHandler is a handler that answers a line by copying from a file, and from elsewhere.
+// copyHandler calls a function when it receives input.
 type copyHandler struct {
 	Base
 	copy func(c *Conn)
@@ -21,7 +21,7 @@ func (h copyHandler) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
-// TestCopy has io.Copy find the file, and move its offset as any copy does.
+// TestCopy checks that io.Copy uses the file directly and advances its offset.
 func TestCopy(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 20<<10)
 	path := filepath.Join(t.TempDir(), "file")

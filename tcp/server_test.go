@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// successorSettings is the variable that tells a process of these tests which server is to take
-// the place of another's, and successorMain is what that does, where it can be done.
+// successorSettings is the environment variable with the settings of a successor process in these
+// tests; successorMain is its main function, where upgrades are supported.
 const successorSettings = "MYRIAD_TEST_SUCCESSOR"
 
 var successorMain func(settings string) int
@@ -40,9 +40,9 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// patience bounds every wait of these tests. It is far longer than anything takes, on a
-// busy machine too, and shorter than the half a minute that a Server gives a message, a
-// write and its end by default, which would hide that something is held.
+// patience limits every wait of these tests. It is far longer than anything takes, also on a busy
+// machine, and shorter than the default timeouts of a Server for messages, writes and shutdown,
+// which would hide a hang.
 const patience = 25 * time.Second
 
 func echoLine(c *Conn, line []byte) {
@@ -50,16 +50,16 @@ func echoLine(c *Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// started is a server that serves.
+// started is a running server.
 type started struct {
 	*Server
 	addr string
-	stop context.CancelFunc // ends the context of ListenAndServe
-	err  chan error         // what it returned
+	stop context.CancelFunc // cancels the context of ListenAndServe
+	err  chan error         // result of ListenAndServe
 }
 
-// newPool makes a pool that is closed at the end of the test, after the servers that
-// are started later.
+// newPool creates a pool that is closed at the end of the test, after servers that are started
+// later.
 func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
@@ -72,12 +72,12 @@ func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	return p
 }
 
-// plainPoolConfig is a pool of so many workers that sheds nothing.
+// plainPoolConfig configures a pool that neither adapts nor sheds.
 func plainPoolConfig(workers, queue int) pool.Config {
 	return pool.Config{Max: workers, Queue: queue, FixedLimit: true, KeepQueued: true, FIFO: true}
 }
 
-// startServer runs a server on a free port and ends it with the test.
+// startServer runs a server on a free port until the end of the test.
 func startServer(t testing.TB, srv *Server) *started {
 	t.Helper()
 	if srv.Log == nil {
@@ -123,7 +123,7 @@ func (s *started) waitResult(t *testing.T) error {
 	return testkit.Receive(t, s.err, "the end of ListenAndServe")
 }
 
-// requireNoError ends the test with an error.
+// requireNoError fails the test at once if err is not nil.
 func requireNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -131,7 +131,7 @@ func requireNoError(t testing.TB, err error) {
 	}
 }
 
-// expectNoError reports an error, on any goroutine.
+// expectNoError fails the test if err is not nil. It may be called on any goroutine.
 func expectNoError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -155,7 +155,7 @@ func forEachModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	forEachLoopModel(t, f)
 }
 
-// forEachLoopModel runs a test under the models that have loops.
+// forEachLoopModel runs a test with two loops under each model that has loops.
 func forEachLoopModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	for _, m := range Models()[1:] {
 		t.Run(m, func(t *testing.T) { f(t, m, 2) })
@@ -206,7 +206,7 @@ func TestServeListener(t *testing.T) {
 	})
 }
 
-// Sockets that share a port must not hide that another program has it.
+// Sockets that share a port must still detect that another program uses it.
 func TestAddressInUse(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
@@ -217,8 +217,8 @@ func TestAddressInUse(t *testing.T) {
 	})
 }
 
-// A connection in the middle of a message holds up a shutdown; its end is
-// bounded by the context, and then the message of the error says how many.
+// A connection in the middle of a message delays a shutdown until the context ends; the error
+// then has the number of connections.
 func TestShutdownTimeout(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		got := make(chan struct{})
@@ -235,7 +235,7 @@ func TestShutdownTimeout(t *testing.T) {
 	})
 }
 
-// inputNotifier tells when input has come for the first time.
+// inputNotifier closes got at the first input.
 type inputNotifier struct {
 	Handler
 	got  chan struct{}
@@ -302,7 +302,7 @@ func TestBeforeStart(t *testing.T) {
 	}
 }
 
-// A second ListenAndServe names the mistake, and leaves the first one's NetListener alone.
+// A second ListenAndServe returns an error and leaves the first one's NetListener alone.
 func TestServeTwiceOneListener(t *testing.T) {
 	l := NewNetListener()
 	s := startServer(t, &Server{Handler: l})
@@ -317,7 +317,7 @@ func TestServeTwiceOneListener(t *testing.T) {
 	n.Close()
 }
 
-// Connections that are opened and killed leave no memory behind.
+// Opened and killed connections leave no memory behind.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	const conns, times = 300, 5
 	forEachModel(t, func(t *testing.T, model string, loops int) {
@@ -356,7 +356,6 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	})
 }
 
-// liveHeapBytes is the number of live bytes.
 func liveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -365,8 +364,7 @@ func liveHeapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A handler that does not return holds up neither Shutdown nor Close, though it
-// does hold up ListenAndServe.
+// A handler that does not return delays ListenAndServe, but neither Shutdown nor Close.
 func TestShutdownWithStuckHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()
@@ -392,7 +390,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 	})
 }
 
-// A handler may end the server that calls it.
+// A handler may close its server.
 func TestCloseFromHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()
@@ -404,10 +402,10 @@ func TestCloseFromHandler(t *testing.T) {
 	})
 }
 
-// wrappedHandler is what users write around a handler.
+// wrappedHandler is a typical wrapper of a handler.
 type wrappedHandler struct{ Handler }
 
-// A wrapped framer still gives the last line, which has no end.
+// A wrapped framer still delivers the last line without an end.
 func TestWrappedFramer(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops, Handler: wrappedHandler{Lines(MessageFunc(echoLine))}})
@@ -418,7 +416,7 @@ func TestWrappedFramer(t *testing.T) {
 	})
 }
 
-// openCloseRecorder tells why connections are closed.
+// openCloseRecorder passes opened connections and close reasons to the test.
 type openCloseRecorder struct {
 	Handler
 	opened func(*Conn)
@@ -429,8 +427,7 @@ func (r *openCloseRecorder) Opened(c *Conn) { r.opened(c) }
 
 func (r *openCloseRecorder) Closed(_ *Conn, why error) { r.closed <- why }
 
-// One message to thousands from within a handler finds room with the default
-// limits.
+// A message from within a handler to thousands of connections fits into the default limits.
 func TestBroadcastFromHandler(t *testing.T) {
 	const members, size = 1000, 8 << 10
 	testkit.ReserveDescriptors(t, 2*members+100)
@@ -485,7 +482,7 @@ func TestServeUnfitListener(t *testing.T) {
 	}
 }
 
-// What one loop says does not keep what another says out of the log.
+// The rate limit of log messages applies to each loop and handler type separately.
 func TestLogOfLoops(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(*testing.T) { // where a second is not over before its time

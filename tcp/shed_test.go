@@ -26,15 +26,14 @@ func runOnLoopModels(t *testing.T, f func(t *testing.T, model string)) {
 	}
 }
 
-// gatedHandler echoes lines, but for "block", which waits at the gate first, and keeps a
-// record of its calls.
+// gatedHandler echoes lines and records its calls. "block" first waits until the gate is closed.
 type gatedHandler struct {
 	gate    chan struct{}
-	blocked chan bool // for each "block": whether it waits, or is shed
+	blocked chan bool // for each "block": true if it waits, false if it was shed
 
 	mu    sync.Mutex
 	calls []string
-	whys  []error // of sheds and of closes
+	whys  []error // reasons of sheds and closes
 	sheds int64   // calls of Shed
 }
 
@@ -51,7 +50,7 @@ func (g *gatedHandler) recordCall(call string, why error) {
 	}
 }
 
-// recordedCalls is what was called, and the reasons so far.
+// recordedCalls returns the calls and reasons so far.
 func (g *gatedHandler) recordedCalls() (calls []string, whys []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,8 +70,8 @@ func (g *gatedHandler) Message(c *Conn, msg []byte) {
 
 func (g *gatedHandler) Closed(_ *Conn, why error) { g.recordCall("Closed", why) }
 
-// sheddingHandler is gated that answers "busy" and the message for what is shed, closes for
-// "close" and panics for "panic".
+// sheddingHandler is a gatedHandler that answers shed messages with "busy", closes for "close"
+// and panics for "panic".
 type sheddingHandler struct{ *gatedHandler }
 
 func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
@@ -96,7 +95,7 @@ func (s sheddingHandler) Shed(c *Conn, msg []byte, why error) {
 	}
 }
 
-// rawSheddingHandler is the same without a framer.
+// rawSheddingHandler is a sheddingHandler without a framer.
 type rawSheddingHandler struct{ sheddingHandler }
 
 func (r rawSheddingHandler) Received(c *Conn, in []byte) (used int) {
@@ -118,8 +117,8 @@ func (rawSheddingHandler) handleLine(c *Conn, in []byte, deliver func(*Conn, []b
 	return len(line) + 1
 }
 
-// dialUntilServed connects, and asks until it is served: the worker that has called Opened may
-// still be on its way.
+// dialUntilServed connects and asks until it is served: the worker that has called Opened may not
+// be free yet.
 func dialUntilServed(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
@@ -130,7 +129,7 @@ func dialUntilServed(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// blockWorker has a new connection take a worker.
+// blockWorker occupies a worker with a new connection.
 func (g *gatedHandler) blockWorker(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dialUntilServed(t, addr)
@@ -142,17 +141,16 @@ func (g *gatedHandler) blockWorker(t *testing.T, addr string) *testkit.Conn {
 	return c
 }
 
-// countCalls counts the calls of a method.
 func (g *gatedHandler) countCalls(method string) int {
 	calls, _ := g.recordedCalls()
 	return strings.Count(strings.Join(calls, " "), method)
 }
 
-// singleWorker is a pool of one worker without a queue.
+// singleWorker configures a pool of one worker without a queue.
 var singleWorker = pool.Config{Max: 1, Queue: pool.NoQueue, FixedLimit: true, KeepQueued: true, FIFO: true}
 
-// Where the pool has no room, a handler that sheds answers: to each message at hand,
-// in order, with the same framing as ever. What it does not use is kept.
+// If the pool is full, a handler that sheds answers each message in order, with the usual
+// framing. Unused input is kept.
 func TestShedWhenFull(t *testing.T) {
 	for name, wrap := range map[string]func(sheddingHandler) Handler{
 		"Lines":   func(s sheddingHandler) Handler { return Lines(s) },
@@ -186,7 +184,7 @@ func TestShedWhenFull(t *testing.T) {
 	}
 }
 
-// expectShed checks and gives the reasons for what was shed.
+// expectShed checks and returns the reasons of sheds.
 func (g *gatedHandler) expectShed(t *testing.T, want error) (whys []error) {
 	t.Helper()
 	_, whys = g.recordedCalls()
@@ -198,13 +196,13 @@ func (g *gatedHandler) expectShed(t *testing.T, want error) (whys []error) {
 	return whys
 }
 
-// quickSheddingConfig is a pool of one worker that sheds soon, and has no other rule: the
-// newest job in the queue is left.
+// quickSheddingConfig configures a pool of one worker that sheds soon. The newest job remains
+// queued.
 var quickSheddingConfig = pool.Config{Max: 1, Queue: 10, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond,
 	FixedLimit: true, FIFO: true}
 
-// sendUntilQueued sends a line on a connection that is open, and waits until the pool has it
-// in its queue, or has shed it.
+// sendUntilQueued sends a line on an open connection, and waits until the pool has queued or shed
+// it.
 func sendUntilQueued(t *testing.T, s *started, c *testkit.Conn, line string) {
 	t.Helper()
 	st := s.Workers.Stats()
@@ -212,8 +210,8 @@ func sendUntilQueued(t *testing.T, s *started, c *testkit.Conn, line string) {
 	waitFor(t, "the pool does not take it", func() bool { return s.Workers.Stats().Accepted > st.Accepted })
 }
 
-// What the pool sheds after it has taken it is answered while the worker is still
-// busy, and on its loop.
+// Jobs that the pool sheds after it has queued them are answered on their loop while the worker
+// is busy.
 func TestShedAfterAcceptance(t *testing.T) {
 	runOnLoopModels(t, func(t *testing.T, model string) {
 		g := newGatedHandler()
@@ -235,8 +233,7 @@ func TestShedAfterAcceptance(t *testing.T) {
 	})
 }
 
-// A handler that does not shed loses nothing, whatever the pool does: what it sheds,
-// and what it has no room for, waits.
+// With a handler that does not shed, input that the pool rejects or sheds waits.
 func TestNothingIsLost(t *testing.T) {
 	for name, cfg := range map[string]pool.Config{"full": singleWorker, "shed": quickSheddingConfig} {
 		t.Run(name, func(t *testing.T) {
@@ -269,8 +266,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// Only input is shed: Opened and Closed, and the end, wait for a worker, and a line
-// that ends with the connection is served with it.
+// Only input is shed: Opened, Closed and the end wait for a worker, and a last line is handled
+// together with the end.
 func TestEventsAreNotShed(t *testing.T) {
 	for name, cfg := range map[string]pool.Config{"full": singleWorker, "shed": quickSheddingConfig} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +313,7 @@ func TestEventsAreNotShed(t *testing.T) {
 	}
 }
 
-// Shed may close, and its panic costs no other connection.
+// Shed may close its connection, and its panic affects no other one.
 func TestShedCloses(t *testing.T) {
 	runOnLoopModels(t, func(t *testing.T, model string) {
 		g := newGatedHandler()
@@ -355,8 +352,8 @@ func TestShedCloses(t *testing.T) {
 	})
 }
 
-// A Shed that would never be called, because it is of the other kind, is a mistake
-// under every model, with workers and without; one that is hidden is none.
+// A Shed method with the signature of the other interface is rejected under every model, with and
+// without workers, unless it is hidden.
 func TestWrongShed(t *testing.T) {
 	for _, c := range []struct {
 		h     Handler
@@ -387,12 +384,12 @@ func TestWrongShed(t *testing.T) {
 	}
 }
 
-// oddShedding is a MessageHandler with the Shed of a Handler.
+// oddShedding is a MessageHandler with the Shed method of a Handler.
 type oddShedding struct{ MessageFunc }
 
 func (oddShedding) Shed(*Conn, []byte, error) int { return 0 }
 
-// embedsShed is a Handler that has the Shed of messages from what it embeds.
+// embedsShed is a Handler that embeds the Shed method of a MessageHandler.
 type embedsShed struct {
 	Base
 	messages

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// identity is a certificate for example.com, and who vouches for it.
+// identity is a certificate for example.com, and a client configuration that trusts it.
 var identity = sync.OnceValues(func() (*tls.Config, *tls.Config) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -28,7 +28,7 @@ var identity = sync.OnceValues(func() (*tls.Config, *tls.Config) {
 	return &tls.Config{Certificates: s.TLS.Certificates}, &tls.Config{RootCAs: roots, ServerName: "example.com"}
 })
 
-// startTLSHandler starts TLS at a line, and echoes others.
+// startTLSHandler starts TLS at the line STARTTLS and echoes other lines.
 type startTLSHandler struct {
 	refs   chan Ref
 	closed chan error
@@ -125,7 +125,7 @@ func TestStartTLS(t *testing.T) {
 	})
 }
 
-// Input in clear behind the command is not taken for encrypted input: CVE-2011-0411.
+// Unencrypted input after the command is not treated as encrypted: CVE-2011-0411.
 func TestStartTLSInjected(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		h := newStartTLSHandler()
@@ -204,7 +204,7 @@ func TestStartTLSOfSilentPeers(t *testing.T) {
 	})
 }
 
-// startTLSClient is the client's side.
+// startTLSClient is the handler of a client that starts TLS.
 type startTLSClient struct {
 	Base
 	heard chan string

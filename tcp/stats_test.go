@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// countersOnlyEngine is an engine that has nothing but counters.
+// countersOnlyEngine is an engine with nothing but counters.
 type countersOnlyEngine struct{ counts engine.Counts }
 
 func (e countersOnlyEngine) Addr() net.Addr                        { return nil }
@@ -26,8 +26,8 @@ func (e countersOnlyEngine) Wait()                                 {}
 func (e countersOnlyEngine) Counters() engine.Counts               { return e.counts }
 func (e countersOnlyEngine) Adopt(net.Conn, int, []byte) error     { return nil }
 
-// Every counter of the engines is in one place of Stats, and in no other: each has a
-// value of its own here.
+// Each counter of the engines, which have different values here, appears in exactly one field of
+// Stats.
 func TestStatsHasEveryCounter(t *testing.T) {
 	var n engine.Counts
 	for i := range n {
@@ -77,7 +77,7 @@ func TestStatsHasEveryCounter(t *testing.T) {
 	}
 }
 
-// The totals of causes have every cause in them, each under its own name.
+// Each cause is counted in its own field and in the total.
 func TestCausesByName(t *testing.T) {
 	for i, cause := range []struct {
 		cause engine.Cause

@@ -25,7 +25,7 @@ import (
 
 func init() { successorMain = runSuccessor }
 
-// successorConfig says what a process of these tests serves.
+// successorConfig configures a process of these tests.
 type successorConfig struct {
 	Addr, Network, Model string
 	Loops, MaxConns      int
@@ -37,13 +37,14 @@ type successorConfig struct {
 	PIDs                 string // a file that each process adds its number to
 }
 
-// note is the Value of a connection, and what is saved of it.
+// note is the Value of a connection, and its saved state.
 type note struct {
 	Lines      int    // that it has sent
 	Room, Does string // where it is a member, and what Save does
 }
 
-// upgradeHandler is the handler of these tests. It answers a line with the line and its number, but for commands.
+// upgradeHandler is the handler of these tests. It answers a line with the line and its number,
+// or executes a command.
 type upgradeHandler struct {
 	MessageFunc // for Opened
 	srv         *Server
@@ -126,7 +127,7 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 	}
 }
 
-// misbehaveIn counts the calls of a method, and does what the settings say at one of them.
+// misbehaveIn counts calls of a method, and in the configured call does what the settings say.
 func (h *upgradeHandler) misbehaveIn(method string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +183,7 @@ func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	return nil
 }
 
-// sendCloseReasons sends the reasons for which connections close.
+// sendCloseReasons sends the reasons of closed connections to whys.
 func (h *upgradeHandler) sendCloseReasons(whys chan<- error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,7 +199,7 @@ func (h *upgradeHandler) Closed(_ *Conn, why error) {
 	}
 }
 
-// ownHandler is the handler of connections that have said "own".
+// ownHandler is the handler of connections that have sent "own".
 type ownHandler struct{ *upgradeHandler }
 
 func (h ownHandler) Message(c *Conn, line []byte) {
@@ -224,7 +225,7 @@ func (h *upgradeHandler) RestoreHandler(c *Conn, state []byte) error {
 	return c.SetHandler(Lines(ownHandler{h}))
 }
 
-// runSuccessor is a process that takes another's place.
+// runSuccessor is the main function of a successor process.
 func runSuccessor(settings string) int {
 	var cfg successorConfig
 	err := json.Unmarshal([]byte(settings), &cfg)
@@ -280,14 +281,14 @@ func runSuccessor(settings string) int {
 	return 0
 }
 
-// newSameBinaryCommand is a process of this test binary with the same settings.
+// newSameBinaryCommand returns a command that runs this test binary with the same settings.
 func newSameBinaryCommand() (*exec.Cmd, error) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Stderr = os.Stderr
 	return cmd, nil
 }
 
-// newSuccessorFunc has a server's successor be a process of these settings.
+// newSuccessorFunc returns a Server.Successor that starts a process with these settings.
 func newSuccessorFunc(t testing.TB, cfg successorConfig) func() (*exec.Cmd, error) {
 	t.Helper()
 	settings, err := json.Marshal(cfg)
@@ -326,7 +327,7 @@ func dialMany(t *testing.T, addr string, n int, half string) (clients []*testkit
 	return clients
 }
 
-// servingPID is the process that serves a client.
+// servingPID returns the PID of the process that serves a client.
 func servingPID(t testing.TB, c *testkit.Conn) int {
 	t.Helper()
 	c.Send("pid\n")
@@ -335,7 +336,7 @@ func servingPID(t testing.TB, c *testkit.Conn) int {
 	return pid
 }
 
-// stopServerAt has the process that serves an address end, and waits for that.
+// stopServerAt stops the process that serves an address, and waits for its end.
 func stopServerAt(t testing.TB, addr string) {
 	t.Helper()
 	c := dial(t, addr)
@@ -354,7 +355,7 @@ func hasProcessEnded(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// totals are counters that go on from one process to the next.
+// totals are counters that continue from one process to the next.
 type totals struct {
 	Accepted, OfListener, HandedOver, TakenOver, Closed, Messages, BytesIn, BytesOut int64
 }
@@ -368,7 +369,7 @@ func readTotals(srv *Server) totals {
 	}
 }
 
-// meteredConn counts what a client's connection sends and gets.
+// meteredConn counts what a client's connection sends and receives.
 type meteredConn struct {
 	net.Conn
 	lines, out, in *atomic.Int64
@@ -386,9 +387,9 @@ func (m meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestUpgrade hands connections on twice, with half a message and what is known of each, and the place where
-// others connect. The new process accepts nothing before it has them, nothing is written to a disk, one that
-// is not saved stays, and counters go on, to a byte.
+// TestUpgrade hands connections over twice, with half a message and the handler's state, together
+// with the listeners. The new process must accept nothing earlier, nothing is written to disk, a
+// connection that is not saved stays, and counters continue exactly.
 func TestUpgrade(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -489,7 +490,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestUpgradeFails has everything go wrong: the server goes on as if nothing had been.
+// TestUpgradeFails tests all kinds of failures: the server continues as if nothing had happened.
 func TestUpgradeFails(t *testing.T) {
 	const n, soon = 20, 200 * time.Millisecond
 	for _, c := range []struct {
@@ -564,7 +565,7 @@ func TestUpgradeFails(t *testing.T) {
 	}
 }
 
-// TestUpgradeRefused is what is no time, or no server, for an upgrade.
+// TestUpgradeRefused checks when Upgrade is rejected.
 func TestUpgradeRefused(t *testing.T) {
 	s, _ := startUpgradable(t, &Server{}, successorConfig{Does: "hang"})
 	if _, err := new(Server).Upgrade(t.Context()); !errors.Is(err, ErrServerClosed) {
@@ -590,7 +591,7 @@ func TestUpgradeRefused(t *testing.T) {
 	}
 }
 
-// TestUpgradePaused has the new process accept nothing as long as an operator did not let the old one.
+// TestUpgradePaused checks that accepting stays paused in the new process.
 func TestUpgradePaused(t *testing.T) {
 	s, _ := startUpgradable(t, &Server{}, successorConfig{})
 	c := dialMany(t, s.addr, 1, "")[0]
@@ -605,9 +606,8 @@ func TestUpgradePaused(t *testing.T) {
 	stopServerAt(t, s.addr)
 }
 
-// TestUpgradeOwnHandlers hands on connections with a handler of their own, and half a line, to their handler
-// in the new process; one when it can be saved. Those stay that are not saved, and one is closed that gets no
-// handler.
+// TestUpgradeOwnHandlers hands over connections with their own handlers and half a line; one as
+// soon as it can be saved. Those that are not saved stay, and one that gets no handler is closed.
 func TestUpgradeOwnHandlers(t *testing.T) {
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
@@ -664,7 +664,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 	}
 }
 
-// unsavedValueHandler is a handler that keeps a Value and can't save it.
+// unsavedValueHandler sets a Value and can't save it.
 type unsavedValueHandler struct {
 	MessageFunc
 	moved chan string // the log when a connection has moved
@@ -677,8 +677,9 @@ func (h unsavedValueHandler) Closed(_ *Conn, why error) {
 	}
 }
 
-// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: before anything
-// moves a warning names the handler and the cure, and the outcome has the number and the reason.
+// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: a warning
+// before the transfer names the handler and the remedy, and the result has the number and the
+// reason.
 func TestUpgradeValues(t *testing.T) {
 	log := &logRecorder{}
 	h := unsavedValueHandler{func(c *Conn, line []byte) {
@@ -710,7 +711,7 @@ func TestUpgradeValues(t *testing.T) {
 	stopServerAt(t, s.addr)
 }
 
-// TestUpgradeNetConns upgrades servers with blocking code: the warning does not speak of a Migrator.
+// TestUpgradeNetConns upgrades servers with blocking code: the warning does not mention Migrator.
 func TestUpgradeNetConns(t *testing.T) {
 	log := &logRecorder{}
 	l := NewNetListener()
@@ -730,8 +731,8 @@ func TestUpgradeNetConns(t *testing.T) {
 	stopServerAt(t, s.addr)
 }
 
-// TestUpgradeTLS has connections with TLS closed in order, at the rate of a shutdown, and their
-// clients resume their sessions in the new process, and in the one after that.
+// TestUpgradeTLS checks that TLS connections are closed properly, at the rate of a shutdown, and
+// that their clients resume their sessions in the new process and the one after that.
 func TestUpgradeTLS(t *testing.T) {
 	const n, rate = 4, 10
 	for version, model := range map[uint16]string{tls.VersionTLS12: Epoll, tls.VersionTLS13: Uring} {
@@ -782,8 +783,8 @@ func TestUpgradeTLS(t *testing.T) {
 	}
 }
 
-// TestUpgradeDescriptors has descriptors run out in the new process: connections without room stay,
-// and is served to the end of its message, and nobody is lost.
+// TestUpgradeDescriptors checks that connections stay if the new process runs out of descriptors,
+// and that none is lost.
 func TestUpgradeDescriptors(t *testing.T) {
 	const n, limit = 200, 220
 	for _, c := range []struct {

@@ -22,8 +22,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// handleTestSignals has a server of these tests upgraded at SIGUSR2, where it is the first process, and
-// end at SIGTERM.
+// handleTestSignals upgrades a server at SIGUSR2, unless this is a worker, and returns a context
+// that ends at SIGTERM.
 func handleTestSignals(srv *Server) context.Context {
 	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	if _, worker := WorkerProcess(); worker {
@@ -41,7 +41,8 @@ func handleTestSignals(srv *Server) context.Context {
 	return ctx
 }
 
-// startConfigured starts a server of these settings in this process; its workers are others, and so is its successor.
+// startConfigured starts a server with these settings in this process; its workers and successor
+// are others.
 func startConfigured(t *testing.T, from, to successorConfig) *started {
 	t.Helper()
 	from.Addr, to.Addr = "127.0.0.1:0", "127.0.0.1:0"
@@ -54,7 +55,7 @@ func startConfigured(t *testing.T, from, to successorConfig) *started {
 	return startServer(t, srv)
 }
 
-// servingPIDs are the processes that serve clients.
+// servingPIDs returns the PIDs of the processes that serve clients.
 func servingPIDs(t *testing.T, clients []*testkit.Conn) []int {
 	t.Helper()
 	pids := make(map[int]bool)
@@ -64,7 +65,7 @@ func servingPIDs(t *testing.T, clients []*testkit.Conn) []int {
 	return slices.Sorted(maps.Keys(pids))
 }
 
-// TestUpgradeProcesses hands connections from some processes to others, twice.
+// TestUpgradeProcesses hands connections from several processes to several others, twice.
 func TestUpgradeProcesses(t *testing.T) {
 	const n, half = 40, "half a "
 	for _, c := range []struct{ from, to successorConfig }{
@@ -114,8 +115,8 @@ func TestUpgradeProcesses(t *testing.T) {
 	}
 }
 
-// TestUpgradeProcessesFails has worker processes on either side, and something wrong before anything has moved;
-// and a worker process by itself is not upgraded.
+// TestUpgradeProcessesFails tests failures before the transfer with worker processes, and that a
+// worker alone can't be upgraded.
 func TestUpgradeProcessesFails(t *testing.T) {
 	const n = 10
 	for _, c := range []struct {
@@ -154,9 +155,9 @@ func TestUpgradeProcessesFails(t *testing.T) {
 	}
 }
 
-// TestUpgradeKilled has a process of either side killed in the middle: the first process or the next one, with
-// worker processes or without. A connection goes on where it is, with what was known of it, or ends; others can
-// connect; what has not moved and is lost is counted; and no process is left.
+// TestUpgradeKilled kills the old or the new process or one of their workers during the transfer.
+// A connection continues where it is, with its state, or ends; new ones are served; lost
+// connections are counted; and no process is left.
 func TestUpgradeKilled(t *testing.T) {
 	const n, after = 100, 30
 	for _, c := range []struct {
@@ -241,7 +242,7 @@ func TestUpgradeKilled(t *testing.T) {
 	}
 }
 
-// trySend reports whether somebody listens at an address, and sends text.
+// trySend reports whether it could connect to an address and send text.
 func trySend(addr, text string) bool {
 	network := "tcp"
 	if filepath.IsAbs(addr) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A server listens on what it was told, and says so: 0.0.0.0 is IPv4, no host is both.
+// A server listens on the given address and reports it: 0.0.0.0 is IPv4, no host is both IPv4 and
+// IPv6.
 func TestWildcard(t *testing.T) {
 	probe, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {

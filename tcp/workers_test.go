@@ -22,8 +22,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// A pool of two servers: one that waits for room, and has nothing with the workers,
-// finds it when the other has made it.
+// Two servers share a pool: a connection of one that waits for the pool is served when the other
+// frees a worker.
 func TestSharedPool(t *testing.T) {
 	runOnLoopModels(t, func(t *testing.T, model string) {
 		p := newPool(t, singleWorker)
@@ -41,20 +41,20 @@ func TestSharedPool(t *testing.T) {
 	})
 }
 
-// echoSlowly takes a little for each line.
+// echoSlowly takes 10 µs for each line.
 func echoSlowly(c *Conn, line []byte) {
 	for end := time.Now().Add(10 * time.Microsecond); time.Now().Before(end); {
 	}
 	echoLine(c, line)
 }
 
-// busyShedder answers what is shed.
+// busyShedder answers shed messages with "busy".
 type busyShedder struct{ MessageFunc }
 
 func (busyShedder) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg) }
 
-// With a pool that is closed too early connections end for that reason, each as soon
-// as its handler is to be called; their handlers hear of it; the log says so once.
+// If the pool is closed too early, each connection closes with that reason at the next call of
+// its handler, which is called for that; the log has one message.
 func TestPoolClosedEarly(t *testing.T) {
 	runOnLoopModels(t, func(t *testing.T, model string) {
 		g := newGatedHandler()
@@ -115,9 +115,9 @@ func TestPoolClosedEarly(t *testing.T) {
 	})
 }
 
-// A server ends by force while another's handler holds the only worker of their
-// pool. What waits for room, input, Opened and Closed, is let go: each connection has
-// both of the latter, and its own reason; so has what comes to its end then.
+// A server can be closed while another server's handler occupies the only worker of their pool.
+// Pending input, Opened and Closed no longer wait: each connection gets both Opened and Closed,
+// with its own reason.
 func TestEndsWhileOthersHoldThePool(t *testing.T) {
 	for name, wrap := range map[string]func(*gatedHandler) MessageHandler{
 		"waits": func(g *gatedHandler) MessageHandler { return g },
@@ -178,8 +178,8 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 	}
 }
 
-// Opened and Closed get on under a flood of input that is shed, whatever the rules of
-// the pool are.
+// Opened and Closed are called in spite of a flood of shed input, whatever the pool's
+// configuration.
 func TestEventsGetOn(t *testing.T) {
 	for name, cfg := range map[string]pool.Config{"all rules": {}, "Shedding alone": {FixedLimit: true, FIFO: true}, "no rules": {FixedLimit: true, KeepQueued: true, FIFO: true}} {
 		cfg.Max, cfg.Queue, cfg.Target, cfg.Interval = 1, 8, 100*time.Microsecond, 100*time.Microsecond
@@ -215,7 +215,7 @@ func TestEventsGetOn(t *testing.T) {
 	}
 }
 
-// floodLines sends lines, and reads what comes, until ctx ends.
+// floodLines sends lines and reads the answers until ctx ends.
 func floodLines(ctx context.Context, c net.Conn) {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	lines, in := bytes.Repeat([]byte("x\n"), 10), bufio.NewReader(c)
@@ -241,7 +241,7 @@ func (h countingHandler) Opened(*Conn) { h.opened.Add(1) }
 
 func (h countingHandler) Closed(*Conn, error) { h.closed.Add(1) }
 
-// A handler that ends its goroutine costs its own connection, wherever it runs.
+// A handler that ends its goroutine closes only its own connection, wherever it runs.
 func TestGoexit(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		whys := make(chan error, 2)
@@ -272,7 +272,7 @@ func TestGoexit(t *testing.T) {
 	})
 }
 
-// exitRecorder tells why its connections close.
+// exitRecorder records why its connections close.
 type exitRecorder struct {
 	MessageFunc
 	whys chan<- error
@@ -284,7 +284,7 @@ func (h exitRecorder) Closed(_ *Conn, why error) {
 	}
 }
 
-// The goroutine model has no use for a pool.
+// The goroutine model does not use the pool.
 func TestPoolOfGoroutines(t *testing.T) {
 	p := newPool(t, singleWorker)
 	s := startServer(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busyShedder{MessageFunc(echoLine)})})
@@ -294,8 +294,9 @@ func TestPoolOfGoroutines(t *testing.T) {
 	}
 }
 
-// Each returns, too, when a connection that it leaves mail for closes on a worker meanwhile, and
-// who has its place next closes in order: what was reserved for the first is released.
+// Each returns even if a connection with mail from it closes on a worker meanwhile, and the
+// connection's successor in the same slot closes properly: the reservation of the first one was
+// released.
 func TestEachWhileClosing(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, _ int) {
 		quit := Lines(MessageFunc(func(c *Conn, line []byte) { c.Close() }))
