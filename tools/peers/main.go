@@ -53,7 +53,7 @@ type settings struct {
 	addr, server, app string
 }
 
-func parse(args []string, help io.Writer) (settings, error) {
+func parseFlags(args []string, help io.Writer) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed by run
@@ -82,11 +82,11 @@ func parse(args []string, help io.Writer) (settings, error) {
 
 // serve serves what args ask for until ctx ends.
 func serve(ctx context.Context, args []string, out io.Writer) error {
-	s, err := parse(args, out)
+	s, err := parseFlags(args, out)
 	if err != nil {
 		return err
 	}
-	start, err := find(s.server, s.app)
+	start, err := findServer(s.server, s.app)
 	if err != nil {
 		return err
 	}

@@ -103,23 +103,23 @@ func newFailsafe(p offer.Plan) (offer.Side, error) {
 func (l *limiter) Try(j *offer.Job) bool {
 	if permit, ok := l.TryAcquirePermit(); ok {
 		l.done.Add(1)
-		go l.work(j, permit)
+		go l.runJob(j, permit)
 		return true
 	}
 	if !l.queues || !l.CanAcquirePermit() {
 		return false
 	}
 	l.done.Add(1)
-	go l.queue(j)
+	go l.waitForPermit(j)
 	return true
 }
 
-// queue has a job wait for its permit.
-func (l *limiter) queue(j *offer.Job) {
+// waitForPermit has a job wait for its permit.
+func (l *limiter) waitForPermit(j *offer.Job) {
 	permit, err := l.AcquirePermit(j)
 	switch {
 	case err == nil:
-		l.work(j, permit)
+		l.runJob(j, permit)
 		return
 	case errors.Is(err, adaptivelimiter.ErrExceeded):
 		j.Shed()
@@ -129,8 +129,8 @@ func (l *limiter) queue(j *offer.Job) {
 	l.done.Done()
 }
 
-// work does a job that has its permit.
-func (l *limiter) work(j *offer.Job, permit adaptivelimiter.Permit) {
+// runJob does a job that has its permit.
+func (l *limiter) runJob(j *offer.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {
 		permit.Drop()

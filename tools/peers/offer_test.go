@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/offer"
 )
 
-// offered runs "peers offer" and returns its result, in which all sums are right.
-func offered(t *testing.T, args ...string) *offer.Result {
+// runOffer runs "peers offer" and returns its result, in which all sums are right.
+func runOffer(t *testing.T, args ...string) *offer.Result {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	args = append([]string{"offer", "--iterations", "1000"}, args...)
@@ -37,7 +37,7 @@ func TestOfferAll(t *testing.T) {
 	for name := range pools {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := offered(t, "--pool", name, "--work", "mixed", "--rate", "500", "--duration", "200ms", "--workers", "1000", "--deadline", "1m")
+			r := runOffer(t, "--pool", name, "--work", "mixed", "--rate", "500", "--duration", "200ms", "--workers", "1000", "--deadline", "1m")
 			if r.Offered != 100 || r.Finished != 100 || r.Good != 100 || r.Unfinished != 0 {
 				t.Errorf("%d finished of %d, %d good: %+v; want all 100", r.Finished, r.Offered, r.Good, r)
 			}
@@ -54,7 +54,7 @@ func TestOfferTooMany(t *testing.T) {
 	for name := range pools {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := offered(t, "--pool", name, "--work", "published", "--rate", "10000", "--duration", "100ms",
+				r := runOffer(t, "--pool", name, "--work", "published", "--rate", "10000", "--duration", "100ms",
 					"--deadline", "30ms", "--workers", "10", "--queue", "5")
 				if r.Offered != 1000 || r.Rejected < 900 || r.Finished < 1 || r.Finished > 100 || r.Unfinished != 0 || r.PeakWorkers < 1 || r.PeakWorkers > 10 {
 					t.Errorf("got %+v; want room for 1 to 10 at a time, and most rejected", r)

@@ -18,34 +18,34 @@ import (
 )
 
 const (
-	workers  = 64
-	queue    = 1024
-	patience = 2 * time.Minute
+	workers     = 64
+	queue       = 1024
+	testTimeout = 2 * time.Minute
 )
 
-// subject is an open pool, whose job is made once, in the form that the pool takes.
-type subject struct {
+// openPool is an open pool, whose job is made once, in the form that the pool takes.
+type openPool struct {
 	// submit has the job run once, and waits for room; try says at once that there is
 	// none.
-	submit func() error
-	try    func() bool
-	// drain waits until every job that was accepted has run, and ends the pool. It is
+	submit    func() error
+	trySubmit func() bool
+	// drainAndClose waits until every job that was accepted has run, and ends the pool. It is
 	// part of what is timed.
-	drain func() error
-	ours  *pool.Pool // nil for the others
+	drainAndClose func() error
+	ours          *pool.Pool // nil for the others
 }
 
 // contenders are the pools to compare, by name. trying says that the subject will be used
 // with try, and not with submit: some must know before.
 var contenders = []struct {
 	name string
-	open func(job func(), trying bool) (subject, error)
+	open func(job func(), trying bool) (openPool, error)
 }{
 	{"channel", openChannel}, {"ours", openOurs}, {"ants", openAnts}, {"pond", openPond}, {"goroutine", openGoroutines},
 }
 
 // openChannel is the pool that one writes in ten lines: no context, no panics, no figures.
-func openChannel(job func(), _ bool) (subject, error) {
+func openChannel(job func(), _ bool) (openPool, error) {
 	jobs := make(chan func(), queue)
 	var wg sync.WaitGroup
 	for range workers {
@@ -55,9 +55,9 @@ func openChannel(job func(), _ bool) (subject, error) {
 			}
 		})
 	}
-	return subject{
+	return openPool{
 		submit: func() error { jobs <- job; return nil },
-		try: func() bool {
+		trySubmit: func() bool {
 			select {
 			case jobs <- job:
 				return true
@@ -65,19 +65,19 @@ func openChannel(job func(), _ bool) (subject, error) {
 				return false
 			}
 		},
-		drain: func() error { close(jobs); wg.Wait(); return nil },
+		drainAndClose: func() error { close(jobs); wg.Wait(); return nil },
 	}, nil
 }
 
 // openOurs has a fixed number of workers like the others, and all its rules in force.
-func openOurs(job func(), _ bool) (subject, error) {
+func openOurs(job func(), _ bool) (openPool, error) {
 	p, err := pool.New(pool.Config{Min: workers, Max: workers, Queue: queue})
 	f := pool.Func(func(context.Context) { job() })
-	return subject{
-		submit: func() error { return p.Submit(context.Background(), f) },
-		try:    func() bool { return p.TrySubmit(f) == nil },
-		drain: func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+	return openPool{
+		submit:    func() error { return p.Submit(context.Background(), f) },
+		trySubmit: func() bool { return p.TrySubmit(f) == nil },
+		drainAndClose: func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 			defer cancel()
 			_, err := p.Close(ctx)
 			return err
@@ -88,7 +88,7 @@ func openOurs(job func(), _ bool) (subject, error) {
 
 // openAnts has no queue: those who submit wait for a worker. Idle workers stay, as in its own
 // measurements, which it calls DisablePurge.
-func openAnts(job func(), trying bool) (subject, error) {
+func openAnts(job func(), trying bool) (openPool, error) {
 	p, err := ants.NewPool(workers, ants.WithNonblocking(trying), ants.WithDisablePurge(true))
 	// A release polls; so every worker gets one more job, that ends when all of them have
 	// one: then all others have run.
@@ -106,50 +106,50 @@ func openAnts(job func(), trying bool) (subject, error) {
 			}
 		}
 		met.Wait()
-		return p.ReleaseTimeout(patience)
+		return p.ReleaseTimeout(testTimeout)
 	}
-	return subject{
-		submit: func() error { return p.Submit(job) },
-		try:    func() bool { return p.Submit(job) == nil },
-		drain:  drain,
+	return openPool{
+		submit:        func() error { return p.Submit(job) },
+		trySubmit:     func() bool { return p.Submit(job) == nil },
+		drainAndClose: drain,
 	}, err
 }
 
 // openPond is used through Go, the fastest way in. It does not wait if the pool is made so.
-func openPond(job func(), trying bool) (subject, error) {
+func openPond(job func(), trying bool) (openPool, error) {
 	p := pond.NewPool(workers, pond.WithQueueSize(queue), pond.WithNonBlocking(trying))
-	return subject{
-		submit: func() error { return p.Go(job) },
-		try:    func() bool { return p.Go(job) == nil },
-		drain:  func() error { p.StopAndWait(); return nil },
+	return openPool{
+		submit:        func() error { return p.Go(job) },
+		trySubmit:     func() bool { return p.Go(job) == nil },
+		drainAndClose: func() error { p.StopAndWait(); return nil },
 	}, nil
 }
 
 // openGoroutines is no pool: a goroutine for each job, however many there are.
-func openGoroutines(job func(), _ bool) (subject, error) {
+func openGoroutines(job func(), _ bool) (openPool, error) {
 	var wg sync.WaitGroup
 	submit := func() error { wg.Go(job); return nil }
-	return subject{
-		submit: submit,
-		try:    func() bool { return submit() == nil },
-		drain:  func() error { wg.Wait(); return nil },
+	return openPool{
+		submit:        submit,
+		trySubmit:     func() bool { return submit() == nil },
+		drainAndClose: func() error { wg.Wait(); return nil },
 	}, nil
 }
 
 // BenchmarkSubmit is an empty job with a Submit that waits for room. The time is
 // that until all jobs have run, so that a queue hides nothing.
-func BenchmarkSubmit(b *testing.B) { compare(b, func() {}, false) }
+func BenchmarkSubmit(b *testing.B) { benchmarkContenders(b, func() {}, false) }
 
 // BenchmarkSubmitMicrosecond is the same with a job that computes for about 1 µs.
-func BenchmarkSubmitMicrosecond(b *testing.B) { compare(b, microsecond, false) }
+func BenchmarkSubmitMicrosecond(b *testing.B) { benchmarkContenders(b, computeMicrosecond, false) }
 
 // BenchmarkTrySubmit is an empty job that is submitted until it is accepted: an
 // op is an accepted job, rejected/op is how often it was not before.
-func BenchmarkTrySubmit(b *testing.B) { compare(b, func() {}, true) }
+func BenchmarkTrySubmit(b *testing.B) { benchmarkContenders(b, func() {}, true) }
 
-// compare runs a benchmark for every number of submitters and every contender. Their names are
+// benchmarkContenders runs a benchmark for every number of submitters and every contender. Their names are
 // keys and values for benchstat.
-func compare(b *testing.B, job func(), trying bool) {
+func benchmarkContenders(b *testing.B, job func(), trying bool) {
 	for _, submitters := range []int{2, 100, 10_000} {
 		b.Run("submitters="+strconv.Itoa(submitters), func(b *testing.B) {
 			for _, c := range contenders {
@@ -159,15 +159,15 @@ func compare(b *testing.B, job func(), trying bool) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					rejected := together(b, s, trying, submitters, b.N, b.ResetTimer)
-					if err := s.drain(); err != nil {
+					rejected := submitConcurrently(b, s, trying, submitters, b.N, b.ResetTimer)
+					if err := s.drainAndClose(); err != nil {
 						b.Error(err)
 					}
 					b.StopTimer()
 					if trying {
 						b.ReportMetric(float64(rejected)/float64(b.N), "rejected/op")
 					}
-					if n := s.lost(); n > 0 {
+					if n := s.countLost(); n > 0 {
 						b.Errorf("%d of %d accepted jobs did not run: the time is not that of the jobs", n, b.N)
 					}
 				})
@@ -176,9 +176,9 @@ func compare(b *testing.B, job func(), trying bool) {
 	}
 }
 
-// lost is how many accepted jobs have not run, by the pool's own account: those that were shed,
+// countLost is how many accepted jobs have not run, by the pool's own account: those that were shed,
 // if the machine is so slow that they have waited too long.
-func (s *subject) lost() int {
+func (s *openPool) countLost() int {
 	if s.ours == nil {
 		return 0
 	}
@@ -186,16 +186,16 @@ func (s *subject) lost() int {
 	return int(stats.Shed + stats.Expired + stats.Dropped)
 }
 
-// together has n jobs submitted by so many goroutines, an equal share by each, and returns how
+// submitConcurrently has n jobs submitted by so many goroutines, an equal share by each, and returns how
 // often one was rejected. It starts the goroutines, calls begin, and then lets all of them go.
 // Shares are fixed because otherwise the few that are scheduled first would submit everything.
-func together(tb testing.TB, s subject, trying bool, submitters, n int, begin func()) int {
+func submitConcurrently(tb testing.TB, s openPool, trying bool, submitters, jobs int, onReady func()) int {
 	var ready, ended sync.WaitGroup
 	var rejected atomic.Int64
 	gate := make(chan struct{})
 	ready.Add(submitters)
 	for i := range submitters {
-		share := (n + i) / submitters
+		share := (jobs + i) / submitters
 		ended.Go(func() {
 			ready.Done()
 			<-gate
@@ -207,7 +207,7 @@ func together(tb testing.TB, s subject, trying bool, submitters, n int, begin fu
 					}
 					continue
 				}
-				for !s.try() {
+				for !s.trySubmit() {
 					rejected.Add(1)
 					runtime.Gosched()
 				}
@@ -215,14 +215,14 @@ func together(tb testing.TB, s subject, trying bool, submitters, n int, begin fu
 		})
 	}
 	ready.Wait()
-	begin()
+	onReady()
 	close(gate)
 	ended.Wait()
 	return int(rejected.Load())
 }
 
-// microsecond computes for about 1 µs: 500 steps, each of which needs the last.
-func microsecond() {
+// computeMicrosecond computes for about 1 µs: 500 steps, each of which needs the last.
+func computeMicrosecond() {
 	x := uint64(88172645463325252)
 	for range 500 {
 		x ^= x << 13
@@ -253,12 +253,12 @@ func TestContenders(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				together(t, s, trying, submitters, n, func() {})
-				if err := s.drain(); err != nil {
+				submitConcurrently(t, s, trying, submitters, n, func() {})
+				if err := s.drainAndClose(); err != nil {
 					t.Error(err)
 				}
-				if ran := int(ran.Load()); ran+s.lost() != n {
-					t.Errorf("%d of %d jobs ran, and %d did not by the pool's account", ran, n, s.lost())
+				if ran := int(ran.Load()); ran+s.countLost() != n {
+					t.Errorf("%d of %d jobs ran, and %d did not by the pool's account", ran, n, s.countLost())
 				}
 				if most := most.Load(); most > workers && c.name != "goroutine" {
 					t.Errorf("%d jobs ran at a time; expected %d at most", most, workers)
