@@ -2,20 +2,20 @@ package main
 
 import "bytes"
 
-// replyFunc says what is sent for what has come, and how many bytes of that it has used. It
-// may keep neither in nor room, which has room for what is sent.
-type replyFunc func(in, room []byte) (out []byte, used int)
+// replyFunc returns the reply to the input and how many bytes of it are used. It must keep neither slice; the
+// reply may be built in buf.
+type replyFunc func(input, buf []byte) (out []byte, used int)
 
-// replyEcho sends back all that is at hand.
+// replyEcho echoes all input.
 func replyEcho(input, _ []byte) ([]byte, int) { return input, len(input) }
 
-// replyLines sends back all lines that are complete.
+// replyLines echoes all complete lines.
 func replyLines(input, _ []byte) ([]byte, int) {
 	whole := bytes.LastIndexByte(input, '\n') + 1
 	return input[:whole], whole
 }
 
-// replyHTTP answers all requests that are complete.
+// replyHTTP replies to all complete requests.
 func replyHTTP(input, buf []byte) ([]byte, int) {
 	requests, used := countRequests(input)
 	text := responseNow()

@@ -8,8 +8,8 @@ import (
 	"github.com/panjf2000/gnet/v2"
 )
 
-// serveGnet serves connections with gnet: an event loop for each CPU, which reads, and calls
-// the handler. gnet listens by itself, on the address of ln.
+// serveGnet serves with gnet: an event loop per CPU reads and calls the handler. gnet listens itself, on the
+// address of ln.
 func serveGnet(a replyFunc) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		if err := ln.Close(); err != nil {
@@ -34,7 +34,7 @@ type gnetHandler struct {
 
 func (h *gnetHandler) OnBoot(engine gnet.Engine) gnet.Action {
 	h.booted <- engine
-	if h.ctx.Err() != nil { // and stop has not seen the engine
+	if h.ctx.Err() != nil { // and stopEngine has missed the engine
 		return gnet.Shutdown
 	}
 	h.ready()

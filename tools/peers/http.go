@@ -14,11 +14,10 @@ import (
 
 const hello = "Hello, World!"
 
-// shutdownTimeout is how long connections may take to end.
+// shutdownTimeout limits the shutdown of a server.
 const shutdownTimeout = 2 * time.Second
 
-// serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
-// need.
+// serveFastHTTP serves HTTP with fasthttp, without features that a plain text response does not need.
 func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	ready()
 	srv := &fasthttp.Server{
@@ -38,9 +37,8 @@ func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	})
 }
 
-// serveUntilDone serves until ctx ends, which is no error, or serve fails; it closes in
-// any case. A server that does not see that it was closed, because it was about
-// to begin, is left alone after a while.
+// serveUntilDone serves until ctx ends, which is not an error, or serve fails, and then calls closeAll. A
+// server that misses the close, because it was just starting, is abandoned after shutdownTimeout.
 func serveUntilDone(ctx context.Context, serve, closeAll func() error) error {
 	served := make(chan error, 1)
 	go func() { served <- serve() }()
@@ -53,12 +51,12 @@ func serveUntilDone(ctx context.Context, serve, closeAll func() error) error {
 	select {
 	case <-served:
 	case <-time.After(shutdownTimeout):
-		err = errors.Join(err, errors.New("the server did not end when it was closed"))
+		err = errors.Join(err, errors.New("the server did not stop when it was closed"))
 	}
 	return err
 }
 
-// cachedResponse is what is sent to every request, in one second.
+// cachedResponse is the response to all requests within a second.
 type cachedResponse struct {
 	second int64
 	text   []byte
@@ -66,7 +64,7 @@ type cachedResponse struct {
 
 var currentResponse atomic.Pointer[cachedResponse]
 
-// responseNow is the answer of this second.
+// responseNow returns the response for the current second.
 func responseNow() []byte {
 	now := time.Now()
 	a := currentResponse.Load()
@@ -80,8 +78,8 @@ func responseNow() []byte {
 
 var headEnd = []byte("\r\n\r\n")
 
-// countRequests counts the requests that are complete in in, and their bytes. It does
-// not look at what they ask for.
+// countRequests returns the number of complete requests in the input and their length. It ignores their
+// content.
 func countRequests(input []byte) (requests, used int) {
 	for {
 		i := bytes.Index(input[used:], headEnd)

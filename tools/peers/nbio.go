@@ -12,8 +12,8 @@ import (
 	"github.com/lesismal/nbio/nbhttp"
 )
 
-// serveNbio serves connections with nbio: its pollers read, and call the handler. What is left
-// of a message waits in the connection's session.
+// serveNbio serves with nbio: its pollers read and call the handler. Unused input is kept in the connection's
+// session.
 func serveNbio(a replyFunc) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		engine := nbio.NewEngine(nbio.Config{Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listenFuncFor(ln)})
@@ -40,7 +40,7 @@ func serveNbio(a replyFunc) serveFunc {
 	}
 }
 
-// serveNbioHTTP serves HTTP with nbio's own parser and a handler of net/http.
+// serveNbioHTTP serves HTTP with nbio's parser and a net/http handler.
 func serveNbioHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	return runNbio(ctx, ready, nbhttp.NewEngine(nbhttp.Config{
 		Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listenFuncFor(ln), ReadLimit: maxPending,
@@ -56,7 +56,7 @@ func listenFuncFor(ln net.Listener) func(network, addr string) (net.Listener, er
 	return func(_, _ string) (net.Listener, error) { return ln, nil }
 }
 
-// runNbio starts an engine, and stops it when ctx ends.
+// runNbio runs an engine until ctx ends.
 func runNbio(ctx context.Context, ready func(), engine interface {
 	Start() error
 	Shutdown(context.Context) error

@@ -9,13 +9,13 @@ import (
 	"github.com/cloudwego/netpoll"
 )
 
-// maxPending is the most bytes of a line or of a request's head.
+// maxPending limits the length of a line or a request's head, in bytes.
 const maxPending = 64 << 10
 
-var errMessageTooLong = errors.New("a message of more than 64 KiB")
+var errMessageTooLong = errors.New("message is longer than 64 KiB")
 
-// serveNetpoll serves connections with netpoll: its pollers read, and what a
-// connection has at hand is handled on a goroutine of its pool.
+// serveNetpoll serves with netpoll: its pollers read, and goroutines of its pool handle the input of
+// connections.
 func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		loop, err := netpoll.NewEventLoop(func(_ context.Context, conn netpoll.Connection) error {
@@ -41,12 +41,12 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serv
 	}
 }
 
-// netpollEcho sends back all that is at hand.
+// netpollEcho echoes all input.
 func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
 	return echoBytes(in, out, in.Len())
 }
 
-// netpollLines sends back all lines that are complete, in one write.
+// netpollLines echoes all complete lines in one write.
 func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
@@ -62,8 +62,8 @@ func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	return echoBytes(in, out, whole)
 }
 
-// echoBytes writes the next n bytes. They are released only when they are
-// written, as the writer does not copy large ones.
+// echoBytes writes the next n bytes. It releases them only when they are written, because the writer does not
+// copy large buffers.
 func echoBytes(in netpoll.Reader, out netpoll.Writer, n int) error {
 	p, err := in.Next(n)
 	if err != nil {
@@ -78,7 +78,7 @@ func echoBytes(in netpoll.Reader, out netpoll.Writer, n int) error {
 	return in.Release()
 }
 
-// netpollHTTP answers all requests that are complete, in one write.
+// netpollHTTP replies to all complete requests in one write.
 func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {

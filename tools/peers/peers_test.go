@@ -14,15 +14,15 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// testCommand is a command that serves.
+// testCommand is a running command.
 type testCommand struct {
 	addr   string
 	cancel context.CancelFunc
 	code   chan int
-	stderr bytes.Buffer // to be read when code has come
+	stderr bytes.Buffer // read after code has been received
 }
 
-// startCommand runs the command on a free port until the test ends it or ends.
+// startCommand runs the command on a free port until stop is called or the test ends.
 func startCommand(t *testing.T, args ...string) *testCommand {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -41,7 +41,7 @@ func startCommand(t *testing.T, args ...string) *testCommand {
 	return r
 }
 
-// stop ends the command, which has to succeed.
+// stop ends the command, which must succeed.
 func (r *testCommand) stop(t *testing.T) {
 	if r.code == nil {
 		return
@@ -53,10 +53,10 @@ func (r *testCommand) stop(t *testing.T) {
 	r.code = nil
 }
 
-// fullServers are the servers that have every app.
+// fullServers are the servers with all apps.
 var fullServers = []string{"netpoll", "gnet", "nbio"}
 
-// TestEcho exchanges small and large messages, and ends with a connection open.
+// TestEcho exchanges small and large messages, and stops with an open connection.
 func TestEcho(t *testing.T) {
 	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestLines cuts lines into pieces.
+// TestLines sends lines in pieces.
 func TestLines(t *testing.T) {
 	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {
@@ -98,12 +98,12 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestTooLong ends a connection that sends a line or a head without an end.
+// TestTooLong checks that an endless line or head closes the connection.
 func TestTooLong(t *testing.T) {
 	for _, server := range fullServers {
 		for _, app := range []string{"lines", "http"} {
 			c := testkit.Dial(t, startCommand(t, "--server", server, "--app", app).addr)
-			// The server may close while the rest is sent.
+			// The server may close before everything is sent.
 			_, _ = io.WriteString(c.Conn, strings.Repeat("x", maxPending+1))
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("%s, %s: got %q, want the connection closed", server, app, got)
@@ -112,7 +112,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestHTTP pipelines requests and cuts them into pieces.
+// TestHTTP sends pipelined and split requests.
 func TestHTTP(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 	for _, server := range append([]string{"fasthttp"}, fullServers...) {

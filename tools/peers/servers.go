@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// serveFunc serves on ln until ctx ends, then returns nil, or until ln fails. It owns
-// ln and closes it, and every connection. It calls ready once clients can connect.
+// serveFunc serves on ln until ctx ends, and then returns nil, or until ln fails. It owns ln and closes it
+// and all connections. It calls ready once clients can connect.
 type serveFunc func(ctx context.Context, ln net.Listener, ready func()) error
 
-// app is a protocol that a server speaks.
+// app is a protocol that a server supports.
 type app struct {
 	name  string
 	serve serveFunc
 }
 
-// servers are what there is to compare with.
+// servers are the servers to compare with.
 var servers = []struct {
 	name, does string
 	apps       []app
@@ -40,7 +40,7 @@ var servers = []struct {
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
 }
 
-// findServer finds how to serve an app with a server.
+// findServer returns the function that serves an app with a server.
 func findServer(server, app string) (serveFunc, error) {
 	var known []string
 	for _, s := range servers {

@@ -23,7 +23,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// newHandler has what net/http offers a handler.
+// newHandler returns a handler that uses many features of net/http.
 func newHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,7 @@ func newHandler() http.Handler {
 	mux.HandleFunc("/gone", func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
-		<-r.Context().Done() // when the client has gone
+		<-r.Context().Done() // the client has disconnected
 		r.Context().Value(goneKey{}).(chan bool) <- true
 	})
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -76,7 +76,7 @@ func newHandler() http.Handler {
 
 type goneKey struct{}
 
-// newHandlerReportingGone is handler with the channel that its /gone tells.
+// newHandlerReportingGone returns newHandler with the channel that its /gone uses.
 func newHandlerReportingGone(gone chan bool) http.Handler {
 	h := newHandler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -84,11 +84,11 @@ func newHandlerReportingGone(gone chan bool) http.Handler {
 	})
 }
 
-// headerTimeout is long enough for the clients whose header comes.
+// headerTimeout is long enough for clients that send their header.
 const headerTimeout = 500 * time.Millisecond
 
-// startHTTPServer has a *http.Server serve a listener until the test ends, which tells of clients that have gone. ended
-// has what Serve has returned.
+// startHTTPServer runs a *http.Server on a listener until the test ends. gone receives a value when a client has
+// disconnected, ended the result of Serve.
 func startHTTPServer(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, ended chan error) {
 	gone, ended = make(chan bool, 1), make(chan error, 1)
 	web = &http.Server{
@@ -101,21 +101,22 @@ func startHTTPServer(t *testing.T, l net.Listener) (web *http.Server, gone chan 
 	return web, gone, ended
 }
 
-// newClient is Go's, which keeps so many idle connections.
+// newClient returns net/http's client, with up to 50 idle connections.
 func newClient(t *testing.T, cfg *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: cfg, MaxIdleConnsPerHost: 50}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: testTimeout}
 }
 
-// newTLSConfigs is a certificate for 127.0.0.1, and what a client needs to trust it.
+// newTLSConfigs returns a certificate for 127.0.0.1 and the configuration of a client that trusts it.
 func newTLSConfigs(t *testing.T) (server, client *tls.Config) {
 	ts := httptest.NewTLSServer(nil)
 	t.Cleanup(ts.Close)
 	return &tls.Config{Certificates: ts.TLS.Certificates}, ts.Client().Transport.(*http.Transport).TLSClientConfig
 }
 
-// A *http.Server serves a NetListener as any other, and ends with the server. The checks hold for package net too.
+// TestHTTP checks that a *http.Server serves a NetListener like any other listener and ends with the server. The
+// same checks run with package net.
 func TestHTTP(t *testing.T) {
 	runUnderModels(t, func(t *testing.T, model string) {
 		l := tcp.NewNetListener()
@@ -142,7 +143,7 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// With TLS by the server, whose plaintext net/http serves.
+// TestHTTPOverTLS lets the server do TLS; net/http serves the plaintext.
 func TestHTTPOverTLS(t *testing.T) {
 	own, trusting := newTLSConfigs(t)
 	runUnderModels(t, func(t *testing.T, model string) {
@@ -153,7 +154,7 @@ func TestHTTPOverTLS(t *testing.T) {
 	})
 }
 
-// checkHTTP is what a client may expect. Raw connections are made to raw, if that is set.
+// checkHTTP checks what a client may expect. It opens raw connections to raw, unless that is empty.
 func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan bool) {
 	get := func(path string) (string, *http.Response, error) {
 		resp, err := client.Get(url + path)

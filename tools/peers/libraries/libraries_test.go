@@ -1,6 +1,5 @@
-// Package libraries has tests of libraries that know nothing of Myriad and are served by
-// it, by way of tcp.NetListener and tcp.Blocking, and of such that are clients of
-// package web.
+// Package libraries tests libraries that know nothing about Myriad and are served by it, with tcp.NetListener
+// and tcp.Blocking, and clients of package web.
 package libraries
 
 import (
@@ -16,7 +15,7 @@ import (
 
 const testTimeout = time.Minute
 
-// runUnderModels runs a test under every model that this machine has.
+// runUnderModels runs a test under every model.
 func runUnderModels(t *testing.T, test func(t *testing.T, model string)) {
 	for _, model := range []string{tcp.Goroutine, tcp.Epoll, tcp.Uring, tcp.Auto} {
 		t.Run(model, func(t *testing.T) { test(t, model) })
@@ -32,7 +31,7 @@ func startServer(t *testing.T, srv *tcp.Server) (addr string) {
 	return addr
 }
 
-// numberStream is a stream that is not the same anywhere.
+// numberStream is a deterministic stream without repetitions.
 type numberStream struct{ at, end int64 }
 
 func (n *numberStream) Read(p []byte) (int, error) {

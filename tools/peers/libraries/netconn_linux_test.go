@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestNetConn checks that a tcp.NetConn passes the tests for a net.Conn of golang.org/x/net, under
-// every model and on shards.
+// TestNetConn runs the tests for a net.Conn of golang.org/x/net with tcp.NetConn, under every model and on
+// shards.
 func TestNetConn(t *testing.T) {
 	test := func(t *testing.T, srv *tcp.Server) {
 		l := tcp.NewNetListener()

@@ -21,8 +21,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// runUnderWeb runs a test of a handler that package web serves under every model, and with a
-// pool as its Workers.
+// runUnderWeb runs a test of a handler served by package web, under every model and with a pool as Workers.
 func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T, addr string)) {
 	h.ReadHeaderTimeout = 200 * time.Millisecond
 	h.ErrorLog = log.New(io.Discard, "", 0)
@@ -39,10 +38,10 @@ func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testin
 	})
 }
 
-// limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
+// limits allow clients that still send to read why they are closed, and responses of 1 MiB.
 var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 
-// Package web serves net/http's client as net/http does.
+// TestWebHTTP checks that package web serves net/http's client like net/http does.
 func TestWebHTTP(t *testing.T) {
 	gone := make(chan bool, 1)
 	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, nil, func(t *testing.T, addr string) {
@@ -50,7 +49,7 @@ func TestWebHTTP(t *testing.T) {
 	})
 }
 
-// So it does with TLS, where a client that prefers HTTP/2 gets HTTP/1.1.
+// TestWebOverTLS checks the same with TLS; a client that prefers HTTP/2 gets HTTP/1.1.
 func TestWebOverTLS(t *testing.T) {
 	gone := make(chan bool, 1)
 	own, trusting := newTLSConfigs(t)
@@ -62,7 +61,7 @@ func TestWebOverTLS(t *testing.T) {
 	})
 }
 
-// Curl is a client that is not Go's.
+// TestWebCurl uses curl, a client in another language.
 func TestWebCurl(t *testing.T) {
 	program, err := exec.LookPath("curl")
 	if err != nil {

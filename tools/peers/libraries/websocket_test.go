@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// echoMessage upgrades a connection, and then echoes one message a call: between messages a
+// echoMessage performs the handshake in the first call and then echoes one message per call: between messages a
 // connection has no goroutine.
 func echoMessage(n *tcp.NetConn) error {
 	n.SetDeadline(time.Now().Add(testTimeout))
@@ -29,7 +29,7 @@ func echoMessage(n *tcp.NetConn) error {
 		n.SetValue(true)
 		return err
 	}
-	msg, op, err := wsutil.ReadClientData(n) // answers pings and closes, too
+	msg, op, err := wsutil.ReadClientData(n) // also answers pings and closes
 	var closed wsutil.ClosedError
 	switch {
 	case errors.As(err, &closed):
@@ -40,7 +40,7 @@ func echoMessage(n *tcp.NetConn) error {
 	return wsutil.WriteServerMessage(n, op, msg)
 }
 
-// gobwas/ws serves a Blocking handler, and coder/websocket is its client.
+// TestWebSocket serves gobwas/ws with a Blocking handler; coder/websocket is the client.
 func TestWebSocket(t *testing.T) {
 	runUnderModels(t, func(t *testing.T, model string) {
 		addr := startServer(t, &tcp.Server{Model: model, Handler: &tcp.Blocking{Serve: echoMessage, End: func(_ *tcp.NetConn, why error) {
@@ -79,7 +79,7 @@ func TestWebSocket(t *testing.T) {
 			c := testkit.Dial(t, addr)
 			c.HandshakeWebSocket("/", "")
 			for _, b := range []byte(testkit.MaskedFrame(1, "in ") + testkit.MaskedFrame(testkit.FIN|9, "alive?") + testkit.MaskedFrame(testkit.FIN, "parts")) {
-				c.Send(string([]byte{b})) // a byte at a time
+				c.Send(string([]byte{b}))
 			}
 			c.Expect("\x8a\x06alive?\x81\x08in parts")
 		})

@@ -30,7 +30,7 @@ func readFrame(r io.Reader) (f ws.Frame, err error) {
 	return f, err
 }
 
-// echoSockets answers messages with themselves, does what some ask for, and tells of ends.
+// echoSockets echoes messages, executes the commands "close" and "ping", and reports closed sockets.
 type echoSockets struct {
 	web.SocketBase
 	closed chan error
@@ -52,7 +52,7 @@ func (e *echoSockets) Message(s web.Socket, kind web.Kind, message []byte) {
 
 func (e *echoSockets) Closed(_ web.Socket, why error) { e.closed <- why }
 
-// waitClosed waits for the end of a socket, because of a close with a code.
+// waitClosed waits until a socket is closed and checks the code and the reason.
 func (e *echoSockets) waitClosed(t *testing.T, code int, reason string) {
 	t.Helper()
 	var is *web.CloseError
@@ -63,7 +63,7 @@ func (e *echoSockets) waitClosed(t *testing.T, code int, reason string) {
 
 var sizes = []int{0, 1, 125, 126, 8191, 65535, 65536, 1 << 20}
 
-// newEchoServer is what foreign clients connect to.
+// newEchoServer returns the server for the clients of other libraries.
 func newEchoServer() (*echoSockets, *web.HTTP) {
 	e := &echoSockets{closed: make(chan error, 1)}
 	mux := http.NewServeMux()
@@ -123,7 +123,7 @@ func TestWebWithCoderClient(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					for i := range 100 { // a fragment each
+					for i := range 100 { // one fragment each
 						fmt.Fprintf(w, "%099d ", i)
 					}
 					w.Close()

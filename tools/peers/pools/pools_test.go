@@ -1,5 +1,5 @@
-// Package pools compares myriad's pool with others, by benchmarks. README.md of
-// the folder above says how to run them.
+// Package pools benchmarks myriad's pool against others. README.md in the parent folder describes how to run
+// the benchmarks.
 package pools
 
 import (
@@ -23,20 +23,19 @@ const (
 	testTimeout = 2 * time.Minute
 )
 
-// openPool is an open pool, whose job is made once, in the form that the pool takes.
+// openPool is an open pool with a job in the form that the pool takes.
 type openPool struct {
-	// submit has the job run once, and waits for room; try says at once that there is
-	// none.
+	// submit runs the job once and waits for space; trySubmit reports false if there is none.
 	submit    func() error
 	trySubmit func() bool
-	// drainAndClose waits until every job that was accepted has run, and ends the pool. It is
-	// part of what is timed.
+	// drainAndClose waits until every accepted job has run, and closes the pool. It is included in the
+	// measured time.
 	drainAndClose func() error
-	ours          *pool.Pool // nil for the others
+	ours          *pool.Pool // nil for other pools
 }
 
-// contenders are the pools to compare, by name. trying says that the subject will be used
-// with try, and not with submit: some must know before.
+// contenders are the pools to compare. trying means that trySubmit will be used instead of submit; some pools
+// must know in advance.
 var contenders = []struct {
 	name string
 	open func(job func(), trying bool) (openPool, error)
@@ -44,7 +43,7 @@ var contenders = []struct {
 	{"channel", openChannel}, {"ours", openOurs}, {"ants", openAnts}, {"pond", openPond}, {"goroutine", openGoroutines},
 }
 
-// openChannel is the pool that one writes in ten lines: no context, no panics, no figures.
+// openChannel opens a ten-line pool on a channel: without context, panic handling and statistics.
 func openChannel(job func(), _ bool) (openPool, error) {
 	jobs := make(chan func(), queue)
 	var wg sync.WaitGroup
@@ -69,7 +68,7 @@ func openChannel(job func(), _ bool) (openPool, error) {
 	}, nil
 }
 
-// openOurs has a fixed number of workers like the others, and all its rules in force.
+// openOurs opens myriad's pool with a fixed number of workers, like the others, and all rules active.
 func openOurs(job func(), _ bool) (openPool, error) {
 	p, err := pool.New(pool.Config{Min: workers, Max: workers, Queue: queue})
 	f := pool.Func(func(context.Context) { job() })
@@ -86,12 +85,12 @@ func openOurs(job func(), _ bool) (openPool, error) {
 	}, err
 }
 
-// openAnts has no queue: those who submit wait for a worker. Idle workers stay, as in its own
-// measurements, which it calls DisablePurge.
+// openAnts opens an ants pool, which has no queue: submitters wait for a worker. Idle workers stay, as in its own
+// benchmarks (DisablePurge).
 func openAnts(job func(), trying bool) (openPool, error) {
 	p, err := ants.NewPool(workers, ants.WithNonblocking(trying), ants.WithDisablePurge(true))
-	// A release polls; so every worker gets one more job, that ends when all of them have
-	// one: then all others have run.
+	// Release polls. Instead, each worker gets another job that ends when all workers have one: then all other
+	// jobs have run.
 	drain := func() error {
 		var met sync.WaitGroup
 		met.Add(workers)
@@ -115,7 +114,7 @@ func openAnts(job func(), trying bool) (openPool, error) {
 	}, err
 }
 
-// openPond is used through Go, the fastest way in. It does not wait if the pool is made so.
+// openPond opens a pond pool and uses Go, its fastest method. Whether it waits is an option of the pool.
 func openPond(job func(), trying bool) (openPool, error) {
 	p := pond.NewPool(workers, pond.WithQueueSize(queue), pond.WithNonBlocking(trying))
 	return openPool{
@@ -125,7 +124,7 @@ func openPond(job func(), trying bool) (openPool, error) {
 	}, nil
 }
 
-// openGoroutines is no pool: a goroutine for each job, however many there are.
+// openGoroutines uses a goroutine for each job, without a limit.
 func openGoroutines(job func(), _ bool) (openPool, error) {
 	var wg sync.WaitGroup
 	submit := func() error { wg.Go(job); return nil }
@@ -136,19 +135,19 @@ func openGoroutines(job func(), _ bool) (openPool, error) {
 	}, nil
 }
 
-// BenchmarkSubmit is an empty job with a Submit that waits for room. The time is
-// that until all jobs have run, so that a queue hides nothing.
+// BenchmarkSubmit submits empty jobs and waits for space. The time includes all jobs, so that a queue hides
+// nothing.
 func BenchmarkSubmit(b *testing.B) { benchmarkContenders(b, func() {}, false) }
 
-// BenchmarkSubmitMicrosecond is the same with a job that computes for about 1 µs.
+// BenchmarkSubmitMicrosecond is BenchmarkSubmit with a job that computes for about 1 µs.
 func BenchmarkSubmitMicrosecond(b *testing.B) { benchmarkContenders(b, computeMicrosecond, false) }
 
-// BenchmarkTrySubmit is an empty job that is submitted until it is accepted: an
-// op is an accepted job, rejected/op is how often it was not before.
+// BenchmarkTrySubmit submits empty jobs until they are accepted: an op is an accepted job; rejected/op counts
+// the rejections before.
 func BenchmarkTrySubmit(b *testing.B) { benchmarkContenders(b, func() {}, true) }
 
-// benchmarkContenders runs a benchmark for every number of submitters and every contender. Their names are
-// keys and values for benchstat.
+// benchmarkContenders runs a benchmark for every number of submitters and every contender. The names are keys
+// and values for benchstat.
 func benchmarkContenders(b *testing.B, job func(), trying bool) {
 	for _, submitters := range []int{2, 100, 10_000} {
 		b.Run("submitters="+strconv.Itoa(submitters), func(b *testing.B) {
@@ -176,8 +175,8 @@ func benchmarkContenders(b *testing.B, job func(), trying bool) {
 	}
 }
 
-// countLost is how many accepted jobs have not run, by the pool's own account: those that were shed,
-// if the machine is so slow that they have waited too long.
+// countLost returns how many accepted jobs have not run according to the pool: those shed because they waited
+// too long on a slow machine.
 func (s *openPool) countLost() int {
 	if s.ours == nil {
 		return 0
@@ -186,9 +185,9 @@ func (s *openPool) countLost() int {
 	return int(stats.Shed + stats.Expired + stats.Dropped)
 }
 
-// submitConcurrently has n jobs submitted by so many goroutines, an equal share by each, and returns how
-// often one was rejected. It starts the goroutines, calls begin, and then lets all of them go.
-// Shares are fixed because otherwise the few that are scheduled first would submit everything.
+// submitConcurrently submits n jobs from several goroutines, an equal share each, and returns how often one was
+// rejected. It starts the goroutines, calls begin, and then releases all of them. The shares are fixed because
+// otherwise the goroutines scheduled first would submit everything.
 func submitConcurrently(tb testing.TB, s openPool, trying bool, submitters, jobs int, onReady func()) int {
 	var ready, ended sync.WaitGroup
 	var rejected atomic.Int64
@@ -221,7 +220,7 @@ func submitConcurrently(tb testing.TB, s openPool, trying bool, submitters, jobs
 	return int(rejected.Load())
 }
 
-// computeMicrosecond computes for about 1 µs: 500 steps, each of which needs the last.
+// computeMicrosecond computes for about 1 µs: 500 steps, each of which depends on the previous one.
 func computeMicrosecond() {
 	x := uint64(88172645463325252)
 	for range 500 {
@@ -234,8 +233,8 @@ func computeMicrosecond() {
 	}
 }
 
-// TestContenders has every contender show that it runs each accepted job before it is drained,
-// on no more workers than the comparison needs.
+// TestContenders checks that every contender runs each accepted job before drainAndClose returns, with no more workers
+// than allowed.
 func TestContenders(t *testing.T) {
 	const submitters, n = 100, 10_050
 	for _, c := range contenders {
@@ -246,7 +245,7 @@ func TestContenders(t *testing.T) {
 					now := running.Add(1)
 					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 					}
-					runtime.Gosched() // what does not wait for jobs has time to show it
+					runtime.Gosched() // lets excess workers show
 					running.Add(-1)
 					ran.Add(1)
 				}, trying)
