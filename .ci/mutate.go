@@ -1,6 +1,6 @@
-// Mutate breaks the core in twenty places, one at a time, and reports each break that the tests of
-// the package do not find. Its arguments are the numbers of those to try, all by default. Files stay as
-// they are: go test reads the changed ones by -overlay.
+// Mutate makes twenty faulty changes to the core, one at a time, and reports each that the package's tests do not
+// detect. Its arguments are the numbers of the changes to try, all by default. It does not modify files: go test
+// reads the changed ones by -overlay.
 package main
 
 import (
@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// mutation is one change of one file.
+// mutation is a change of one file.
 type mutation struct {
 	what     string
 	file     string
 	old, new string // old occurs once in the file
-	tests    string // the package whose tests are to fail
+	tests    string // the package whose tests must fail
 }
 
 var mutations = []mutation{
@@ -100,8 +100,8 @@ func main() {
 	}
 }
 
-// try runs the tests with the mutation, and reports whether they fail. A mutation that does not apply,
-// or does not compile, is an error.
+// try runs the tests with the mutation and reports whether they fail. A mutation that does not apply or compile is
+// an error.
 func (m *mutation) try(dir string) (killed bool, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Systems type-checks the library for each system of its arguments, such as openbsd/amd64: in a
-// second or two each, where a build would compile the standard library.
+// Systems type-checks the library for each system in its arguments, such as openbsd/amd64. That takes a second or
+// two each, whereas a build would compile the standard library.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// library is what has to be there for all of them.
+// library is what must compile on all systems.
 var library = []string{"./tcp", "./web", "./pool"}
 
 func main() {
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// source is a package, as go list prints it.
+// source is a package in the output of go list.
 type source struct {
 	ImportPath, Dir string
 	GoFiles         []string
@@ -46,7 +46,7 @@ type source struct {
 	Standard        bool
 }
 
-// check returns the mistakes for one system, in packages of any module but the standard library.
+// check returns the type errors for one system, except those in the standard library.
 func check(system string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {
@@ -60,7 +60,7 @@ func check(system string) (mistakes []error, err error) {
 		return nil, err
 	}
 	done := imports{"unsafe": types.Unsafe}
-	for all := json.NewDecoder(bytes.NewReader(out)); ; { // what is imported comes first
+	for all := json.NewDecoder(bytes.NewReader(out)); ; { // dependencies come first
 		var s source
 		if err := all.Decode(&s); err == io.EOF {
 			return mistakes, nil
@@ -87,14 +87,14 @@ func check(system string) (mistakes []error, err error) {
 				}
 			},
 		}
-		done[s.ImportPath], _ = config.Check(s.ImportPath, files, parsed, nil) // Error has its mistakes
+		done[s.ImportPath], _ = config.Check(s.ImportPath, files, parsed, nil) // Error collects the mistakes
 	}
 }
 
-// imports are the packages that have been checked.
+// imports are the packages checked so far.
 type imports map[string]*types.Package
 
-// of finds them by the paths that s imports.
+// of returns an importer that resolves the import paths of s.
 func (all imports) of(s source) types.Importer {
 	return importer(func(path string) (*types.Package, error) {
 		if to := s.ImportMap[path]; to != "" {

@@ -21,15 +21,15 @@ import (
 )
 
 func TestAsync(t *testing.T) {
-	g := testkit.Dial(t, listening(t, "async"))
+	g := testkit.Dial(t, startAndReadAddr(t, "async"))
 	g.Send("ann\n")
 	g.Expect("ANN\n")
 }
 
-// A client that reads late gets all rows, and one that goes away holds nobody up.
+// TestExport checks that a slow reader gets all rows, and that a client that leaves delays nobody.
 func TestExport(t *testing.T) {
 	const rows = 100_000
-	addr := listening(t, "export")
+	addr := startAndReadAddr(t, "export")
 	gone, g := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	gone.Send("1000000000\n")
 	gone.Expect("row 0\n")
@@ -43,7 +43,7 @@ func TestExport(t *testing.T) {
 }
 
 func TestAnnounce(t *testing.T) {
-	addr := listening(t, "announce", "-every", "10ms")
+	addr := startAndReadAddr(t, "announce", "-every", "10ms")
 	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	bob.Send("details\n")
 	for ann.ReadLine(); !strings.HasPrefix(bob.ReadLine(), "details of "); {
@@ -56,7 +56,7 @@ func TestAnnounce(t *testing.T) {
 }
 
 func TestRequests(t *testing.T) {
-	g := testkit.Dial(t, listening(t, "requests"))
+	g := testkit.Dial(t, startAndReadAddr(t, "requests"))
 	ask := func(id uint32, text string) {
 		b := binary.BigEndian.AppendUint32(nil, uint32(4+len(text)))
 		g.Write(append(binary.BigEndian.AppendUint32(b, id), text...))
@@ -74,14 +74,14 @@ func TestRequests(t *testing.T) {
 	}
 	ask(7, "300ms")
 	ask(8, "0s")
-	hear(8, "waited 0s") // which was done first
+	hear(8, "waited 0s") // it finishes first
 	hear(7, "waited 300ms")
 	g.Write([]byte{0, 0, 0, 1, 'x'})
 	g.ExpectEOF("")
 }
 
 func TestHeartbeat(t *testing.T) {
-	addr := listening(t, "heartbeat", "-interval", "100ms")
+	addr := startAndReadAddr(t, "heartbeat", "-interval", "100ms")
 	alive, silent := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	alive.Send("hi\n")
 	alive.Expect("you say hi\n")
@@ -99,11 +99,11 @@ func TestHeartbeat(t *testing.T) {
 }
 
 func TestLogin(t *testing.T) {
-	addr := listening(t, "login", "-within", "10ms", "-every", "10ms")
+	addr := startAndReadAddr(t, "login", "-within", "10ms", "-every", "10ms")
 	g := testkit.Dial(t, addr)
 	g.Expect("name?\n")
-	g.ExpectEOF("") // who gives no name
-	h := testkit.Dial(t, listening(t, "login", "-every", "10ms"))
+	g.ExpectEOF("") // no name was given
+	h := testkit.Dial(t, startAndReadAddr(t, "login", "-every", "10ms"))
 	h.Send("Ann\n")
 	h.Expect("name?\n")
 	h.Expect("Ann: Ann\n")
@@ -111,12 +111,12 @@ func TestLogin(t *testing.T) {
 	h.Expect("still there, Ann?\n")
 }
 
-// Beyond the limit a client waits, connected, until another one has left.
+// TestWaiting checks that a client beyond the limit waits, connected, until another one leaves.
 func TestWaiting(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("it serves under epoll")
 	}
-	addr := listening(t, "waiting", "-max", "2")
+	addr := startAndReadAddr(t, "waiting", "-max", "2")
 	a, b := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	for _, g := range []*testkit.Conn{a, b} {
 		g.Send("hello\n")
@@ -135,7 +135,8 @@ func TestWaiting(t *testing.T) {
 	c.Expect("may I?\n")
 }
 
-// A pool with one worker has a 503 for some of those who come at once; net/http has none.
+// TestOverload checks that a pool with one worker rejects some of many simultaneous requests with 503,
+// and that net/http rejects none.
 func TestOverload(t *testing.T) {
 	get := func(addr string) (status int, retry string) {
 		r, err := http.Get("http://" + addr)
@@ -165,19 +166,19 @@ func TestOverload(t *testing.T) {
 		all.Wait()
 		return ok.Load(), no.Load()
 	}
-	if served, refused := together(listening(t, "overload", "-naive")); served != 20 || refused != 0 {
+	if served, refused := together(startAndReadAddr(t, "overload", "-naive")); served != 20 || refused != 0 {
 		t.Errorf("net/http has served %d and refused %d, want 20 and 0", served, refused)
 	}
-	addr := listening(t, "overload", "-workers", "1", "-queue", "1")
+	addr := startAndReadAddr(t, "overload", "-workers", "1", "-queue", "1")
 	testkit.WaitFor(t, "the pool does not serve some of 20 and refuse some", func() bool {
 		served, refused := together(addr)
 		return served > 0 && refused > 0 || t.Failed()
 	})
 }
 
-// TestActivated does what systemd does: it opens the socket, and restarts the program.
+// TestActivated acts like systemd: it opens the socket and restarts the program.
 func TestActivated(t *testing.T) {
-	exe := built(t, "activated")
+	exe := programPath(t, "activated")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +193,7 @@ func TestActivated(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
 		cmd.ExtraFiles = []*os.File{socket}
-		p, stop = run(t, cmd)
+		p, stop = startProgram(t, cmd)
 		p.WaitForOutput("listening on " + l.Addr().String())
 		return p, stop
 	}
@@ -201,7 +202,7 @@ func TestActivated(t *testing.T) {
 	before.Exchange("hello", fmt.Sprintf("%d says hello", first.Process.Pid))
 	before.Close()
 	stop()
-	between := testkit.Dial(t, l.Addr().String()) // nobody serves, and it waits
+	between := testkit.Dial(t, l.Addr().String()) // it waits, because no program serves
 	between.Send("hello\n")
 	second, _ := activate()
 	between.Expect(fmt.Sprintf("%d says hello\n", second.Process.Pid))
@@ -209,7 +210,7 @@ func TestActivated(t *testing.T) {
 }
 
 func TestBalanced(t *testing.T) {
-	p, _ := run(t, exec.Command(built(t, "balanced"), "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8"))
+	p, _ := startProgram(t, exec.Command(programPath(t, "balanced"), "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8"))
 	health, addr := p.WaitForOutput(`health on (\S+)\n`)[1], p.WaitForOutput(`listening on (\S+)\n`)[1]
 	asked := func(want int) {
 		t.Helper()
@@ -227,12 +228,12 @@ func TestBalanced(t *testing.T) {
 	g.Send("PROXY TCP4 203.0.113.9 192.0.2.1 77 9000\r\nhello\nhel")
 	g.Expect("203.0.113.9:77 says hello\n")
 	p.Signal(os.Interrupt)
-	asked(http.StatusServiceUnavailable) // before the drain and in it
-	g.Send("lo\n")                       // what has begun is answered in either
+	asked(http.StatusServiceUnavailable) // before and during the drain
+	g.Send("lo\n")                       // a partial line is answered in both cases
 	g.ExpectEOF("203.0.113.9:77 says hello\n")
 }
 
-// TestSizes keeps the programs of the cookbook short.
+// TestSizes keeps the cookbook's programs short.
 func TestSizes(t *testing.T) {
 	for _, name := range []string{"async", "export", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy", "waiting", "overload"} {
 		text, err := os.ReadFile(name + "/main.go")
@@ -245,8 +246,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestQuotes has documents quote files as they are: a block of code behind a comment with a
-// file's name is from that file.
+// TestQuotes checks that documents quote files literally: a code block after a comment with a file's name
+// is part of that file.
 func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string

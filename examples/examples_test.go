@@ -1,4 +1,4 @@
-// Package examples tests the programs below it as a user runs them.
+// Package examples tests the example programs like a user runs them.
 package examples
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// programs is the directory in which TestMain has built all examples, "" where it has not:
-// in short runs, and on Windows, where a process can't be interrupted.
+// programs is the directory with the built examples. It is empty in short runs, and on Windows, where
+// processes cannot be interrupted.
 var programs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(buildAndRun(m))
+	os.Exit(buildExamplesAndRun(m))
 }
 
-func buildAndRun(m *testing.M) (code int) {
+func buildExamplesAndRun(m *testing.M) (code int) {
 	if testing.Short() || runtime.GOOS == "windows" {
 		return m.Run()
 	}
@@ -41,8 +41,8 @@ func buildAndRun(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// built is where an example is.
-func built(t *testing.T, name string) (path string) {
+// programPath returns the path of a built example.
+func programPath(t *testing.T, name string) (path string) {
 	t.Helper()
 	if programs == "" {
 		t.Skip("the examples are not built")
@@ -50,13 +50,13 @@ func built(t *testing.T, name string) (path string) {
 	return filepath.Join(programs, name)
 }
 
-// run runs an example until stop is called or the test has ended, then interrupts it and expects an
-// orderly end.
-func run(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func()) {
+// startProgram runs an example until stop is called or the test ends. It then interrupts the program and
+// expects exit code 0.
+func startProgram(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func()) {
 	t.Helper()
 	p = testkit.Start(t, cmd)
 	stop = sync.OnceFunc(func() {
-		_ = p.Process.Signal(os.Interrupt) // it may have ended
+		_ = p.Process.Signal(os.Interrupt) // it may have exited
 		if code := p.ExitCode(); code != 0 {
 			t.Errorf("%s ended with %d after an interrupt, want success", p.Path, code)
 		}
@@ -65,10 +65,10 @@ func run(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func()) {
 	return p, stop
 }
 
-// listening runs an example that says where it listens, and gives the address.
-func listening(t *testing.T, name string, args ...string) (addr string) {
+// startAndReadAddr runs an example that prints its address, and returns the address.
+func startAndReadAddr(t *testing.T, name string, args ...string) (addr string) {
 	t.Helper()
-	p, _ := run(t, exec.Command(built(t, name), append(args, "-addr", "127.0.0.1:0")...))
+	p, _ := startProgram(t, exec.Command(programPath(t, name), append(args, "-addr", "127.0.0.1:0")...))
 	return p.WaitForOutput(` on (127\S+)\n`)[1]
 }
 
@@ -79,7 +79,7 @@ func TestEcho(t *testing.T) {
 	} else {
 		l.Close()
 	}
-	run(t, exec.Command(built(t, "echo")))
+	startProgram(t, exec.Command(programPath(t, "echo")))
 	testkit.WaitFor(t, "it does not listen", func() bool {
 		nc, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -93,7 +93,7 @@ func TestEcho(t *testing.T) {
 }
 
 func TestChat(t *testing.T) {
-	addr := listening(t, "chat")
+	addr := startAndReadAddr(t, "chat")
 	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	ann.Expect("Your name?\n")
 	bob.Expect("Your name?\n")
@@ -110,9 +110,9 @@ func TestChat(t *testing.T) {
 	ann.Expect("Bob has gone\n")
 }
 
-// TestPush has the gateway run; its own test has what it does.
+// TestPush starts the gateway; its own package has the tests of its behaviour.
 func TestPush(t *testing.T) {
-	g := testkit.Dial(t, listening(t, "push"))
+	g := testkit.Dial(t, startAndReadAddr(t, "push"))
 	g.Send("sub news\n")
 	g.Expect("subscribed to news\n")
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// echoTarget is a plain echo server.
-func echoTarget(t *testing.T) string {
+// startEchoServer starts an echo server on package net.
+func startEchoServer(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -40,9 +40,9 @@ func echoTarget(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// echoThrough has n bytes echoed through a proxy, by a reader that rests before each
-// read, and checks them.
-func echoThrough(addr string, n int, rest time.Duration) error {
+// checkEcho sends n bytes through the proxy at addr, reads them back with a pause before each read, and
+// compares them.
+func checkEcho(addr string, n int, readPause time.Duration) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func echoThrough(addr string, n int, rest time.Duration) error {
 		piece := make([]byte, 64<<10)
 		for at := 0; at < n; at += len(piece) {
 			piece = piece[:min(len(piece), n-at)]
-			fill(piece, at)
+			fillPattern(piece, at)
 			if _, err := c.Write(piece); err != nil {
 				sent <- fmt.Errorf("sending byte %d: %w", at, err)
 				return
@@ -64,9 +64,9 @@ func echoThrough(addr string, n int, rest time.Duration) error {
 	}()
 	got, want, at := make([]byte, 256<<10), make([]byte, 256<<10), 0
 	for {
-		time.Sleep(rest)
+		time.Sleep(readPause)
 		m, err := c.Read(got)
-		fill(want[:m], at)
+		fillPattern(want[:m], at)
 		if !bytes.Equal(got[:m], want[:m]) {
 			return fmt.Errorf("wrong bytes from %d on", at)
 		}
@@ -79,36 +79,36 @@ func echoThrough(addr string, n int, rest time.Duration) error {
 	}
 }
 
-// fill makes the bytes of a stream from a place on.
-func fill(p []byte, at int) {
+// fillPattern fills p with a deterministic stream, starting at offset.
+func fillPattern(p []byte, offset int) {
 	for i := range p {
-		p[i] = byte((at + i) ^ (at+i)>>8 ^ (at+i)>>16)
+		p[i] = byte((offset + i) ^ (offset+i)>>8 ^ (offset+i)>>16)
 	}
 }
 
-// A proxy echoes for willing and for slow readers, and keeps little meanwhile.
+// TestProxy checks the echo for fast and slow readers, and that the proxy's memory stays limited.
 func TestProxy(t *testing.T) {
 	const bytes, much = 20_000_000, 16 << 20
-	to := echoTarget(t)
+	to := startEchoServer(t)
 	for _, model := range tcp.Models() {
-		p, _ := run(t, exec.Command(built(t, "proxy"), "-addr", "127.0.0.1:0", "-to", to, "-model", model))
+		p, _ := startProgram(t, exec.Command(programPath(t, "proxy"), "-addr", "127.0.0.1:0", "-to", to, "-model", model))
 		addr := p.WaitForOutput(`proxy on (\S+)\n`)[1]
-		if err := echoThrough(addr, 1<<20, 0); err != nil {
+		if err := checkEcho(addr, 1<<20, 0); err != nil {
 			t.Fatalf("%s: %v", model, err)
 		}
-		before := resident(t, p.Process.Pid)
+		before := readRSS(t, p.Process.Pid)
 		for _, rest := range []time.Duration{0, time.Millisecond} {
-			if err := echoThrough(addr, bytes, rest); err != nil {
+			if err := checkEcho(addr, bytes, rest); err != nil {
 				t.Fatalf("%s: with a rest of %v: %v", model, rest, err)
 			}
-			if now := resident(t, p.Process.Pid); now > before+much {
+			if now := readRSS(t, p.Process.Pid); now > before+much {
 				t.Fatalf("%s: %d bytes are resident, %d at first", model, now, before)
 			}
 		}
 	}
 }
 
-func resident(t *testing.T, pid int) int64 {
+func readRSS(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

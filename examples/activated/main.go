@@ -1,5 +1,5 @@
-// Command activated serves on the socket that systemd has opened, which outlives it: clients
-// that connect during a restart wait for the next one.
+// Command activated serves on a socket opened by systemd. Clients that connect during a restart wait for
+// the new process.
 package main
 
 import (
@@ -28,9 +28,9 @@ func main() {
 		})),
 		Listening: func(a net.Addr) {
 			fmt.Println("listening on", a)
-			notify("READY=1")
+			notifySystemd("READY=1")
 		},
-		Stopping: func() { notify("STOPPING=1") },
+		Stopping: func() { notifySystemd("STOPPING=1") },
 	}
 	if len(listeners) > 0 {
 		err = srv.Serve(ctx, listeners[0])
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-func notify(state string) {
+func notifySystemd(state string) {
 	if _, err := tcp.Notify(state); err != nil {
 		log.Print(err)
 	}

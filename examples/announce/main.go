@@ -1,4 +1,4 @@
-// Command announce pushes to everybody, and to those who have asked for more.
+// Command announce sends messages to all clients, and more to those that have asked for details.
 package main
 
 import (
@@ -17,11 +17,11 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
-	every := flag.Duration("every", time.Second, "how often there is something to tell")
+	every := flag.Duration("every", time.Second, "interval between messages")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var details tcp.Group // a connection that has closed leaves it by itself
+	var details tcp.Group // closed connections are removed automatically
 	srv := &tcp.Server{
 		Addr: *addr,
 		Handler: tcp.Lines(tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
@@ -30,10 +30,10 @@ func main() {
 			}
 		})),
 		Limits: tcp.Limits{
-			FirstByteTimeout: tcp.Never, // clients that only listen are welcome
-			MaxUnsent:        64 << 10,  // how far behind one may be
+			FirstByteTimeout: tcp.Never, // clients may only listen
+			MaxUnsent:        64 << 10,  // limit for a client that reads slowly
 		},
-		SlowConsumer: tcp.DropMessage, // and who is further behind misses messages
+		SlowConsumer: tcp.DropMessage, // beyond the limit a client misses messages
 		Listening:    func(a net.Addr) { fmt.Println("listening on", a) },
 	}
 	var wait sync.WaitGroup
@@ -42,7 +42,7 @@ func main() {
 			select {
 			case <-time.After(*every):
 				if _, err := srv.Broadcast(tcp.Broadcast{All: true, Message: fmt.Appendf(nil, "news %d\n", n)}); err != nil {
-					log.Print(err) // ErrFull: too many are under way; nobody gets this one
+					log.Print(err) // ErrFull: too many broadcasts are queued; this one is dropped
 				}
 				details.Broadcast(fmt.Appendf(nil, "details of %d\n", n))
 			case <-ctx.Done():

@@ -1,5 +1,5 @@
-// Command async answers from goroutines: the handler hands the work over and returns, and the
-// answer is sent when it is there.
+// Command async answers from goroutines: the handler starts the work and returns, and the goroutine sends
+// the answer later.
 package main
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// lookup answers names, as many at a time as room has places.
+// lookup answers names. slots limits the lookups that run at a time.
 type lookup struct {
-	room chan struct{}
-	wait sync.WaitGroup
+	slots   chan struct{}
+	running sync.WaitGroup
 }
 
 func (l *lookup) Opened(*tcp.Conn)        {}
@@ -28,18 +28,18 @@ func (l *lookup) Closed(*tcp.Conn, error) {}
 
 func (l *lookup) Message(c *tcp.Conn, line []byte) {
 	select {
-	case l.room <- struct{}{}:
+	case l.slots <- struct{}{}:
 	default:
 		c.WriteString("busy\n")
 		return
 	}
-	ref, name := c.Ref(), string(line) // c and line are valid during the call only
-	c.Retain()                         // an answer is to come: no drain, no half-close ends it before
-	l.wait.Go(func() {
-		defer func() { ref.Release(); <-l.room }()
-		time.Sleep(10 * time.Millisecond) // a database, another server
+	ref, name := c.Ref(), string(line) // c and line are valid only during the call
+	c.Retain()                         // keeps the connection open until the answer is sent
+	l.running.Go(func() {
+		defer func() { ref.Release(); <-l.slots }()
+		time.Sleep(10 * time.Millisecond) // for example a database query
 		_ = ref.Send([]byte(strings.ToUpper(name) + "\n"))
-		// An error says that nobody waits any more: the client has gone, or does not read.
+		// An error means that the client has disconnected or does not read.
 	})
 }
 
@@ -48,10 +48,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	l := &lookup{room: make(chan struct{}, 1000)}
+	l := &lookup{slots: make(chan struct{}, 1000)}
 	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(l), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)
-	l.wait.Wait()
+	l.running.Wait()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Command balanced serves behind a load balancer: on SIGTERM it says that it is
-// not ready, serves on until the balancer has noticed, and drains.
+// Command balanced serves behind a load balancer: on SIGTERM it becomes not ready, continues to serve
+// until the balancer has noticed, and then drains.
 package main
 
 import (
@@ -19,15 +19,15 @@ import (
 
 func main() {
 	addr := flag.String("addr", ":9000", "address to listen on")
-	health := flag.String("health", ":9001", "address of /readyz")
-	notice := flag.Duration("notice", 10*time.Second, "how long the balancer needs to notice that this is not ready")
-	proxies := flag.String("proxies", "10.0.0.0/8", "addresses of balancers that send PROXY headers")
+	health := flag.String("health", ":9001", "address of the readiness check /readyz")
+	noticeTime := flag.Duration("notice", 10*time.Second, "time for the balancer to notice that the server is not ready")
+	proxies := flag.String("proxies", "10.0.0.0/8", "addresses of the balancers, which send PROXY headers")
 	flag.Parse()
 	trusted, err := netip.ParsePrefix(*proxies)
 	if err != nil {
 		log.Fatal(err)
 	}
-	ending, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	shutdownCtx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	srv := &tcp.Server{
 		Addr: *addr,
@@ -38,7 +38,7 @@ func main() {
 		Listening:      func(a net.Addr) { fmt.Println("listening on", a) },
 	}
 	http.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if ending.Err() != nil || srv.ListenAddr() == nil {
+		if shutdownCtx.Err() != nil || srv.ListenAddr() == nil {
 			http.Error(w, "not ready", http.StatusServiceUnavailable)
 		}
 	})
@@ -47,13 +47,13 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println("health on", l.Addr())
-	go func() { log.Fatal((&http.Server{ReadHeaderTimeout: time.Second}).Serve(l)) }() // to the end
-	drain, cancel := context.WithCancel(context.Background())
-	context.AfterFunc(ending, func() {
-		time.Sleep(*notice)
-		cancel()
+	go func() { log.Fatal((&http.Server{ReadHeaderTimeout: time.Second}).Serve(l)) }() // until the program exits
+	drainCtx, startDrain := context.WithCancel(context.Background())
+	context.AfterFunc(shutdownCtx, func() {
+		time.Sleep(*noticeTime)
+		startDrain()
 	})
-	if err := srv.ListenAndServe(drain); err != nil {
+	if err := srv.ListenAndServe(drainCtx); err != nil {
 		log.Fatal(err)
 	}
 }

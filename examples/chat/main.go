@@ -1,5 +1,5 @@
-// Command chat is a room: what one says, all others read. The first line of
-// each is their name. Try it with several of: nc 127.0.0.1 9000
+// Command chat is a chat room. The first line of each client is its name; further lines are sent to all
+// others. Try it with several instances of: nc 127.0.0.1 9000
 package main
 
 import (
@@ -15,8 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// room knows who is there. Its lock is needed because a server with several
-// loops calls for several connections at once.
+// room contains the members. The lock is needed because the loops of a server call handlers concurrently.
 type room struct {
 	mu      sync.Mutex
 	members map[tcp.Ref]string
@@ -33,29 +32,29 @@ func (r *room) Message(c *tcp.Conn, line []byte) {
 		r.members[c.Ref()] = name
 		r.mu.Unlock()
 		fmt.Fprintf(c, "Welcome, %s.\n", name)
-		r.tell(c.Ref(), name+" has come")
+		r.sendToOthers(c.Ref(), name+" has come")
 		return
 	}
-	r.tell(c.Ref(), name+": "+string(line))
+	r.sendToOthers(c.Ref(), name+": "+string(line))
 }
 
-func (r *room) Closed(c *tcp.Conn, why error) {
+func (r *room) Closed(c *tcp.Conn, err error) {
 	r.mu.Lock()
 	name, known := r.members[c.Ref()]
 	delete(r.members, c.Ref())
 	r.mu.Unlock()
 	if known {
-		r.tell(c.Ref(), name+" has gone")
+		r.sendToOthers(c.Ref(), name+" has gone")
 	}
 }
 
-// tell sends to all but one. A member that does not read gets ErrFull in the
-// end and misses what is said; the others are not held up.
-func (r *room) tell(but tcp.Ref, text string) {
+// sendToOthers sends text to all members except one. Send does not block: a member that does not read
+// eventually gets ErrFull and misses messages.
+func (r *room) sendToOthers(sender tcp.Ref, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for ref, name := range r.members {
-		if ref == but {
+		if ref == sender {
 			continue
 		}
 		if err := ref.Send([]byte(text + "\n")); err != nil && err != tcp.ErrClosed {

@@ -1,4 +1,4 @@
-// Command echo sends back every line. Try it with: nc 127.0.0.1 9000
+// Command echo sends back each line. Try it with: nc 127.0.0.1 9000
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command export sends as many rows as a client asks for, as fast as that reads: a goroutine
-// for each export waits for room.
+// Command export sends the requested number of rows, as fast as the client reads: a goroutine for each
+// export waits for space.
 package main
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// exports are under way, as many at a time as room has places.
+// exports runs exports. slots limits how many run at a time.
 type exports struct {
-	room chan struct{}
-	wait sync.WaitGroup
+	slots   chan struct{}
+	running sync.WaitGroup
 }
 
 func (e *exports) Opened(*tcp.Conn)        {}
@@ -28,18 +28,18 @@ func (e *exports) Closed(*tcp.Conn, error) {}
 func (e *exports) Message(c *tcp.Conn, line []byte) {
 	n, err := strconv.Atoi(string(line))
 	select {
-	case e.room <- struct{}{}:
+	case e.slots <- struct{}{}:
 	default:
 		c.WriteString("busy\n")
 		return
 	}
 	ref := c.Ref()
 	c.Retain() // until all rows have been sent
-	e.wait.Go(func() {
-		defer func() { ref.Release(); <-e.room }()
+	e.running.Go(func() {
+		defer func() { ref.Release(); <-e.slots }()
 		for row := 0; row < n && err == nil; row++ {
 			err = ref.SendWait(context.Background(), fmt.Appendf(nil, "row %d\n", row))
-		} // it fails when the client has gone
+		} // SendWait fails when the client has disconnected
 	})
 }
 
@@ -48,10 +48,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	e := &exports{room: make(chan struct{}, 1000)}
+	e := &exports{slots: make(chan struct{}, 1000)}
 	srv := &tcp.Server{Addr: *addr, Handler: tcp.Lines(e), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)
-	e.wait.Wait()
+	e.running.Wait()
 	if err != nil {
 		log.Fatal(err)
 	}

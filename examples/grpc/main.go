@@ -1,5 +1,5 @@
-// Grpc serves gRPC on a NetListener. An idle connection keeps no read buffer, as on package net:
-// grpc-go looks for the method ReadOnReady, which conn has, and otherwise keeps 32 KiB for each.
+// Command grpc serves gRPC on a NetListener. Idle connections keep no read buffer: grpc-go uses the method
+// ReadOnReady of a connection, if there is one, and otherwise keeps a buffer of 32 KiB.
 package main
 
 import (
@@ -19,22 +19,22 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// listener gives grpc.Server connections that it need not keep a buffer for.
-type listener struct{ *tcp.NetListener }
+// readOnReadyListener accepts connections with the method ReadOnReady.
+type readOnReadyListener struct{ *tcp.NetListener }
 
-func (l listener) Accept() (net.Conn, error) {
+func (l readOnReadyListener) Accept() (net.Conn, error) {
 	nc, err := l.NetListener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return conn{nc.(*tcp.NetConn)}, nil
+	return readOnReadyConn{nc.(*tcp.NetConn)}, nil
 }
 
-// conn is a connection with the method that grpc-go looks for.
-type conn struct{ *tcp.NetConn }
+// readOnReadyConn is a connection with the method that grpc-go looks for.
+type readOnReadyConn struct{ *tcp.NetConn }
 
-// ReadOnReady waits for input, and takes a buffer only then.
-func (c conn) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
+// ReadOnReady waits for input before it takes a buffer from the pool.
+func (c readOnReadyConn) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
 	if err := c.WaitReadable(); err != nil {
 		return nil, 0, err
 	}
@@ -46,18 +46,18 @@ func (c conn) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, er
 	return buf, n, nil
 }
 
-// serve serves g until ctx ends: calls under way are finished, within Limits.ShutdownTimeout.
-func serve(ctx context.Context, srv *tcp.Server, g *grpc.Server) error {
+// serveUntilDone serves g until ctx ends, and then finishes active calls within Limits.ShutdownTimeout.
+func serveUntilDone(ctx context.Context, srv *tcp.Server, g *grpc.Server) error {
 	l := tcp.NewNetListener()
 	srv.Handler = l
 	srv.Stopping = func() { go g.GracefulStop() }
-	go g.Serve(listener{l}) // until srv closes l
+	go g.Serve(readOnReadyListener{l}) // until srv closes l
 	defer g.Stop()
 	return srv.ListenAndServe(ctx)
 }
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:9000", "listen at this `ADDRESS`")
+	addr := flag.String("addr", "127.0.0.1:9000", "`ADDRESS` to listen on")
 	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -66,7 +66,7 @@ func main() {
 	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
 	srv := &tcp.Server{Addr: *addr, Model: *model,
 		Listening: func(a net.Addr) { fmt.Println("gRPC on", a) }}
-	if err := serve(ctx, srv, g); err != nil {
+	if err := serveUntilDone(ctx, srv, g); err != nil {
 		log.Fatal(err)
 	}
 }

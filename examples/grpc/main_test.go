@@ -22,15 +22,15 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 )
 
-// patience bounds each test's calls.
-const patience = time.Minute
+// testTimeout limits the calls of a test.
+const testTimeout = time.Minute
 
-// clientsOf is the variable that makes a process of these tests the clients of an address.
-const clientsOf = "MYRIAD_GRPC_CLIENTS_OF"
+// clientsEnv is the variable that makes a process of these tests a client of the address in it.
+const clientsEnv = "MYRIAD_GRPC_CLIENTS_OF"
 
 func TestMain(m *testing.M) {
-	if addr := os.Getenv(clientsOf); addr != "" {
-		if err := beClients(addr); err != nil {
+	if addr := os.Getenv(clientsEnv); addr != "" {
+		if err := runIdleClients(addr); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -39,16 +39,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echo answers with what it was sent.
-type echo struct {
+// echoService returns what it receives.
+type echoService struct {
 	grpc_testing.UnimplementedBenchmarkServiceServer
 }
 
-func (echo) UnaryCall(_ context.Context, r *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
+func (echoService) UnaryCall(_ context.Context, r *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
 	return &grpc_testing.SimpleResponse{Payload: r.Payload}, nil
 }
 
-func (echo) StreamingCall(s grpc_testing.BenchmarkService_StreamingCallServer) error {
+func (echoService) StreamingCall(s grpc_testing.BenchmarkService_StreamingCallServer) error {
 	for {
 		r, err := s.Recv()
 		if err == io.EOF {
@@ -63,21 +63,21 @@ func (echo) StreamingCall(s grpc_testing.BenchmarkService_StreamingCallServer) e
 	}
 }
 
-func newEcho() *grpc.Server {
+func newEchoServer() *grpc.Server {
 	g := grpc.NewServer()
-	grpc_testing.RegisterBenchmarkServiceServer(g, echo{})
+	grpc_testing.RegisterBenchmarkServiceServer(g, echoService{})
 	return g
 }
 
-// start serves on a free port and ends with the test, in order.
-func start(t *testing.T, model string) (addr string) {
+// startServer serves on a free port until the test ends, and checks that it stops without an error.
+func startServer(t *testing.T, model string) (addr string) {
 	t.Helper()
 	up, ended := make(chan string, 1), make(chan error, 1)
 	srv := &tcp.Server{Addr: "127.0.0.1:0", Model: model, Log: slog.New(slog.DiscardHandler),
 		Listening: func(a net.Addr) { up <- a.String() }}
 	srv.Limits.Linger = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- serve(ctx, srv, newEcho()) }()
+	go func() { ended <- serveUntilDone(ctx, srv, newEchoServer()) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -92,7 +92,7 @@ func start(t *testing.T, model string) (addr string) {
 	return addr
 }
 
-func dial(addr string) (*grpc.ClientConn, grpc_testing.BenchmarkServiceClient, error) {
+func newClient(addr string) (*grpc.ClientConn, grpc_testing.BenchmarkServiceClient, error) {
 	cc, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, nil, err
@@ -100,36 +100,36 @@ func dial(addr string) (*grpc.ClientConn, grpc_testing.BenchmarkServiceClient, e
 	return cc, grpc_testing.NewBenchmarkServiceClient(cc), nil
 }
 
-// message is text of a size that differs with n.
-func message(n, size int) *grpc_testing.SimpleRequest {
+// newRequest returns a request with size bytes of text that depends on n.
+func newRequest(n, size int) *grpc_testing.SimpleRequest {
 	text := fmt.Appendf(nil, "message %d ", n)
 	return &grpc_testing.SimpleRequest{Payload: &grpc_testing.Payload{Body: bytes.Repeat(text, size/len(text)+1)[:size]}}
 }
 
-// TestCalls has clients make unary calls and exchange streams of messages, small and large.
+// TestCalls makes unary calls and exchanges streams of messages, small and large.
 func TestCalls(t *testing.T) {
 	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
-			addr := start(t, model)
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			addr := startServer(t, model)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			var clients sync.WaitGroup
 			for n := range 10 {
 				clients.Go(func() {
-					cc, c, err := dial(addr)
+					cc, c, err := newClient(addr)
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					defer cc.Close()
 					for _, size := range []int{1, 1000, 40_000, 3 << 20} {
-						want := message(n, size)
+						want := newRequest(n, size)
 						got, err := c.UnaryCall(ctx, want)
 						if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
 							t.Errorf("a call with %d bytes: %d bytes, %v; want them back", size, len(got.GetPayload().GetBody()), err)
 						}
 					}
-					if err := exchange(ctx, c, n); err != nil {
+					if err := exchangeStream(ctx, c, n); err != nil {
 						t.Error(err)
 					}
 				})
@@ -139,15 +139,15 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// exchange sends messages in a stream, ends it, and reads the answers, each in its turn.
-func exchange(ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int) error {
+// exchangeStream sends messages in a stream and reads the answer to each.
+func exchangeStream(ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int) error {
 	s, err := c.StreamingCall(ctx)
 	if err != nil {
 		return err
 	}
 	const messages = 100
 	for i := range messages {
-		want := message(n*messages+i, 1+i*100)
+		want := newRequest(n*messages+i, 1+i*100)
 		if err := s.Send(want); err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
@@ -165,20 +165,20 @@ func exchange(ctx context.Context, c grpc_testing.BenchmarkServiceClient, n int)
 	return nil
 }
 
-// idle is how many connections TestIdleMemory has.
-const idle = 300
+// idleConns is the number of connections in TestIdleMemory.
+const idleConns = 300
 
-// beClients makes idle connections with one call each, and keeps them until standard input ends.
-func beClients(addr string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// runIdleClients opens idle connections, with one call each, and keeps them until standard input ends.
+func runIdleClients(addr string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	for n := range idle {
-		cc, c, err := dial(addr)
+	for n := range idleConns {
+		cc, c, err := newClient(addr)
 		if err != nil {
 			return err
 		}
 		defer cc.Close()
-		if _, err := c.UnaryCall(ctx, message(n, 100)); err != nil {
+		if _, err := c.UnaryCall(ctx, newRequest(n, 100)); err != nil {
 			return err
 		}
 	}
@@ -187,13 +187,13 @@ func beClients(addr string) error {
 	return err
 }
 
-// idleMemory is the heap, and the stacks, that each idle client of a server takes in this process.
-func idleMemory(t *testing.T, addr string) (heap, stacks int64) {
+// measureIdleMemory returns the heap and stack memory for each idle client of a server in this process.
+func measureIdleMemory(t *testing.T, addr string) (heap, stacks int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	clients := exec.CommandContext(ctx, os.Args[0])
-	clients.Env = append(os.Environ(), clientsOf+"="+addr)
+	clients.Env = append(os.Environ(), clientsEnv+"="+addr)
 	in, err := clients.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func idleMemory(t *testing.T, addr string) (heap, stacks int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heap, stacks = memory()
+	heap, stacks = readMemory()
 	if err := clients.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -210,16 +210,16 @@ func idleMemory(t *testing.T, addr string) (heap, stacks int64) {
 	if strings.TrimSpace(line) != "ready" {
 		t.Fatalf("the clients say %q, %v", line, err)
 	}
-	h, s := memory()
+	h, s := readMemory()
 	in.Close()
 	if err := clients.Wait(); err != nil {
 		t.Error(err)
 	}
-	return (h - heap) / idle, (s - stacks) / idle
+	return (h - heap) / idleConns, (s - stacks) / idleConns
 }
 
-func memory() (heap, stacks int64) {
-	for range 3 { // what sync.Pools keep goes in the second
+func readMemory() (heap, stacks int64) {
+	for range 3 { // the second cycle clears sync.Pools
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -227,20 +227,20 @@ func memory() (heap, stacks int64) {
 	return int64(m.HeapAlloc), int64(m.StackInuse)
 }
 
-// TestIdleMemory compares idle connections with those of package net: none keeps a read buffer.
+// TestIdleMemory compares idle connections with those of package net: neither keeps a read buffer.
 func TestIdleMemory(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newEcho()
+	g := newEchoServer()
 	go g.Serve(l)
-	onNet, stacks := idleMemory(t, l.Addr().String())
+	onNet, stacks := measureIdleMemory(t, l.Addr().String())
 	g.Stop()
 	t.Logf("package net: %d bytes of heap a connection, and %d of stacks", onNet, stacks)
 	for _, model := range append(tcp.Models(), tcp.Auto) {
 		t.Run(model, func(t *testing.T) {
-			heap, stacks := idleMemory(t, start(t, model))
+			heap, stacks := measureIdleMemory(t, startServer(t, model))
 			t.Logf("%d bytes of heap a connection, and %d of stacks", heap, stacks)
 			if most := onNet + 4<<10; heap > most {
 				t.Errorf("%d bytes of heap a connection; want at most %d, 4 KiB more than package net", heap, most)

@@ -1,5 +1,5 @@
-// Command heartbeat asks silent clients whether they are there, and closes those that are not.
-// A client answers with any line.
+// Command heartbeat sends heartbeats to silent clients and closes those that do not answer. Any line is an
+// answer.
 package main
 
 import (
@@ -16,36 +16,36 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-type game struct{}
+type chatHandler struct{}
 
-func (game) Opened(c *tcp.Conn) { c.SetValue(time.Now()) }
+func (chatHandler) Opened(c *tcp.Conn) { c.SetValue(time.Now()) }
 
-func (game) Message(c *tcp.Conn, line []byte) {
+func (chatHandler) Message(c *tcp.Conn, line []byte) {
 	if string(line) != "pong" {
 		fmt.Fprintf(c, "you say %s\n", line)
 	}
 }
 
-func (game) Closed(c *tcp.Conn, why error) {
-	if errors.Is(why, tcp.ErrHeartbeatTimeout) {
-		log.Printf("%v has gone without a word after %v", c.RemoteAddr(), time.Since(c.Value().(time.Time)))
+func (chatHandler) Closed(c *tcp.Conn, err error) {
+	if errors.Is(err, tcp.ErrHeartbeatTimeout) {
+		log.Printf("%v did not answer heartbeats; it was connected for %v", c.RemoteAddr(), time.Since(c.Value().(time.Time)))
 	}
 }
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
-	interval := flag.Duration("interval", 20*time.Second, "how long a client may be silent")
+	interval := flag.Duration("interval", 20*time.Second, "send a heartbeat after this time without input")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	srv := &tcp.Server{
 		Addr:      *addr,
-		Handler:   tcp.Lines(game{}),
+		Handler:   tcp.Lines(chatHandler{}),
 		Heartbeat: tcp.Heartbeat{Interval: *interval, Message: []byte("ping\n"), MaxMissed: 2},
 		Limits: tcp.Limits{
-			FirstByteTimeout: 10 * time.Second, // for the first word of a client
+			FirstByteTimeout: 10 * time.Second, // until the first byte of a client
 			MessageTimeout:   5 * time.Second,  // from a line's first byte to its last
-			WriteTimeout:     15 * time.Second, // to take what is sent to it
+			WriteTimeout:     15 * time.Second, // until a client reads what was sent
 		},
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) },
 	}

@@ -1,6 +1,5 @@
-// Command overload answers each HTTP request when 500 KB have been filled and 20 ms have
-// passed: on a bounded pool, which has a 503 for those that it has no time for, or with
-// -naive in a goroutine for each connection of net/http.
+// Command overload fills 500 KB and waits 20 ms for each HTTP request. It uses a bounded pool, which
+// answers excess requests with 503, or with -naive a goroutine for each connection (net/http).
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-func work(w http.ResponseWriter, _ *http.Request) {
+func handleRequest(w http.ResponseWriter, _ *http.Request) {
 	block := bytes.Repeat([]byte("x"), 500_000)
 	time.Sleep(20 * time.Millisecond)
 	fmt.Fprintf(w, "%d bytes\n", len(block))
@@ -28,9 +27,9 @@ func work(w http.ResponseWriter, _ *http.Request) {
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
-	naive := flag.Bool("naive", false, "serve with net/http")
-	workers := flag.Int("workers", 0, "have at most this many workers; 0 for what the work needs")
-	queue := flag.Int("queue", 1000, "let as many requests wait for one")
+	naive := flag.Bool("naive", false, "use net/http")
+	workers := flag.Int("workers", 0, "maximum number of workers; 0 adapts to the load")
+	queue := flag.Int("queue", 1000, "maximum number of requests that wait for a worker")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -41,7 +40,7 @@ func main() {
 		}
 		fmt.Println("listening on", l.Addr())
 		context.AfterFunc(ctx, func() { l.Close() })
-		http.Serve(l, http.HandlerFunc(work))
+		http.Serve(l, http.HandlerFunc(handleRequest))
 		return
 	}
 	p, err := pool.New(pool.Config{Max: *workers, Queue: *queue})
@@ -49,7 +48,7 @@ func main() {
 		log.Fatal(err)
 	}
 	srv := &tcp.Server{
-		Addr: *addr, Handler: &web.HTTP{Handler: http.HandlerFunc(work), Pool: p},
+		Addr: *addr, Handler: &web.HTTP{Handler: http.HandlerFunc(handleRequest), Pool: p},
 		Listening: func(a net.Addr) { fmt.Println("listening on", a) },
 	}
 	if err := srv.ListenAndServe(ctx); err != nil {

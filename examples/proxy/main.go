@@ -1,5 +1,5 @@
-// Command proxy passes each connection on to another address, with backpressure and
-// half-close both ways. Try it with examples/echo, and nc 127.0.0.1 9100
+// Command proxy forwards each connection to another address, with backpressure and half-close in both
+// directions. Try it with examples/echo and: nc 127.0.0.1 9100
 package main
 
 import (
@@ -15,44 +15,44 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is the side of those who connect.
-type client struct {
+// clientHandler handles the connections of clients.
+type clientHandler struct {
 	tcp.Base
-	to string
+	targetAddr string
 }
 
-func (h client) Opened(c *tcp.Conn) {
-	c.Pause() // until there is somebody to pass it on to
-	if err := c.Dial(tcp.Dial{Addr: h.to, Handler: target{client: c.Ref()}}); err != nil {
+func (h clientHandler) Opened(c *tcp.Conn) {
+	c.Pause() // until the target is connected
+	if err := c.Dial(tcp.Dial{Addr: h.targetAddr, Handler: targetHandler{client: c.Ref()}}); err != nil {
 		c.CloseWith(err)
 	}
 }
 
-// target is the other side. When it is open, the two are joined.
-type target struct {
+// targetHandler handles the connections to the target. It relays each to its client.
+type targetHandler struct {
 	tcp.Base
 	client tcp.Ref
 }
 
-func (h target) Opened(c *tcp.Conn) {
-	if err := c.Relay(h.client); err != nil { // the client has gone
+func (h targetHandler) Opened(c *tcp.Conn) {
+	if err := c.Relay(h.client); err != nil { // the client has disconnected
 		c.CloseWith(err)
 	}
 }
 
-func (h target) DialFailed(d tcp.Dial, err error) {
+func (h targetHandler) DialFailed(d tcp.Dial, err error) {
 	log.Printf("dial %s: %v", d.Addr, err)
 	h.client.Close()
 }
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:9100", "listen at this `ADDRESS`")
-	to := flag.String("to", "127.0.0.1:9000", "pass connections on to this `ADDRESS`")
+	addr := flag.String("addr", "127.0.0.1:9100", "`ADDRESS` to listen on")
+	to := flag.String("to", "127.0.0.1:9000", "`ADDRESS` to forward connections to")
 	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	srv := &tcp.Server{Addr: *addr, Handler: client{to: *to}, Model: *model,
+	srv := &tcp.Server{Addr: *addr, Handler: clientHandler{targetAddr: *to}, Model: *model,
 		Listening: func(a net.Addr) { fmt.Println("proxy on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)

@@ -1,9 +1,8 @@
-// Command push is a push gateway for the open internet: clients subscribe to
-// topics and get what is published there. It has what such a server needs:
-// TLS, if it is given a certificate, heartbeats that find out who is still there,
-// limits on who is let in, a word before it goes, and metrics on loopback.
+// Command push is a push gateway for the internet: clients subscribe to topics and receive what is
+// published there. It has TLS, if it is given a certificate, heartbeats that detect dead clients, limits on
+// connections, a message before shutdown, and metrics on loopback.
 //
-// Try it with several of: nc 127.0.0.1 9000, where you type
+// Try it with several instances of: nc 127.0.0.1 9000, where you type
 //
 //	sub news
 //	pub news something has happened
@@ -26,10 +25,10 @@ import (
 	"github.com/myriad-go/myriad/tools/admin"
 )
 
-// maxTopics bounds what clients can make the gateway remember.
+// maxTopics limits the memory that clients can use.
 const maxTopics = 10_000
 
-// gateway knows the topics.
+// gateway contains the topics.
 type gateway struct {
 	mu     sync.Mutex
 	topics map[string]*tcp.Group
@@ -42,7 +41,7 @@ func (g *gateway) Message(c *tcp.Conn, line []byte) {
 	name, text, _ := bytes.Cut(rest, []byte(" "))
 	switch string(verb) {
 	case "sub":
-		topic := g.topic(string(name))
+		topic := g.findOrCreateTopic(string(name))
 		if topic == nil {
 			c.WriteString("error: too many topics\n")
 			return
@@ -51,9 +50,9 @@ func (g *gateway) Message(c *tcp.Conn, line []byte) {
 		c.SetValue(append(c.Value().([]*tcp.Group), topic))
 		fmt.Fprintf(c, "subscribed to %s\n", name)
 	case "pub":
-		if topic := g.topic(string(name)); topic != nil {
+		if topic := g.findOrCreateTopic(string(name)); topic != nil {
 			sent, full := topic.Broadcast(append(text, '\n'))
-			fmt.Fprintf(c, "sent to %d, %d have no room\n", sent, full)
+			fmt.Fprintf(c, "sent to %d, %d could not receive it\n", sent, full)
 		}
 	case "pong": // the answer to a heartbeat
 	default:
@@ -61,8 +60,8 @@ func (g *gateway) Message(c *tcp.Conn, line []byte) {
 	}
 }
 
-// topic finds or makes a topic; nil if there are too many.
-func (g *gateway) topic(name string) *tcp.Group {
+// findOrCreateTopic returns a topic, nil if there are too many.
+func (g *gateway) findOrCreateTopic(name string) *tcp.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.topics[name] == nil && len(g.topics) < maxTopics {
@@ -71,24 +70,24 @@ func (g *gateway) topic(name string) *tcp.Group {
 	return g.topics[name]
 }
 
-// Draining is called for each connection when the server begins to shut down.
-func (g *gateway) Draining(c *tcp.Conn) { c.WriteString("bye: connect again\n") }
+// Draining is called for each connection when the server starts to shut down.
+func (g *gateway) Draining(c *tcp.Conn) { c.WriteString("bye: please reconnect\n") }
 
-func (g *gateway) Closed(c *tcp.Conn, why error) {
+func (g *gateway) Closed(c *tcp.Conn, err error) {
 	for _, topic := range c.Value().([]*tcp.Group) {
 		topic.Remove(c.Ref())
 	}
 }
 
-func newServer(addr string, beat time.Duration) *tcp.Server {
+func newServer(addr string, heartbeat time.Duration) *tcp.Server {
 	return &tcp.Server{
 		Addr:      addr,
 		Handler:   tcp.Lines(&gateway{topics: map[string]*tcp.Group{}}),
-		Heartbeat: tcp.Heartbeat{Interval: beat, Message: []byte("ping\n")},
+		Heartbeat: tcp.Heartbeat{Interval: heartbeat, Message: []byte("ping\n")},
 		Limits: tcp.Limits{
 			MaxConnsPerSource: 1000,
 			MaxMessage:        4096,
-			MaxUnsent:         64 << 10, // a client that is further behind is closed
+			MaxUnsent:         64 << 10, // a client that falls further behind is closed
 		},
 		Listening: func(a net.Addr) { fmt.Println("push on", a) },
 	}
@@ -96,13 +95,13 @@ func newServer(addr string, beat time.Duration) *tcp.Server {
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
-	operator := flag.String("admin", "127.0.0.1:0", "address of metrics and health")
-	beat := flag.Duration("heartbeat", time.Minute, "how long a client may be silent before it is asked")
-	cert, key := flag.String("cert", "", "file with the certificate; without it there is no TLS"), flag.String("key", "", "file with its key")
+	adminAddr := flag.String("admin", "127.0.0.1:0", "address of the metrics and health checks")
+	heartbeat := flag.Duration("heartbeat", time.Minute, "send a heartbeat after this time without input")
+	cert, key := flag.String("cert", "", "certificate `FILE`; empty disables TLS"), flag.String("key", "", "private key `FILE` of the certificate")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := newServer(*addr, *beat)
+	srv := newServer(*addr, *heartbeat)
 	if *cert != "" {
 		get, err := tcp.ReloadCertificate(*cert, *key, nil)
 		if err != nil {
@@ -110,12 +109,11 @@ func main() {
 		}
 		srv.TLSConfig = &tls.Config{GetCertificate: get}
 	}
-	// The admin server stays up until the server has drained, so that its
-	// /readyz tells that it does.
-	operating, closeAdmin := context.WithCancel(context.Background())
+	// The admin server runs until the server has drained, so that /readyz reports the drain.
+	adminCtx, closeAdmin := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() {
-		if err := admin.Serve(operating, *operator, admin.Config{Source: srv}, nil); err != nil {
+		if err := admin.Serve(adminCtx, *adminAddr, admin.Config{Source: srv}, nil); err != nil {
 			log.Print(err)
 		}
 	})

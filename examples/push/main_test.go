@@ -15,20 +15,20 @@ func TestGateway(t *testing.T) {
 	ann.Send("sub news\n")
 	ann.Expect("subscribed to news\n")
 	bob.Send("pub news hello\nhello?\n")
-	bob.Expect("sent to 1, 0 have no room\nerror: expected sub TOPIC or pub TOPIC TEXT\n")
+	bob.Expect("sent to 1, 0 could not receive it\nerror: expected sub TOPIC or pub TOPIC TEXT\n")
 	ann.Expect("hello\n")
 	for range 3 {
 		s.Advance(time.Minute / 2)
 		ann.Expect("ping\n")
 		ann.Send("pong\n")
 	}
-	bob.ExpectClosed(tcp.ErrHeartbeatTimeout) // which has not answered two
+	bob.ExpectClosed(tcp.ErrHeartbeatTimeout) // it has not answered two heartbeats
 	s.Drain()
-	ann.Expect("bye: connect again\n")
+	ann.Expect("bye: please reconnect\n")
 	ann.ExpectClosed(tcp.ErrServerClosed)
 }
 
-// TestTopics has a client ask for more topics than there may be.
+// TestTopics subscribes to more topics than allowed.
 func TestTopics(t *testing.T) {
 	s := tcptest.NewServer(t, newServer("", time.Minute))
 	p := s.Dial()

@@ -1,5 +1,5 @@
-// Command requests answers requests that carry an id, each when it is done. A frame is its
-// length, that counts what follows, an id, both of 4 bytes, big-endian, and a text.
+// Command requests answers each request, which has an ID, as soon as it is done. A frame is its length
+// (4 bytes, big-endian, not counting itself), the ID (4 bytes, big-endian), and text.
 package main
 
 import (
@@ -18,21 +18,21 @@ import (
 )
 
 type request struct {
-	from tcp.Ref
+	conn tcp.Ref
 	id   uint32
 	text string
 }
 
 func (r *request) Run(context.Context) {
-	d, _ := time.ParseDuration(r.text) // the text says how long this takes
+	d, _ := time.ParseDuration(r.text) // the text is the time to wait
 	time.Sleep(d)
-	r.answer("waited " + r.text)
+	r.reply("waited " + r.text)
 }
 
-func (r *request) Dropped(error) { r.answer("busy") } // it waited too long for a worker
-func (r *request) answer(text string) {
+func (r *request) Dropped(error) { r.reply("busy") } // it has waited too long for a worker
+func (r *request) reply(text string) {
 	b := binary.BigEndian.AppendUint32(nil, uint32(4+len(text)))
-	_ = r.from.Send(append(binary.BigEndian.AppendUint32(b, r.id), text...)) // an error: it has gone
+	_ = r.conn.Send(append(binary.BigEndian.AppendUint32(b, r.id), text...)) // fails if the client has disconnected
 }
 
 func main() {
@@ -40,16 +40,16 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	workers, _ := pool.New(pool.Config{}) // the defaults are not an error
+	workers, _ := pool.New(pool.Config{}) // cannot fail with the defaults
 	defer workers.Close(context.Background())
 	handler := tcp.MessageFunc(func(c *tcp.Conn, msg []byte) {
 		if len(msg) < 4 {
 			c.CloseWith(fmt.Errorf("a frame of %d bytes has no id", len(msg)))
 			return
 		}
-		r := &request{from: c.Ref(), id: binary.BigEndian.Uint32(msg), text: string(msg[4:])}
+		r := &request{conn: c.Ref(), id: binary.BigEndian.Uint32(msg), text: string(msg[4:])}
 		if err := workers.TrySubmitTask(pool.Task{Job: r}); err != nil {
-			r.answer("busy") // too many wait
+			r.reply("busy") // the queue is full
 		}
 	})
 	split := tcp.LengthPrefixed(4, binary.BigEndian)

@@ -1,4 +1,4 @@
-// Command tested counts the lines of each client. Its test needs no network, and no time.
+// Command tested counts the lines of each client. Its test needs no network and no waiting.
 package main
 
 import (

@@ -12,7 +12,7 @@ func TestCounter(t *testing.T) {
 	s := tcptest.NewServer(t, newServer())
 	ann, bob := s.Dial(), s.Dial()
 	ann.Send("hel")
-	ann.Send("lo\nworld\n") // in any pieces
+	ann.Send("lo\nworld\n") // messages may arrive in pieces
 	ann.Expect("1: hello\n2: world\n")
 	bob.Send("hi\n")
 	bob.Expect("1: hi\n")
@@ -23,7 +23,7 @@ func TestCounter(t *testing.T) {
 	s.Advance(time.Minute)
 	ann.ExpectClosed(tcp.ErrIdleTimeout)
 
-	bob.StopReading() // a client whose buffers are full
+	bob.StopReading() // its buffers are full now
 	bob.Send("more\n")
 	s.Drain()
 	bob.StartReading()

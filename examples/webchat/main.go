@@ -1,5 +1,5 @@
-// Webchat is a chat for browsers: a page, and a WebSocket for each reader of it. A million of
-// them cost about 130 bytes each while nobody writes.
+// Command webchat is a chat for browsers: a page, and a WebSocket for each reader. A million idle WebSockets
+// cost about 130 bytes each.
 //
 //	go run ./examples/webchat -addr :8080
 package main
@@ -29,27 +29,29 @@ ws.onmessage = m => { const li = document.createElement("li"); li.textContent = 
 ws.onclose = () => document.title = "closed"
 </script>`
 
-// room is everybody who is there.
+// room contains all participants.
 type room struct{ all web.Group }
 
 func (r *room) Opened(s web.Socket) {
 	r.all.Add(s)
-	r.tell("%v has joined: %d here", s.Ref(), r.all.Len())
+	r.broadcastf("%v has joined: %d here", s.Ref(), r.all.Len())
 }
 
-func (r *room) Message(s web.Socket, _ web.Kind, message []byte) { r.tell("%v: %s", s.Ref(), message) }
+func (r *room) Message(s web.Socket, _ web.Kind, message []byte) {
+	r.broadcastf("%v: %s", s.Ref(), message)
+}
 
 func (r *room) Closed(s web.Socket, _ error) {
 	r.all.Remove(s)
-	r.tell("%v has left", s.Ref())
+	r.broadcastf("%v has left", s.Ref())
 }
 
-func (r *room) tell(format string, args ...any) {
+func (r *room) broadcastf(format string, args ...any) {
 	r.all.Broadcast(web.Text, fmt.Appendf(nil, format, args...))
 }
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:8080", "listen at this `ADDRESS`")
+	addr := flag.String("addr", "127.0.0.1:8080", "`ADDRESS` to listen on")
 	model := flag.String("model", tcp.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -24,7 +24,7 @@ func TestLive(t *testing.T) {
 		first.Parts = append(first.Parts, page.Part{Actions: []page.Action{{Label: "Pause", URL: "pause"}}})
 		if n.Load() >= 4 { // a chart comes, another goes, a table has another line
 			p.Sections[1].Parts[4].Chart.ID = "new"
-			first.Parts[3].Table.Add("new", "1", "2", "3", "4", "5", "6", "7")
+			first.Parts[3].Table.AddRow("new", "1", "2", "3", "4", "5", "6", "7")
 		}
 		return p
 	}

@@ -63,7 +63,7 @@ func TestFromDisk(t *testing.T) {
 		c := p.Sections[1].Parts[3].Chart
 		want := [][]string{{"connections", "a"}}
 		for i, x := range c.Series[0].X {
-			want = append(want, []string{c.X.Unit.Text(x), c.Y.Unit.Text(c.Series[0].Y[i])})
+			want = append(want, []string{c.X.Unit.Format(x), c.Y.Unit.Format(c.Series[0].Y[i])})
 		}
 		if !slices.EqualFunc(have, want, slices.Equal[[]string]) {
 			t.Errorf("have %q, want %q", have, want)
@@ -72,7 +72,7 @@ func TestFromDisk(t *testing.T) {
 	t.Run("the script writes values as Go does", func(t *testing.T) {
 		for _, unit := range []page.Unit{page.Number, page.Seconds, page.Bytes, page.Share, page.Percentile, page.Clock} {
 			for _, v := range []float64{0, 0.5, 1, 2, 10, 99.95, 100, 999, 999.7, 1000, 1024, 1e4, 123456, 3661, 1e6, 1.5e9, 3e-9, 2.5e-5, 0.0123, -3, -1500} {
-				if have, want := eval[string](b, fmt.Sprintf("myriadPage.format(%q, %v)", unit, v)), unit.Text(v); have != want {
+				if have, want := eval[string](b, fmt.Sprintf("myriadPage.format(%q, %v)", unit, v)), unit.Format(v); have != want {
 					t.Errorf("%s %v is %q in the script, %q in Go", unit, v, have, want)
 				}
 			}

@@ -14,10 +14,10 @@ import (
 // its figures.
 func sample(n int) *page.Page {
 	table := &page.Table{Caption: "Servers"}
-	table.Add("server", "messages/s", "p99", "× the published", "memory of a connection", "rounds", "processor", "notes")
+	table.AddRow("server", "messages/s", "p99", "× the published", "memory of a connection", "rounds", "processor", "notes")
 	for i, name := range []string{"plain net, as published", "epoll", "io_uring"} {
-		table.Add(name, page.Number.Text(float64(116_204+n+i*20_000)), page.Seconds.Text(0.118/float64(i+1)), "1.2", page.Bytes.Text(float64(i*1000)), "5", "8.6 µs", "a longer note of what happened </td>")
-		table.SetTone(3, []page.Tone{page.Plain, page.Good, page.Bad}[i])
+		table.AddRow(name, page.Number.Format(float64(116_204+n+i*20_000)), page.Seconds.Format(0.118/float64(i+1)), "1.2", page.Bytes.Format(float64(i*1000)), "5", "8.6 µs", "a longer note of what happened </td>")
+		table.SetLastRowTone(3, []page.Tone{page.Plain, page.Good, page.Bad}[i])
 	}
 	return &page.Page{
 		Title: "A sample", Lead: "It has everything.", Facts: [][2]string{{"Command", "myriad bench all --out a-long-name-without-any-place-to-break-it-in-the-middle-of-all-of-that"}, {"Number", fmt.Sprint(n)}},

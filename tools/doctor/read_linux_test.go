@@ -108,7 +108,7 @@ func namespace(t *testing.T) *faults.Namespace {
 func TestReadNetwork(t *testing.T) {
 	const connections, path = 20, "/proc/sys/net/ipv4/ip_local_port_range"
 	outside := mustRead(t, 0)
-	err := namespace(t).Do(func() error {
+	err := namespace(t).RunInside(func() error {
 		if err := os.WriteFile(path, []byte("20000 20063"), 0); err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func TestReadNetwork(t *testing.T) {
 // TestReadMachineWide finds settings that a namespace doesn't show.
 func TestReadMachineWide(t *testing.T) {
 	outside := mustRead(t, 0)
-	err := namespace(t).Do(func() error {
+	err := namespace(t).RunInside(func() error {
 		if _, err := procfs.ReadSysctl("net.ipv4.tcp_mem"); !procfs.Gone(err) {
 			return fmt.Errorf("tcp_mem is shown here: %w", err)
 		}

@@ -33,7 +33,7 @@ func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	if err := ns.Do(func() error { return os.WriteFile(portsFile, []byte("50000 50099"), 0) }); err != nil {
+	if err := ns.RunInside(func() error { return os.WriteFile(portsFile, []byte("50000 50099"), 0) }); err != nil {
 		t.Fatal(err)
 	}
 	return ns
@@ -43,7 +43,7 @@ func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	t.Helper()
 	var text string
-	err := ns.Do(func() error {
+	err := ns.RunInside(func() error {
 		b, err := os.ReadFile(portsFile)
 		text = strings.Join(strings.Fields(string(b)), " ")
 		return err
@@ -59,7 +59,7 @@ func runInNamespace(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin str
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	if err := ns.Do(cmd.Start); err != nil {
+	if err := ns.RunInside(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	cmd.Wait() // its exit code is looked at
@@ -155,7 +155,7 @@ func TestDoctorFixRefused(t *testing.T) {
 	failOnError(t, err)
 	defer stdin.Close()
 	var p *testkit.Process
-	failOnError(t, ns.Do(func() error { p = testkit.Start(t, cmd); return nil }))
+	failOnError(t, ns.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
 	p.WaitForOutput(`\[y/N\]`)
 	p.Signal(syscall.SIGINT)
 	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Output.String(), "\nmyriad: interrupted; nothing was changed\n") {
@@ -171,7 +171,7 @@ func TestDoctorFixRefused(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	skipIfShort(t)
 	network := newNamespaceWithFewPorts(t)
-	if err := network.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
+	if err := network.RunInside(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
 		t.Fatal(err)
 	}
 	const refused = "127.0.0.1:9" // nobody listens there

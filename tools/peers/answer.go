@@ -2,25 +2,25 @@ package main
 
 import "bytes"
 
-// answer says what is sent for what has come, and how many bytes of that it has used. It
-// may keep neither in nor room, which has room for what is sent.
-type answer func(in, room []byte) (out []byte, used int)
+// replyFunc returns the reply to the input and how many bytes of it are used. It must keep neither slice; the
+// reply may be built in buf.
+type replyFunc func(input, buf []byte) (out []byte, used int)
 
-// answerEcho sends back all that is at hand.
-func answerEcho(in, _ []byte) ([]byte, int) { return in, len(in) }
+// replyEcho echoes all input.
+func replyEcho(input, _ []byte) ([]byte, int) { return input, len(input) }
 
-// answerLines sends back all lines that are complete.
-func answerLines(in, _ []byte) ([]byte, int) {
-	whole := bytes.LastIndexByte(in, '\n') + 1
-	return in[:whole], whole
+// replyLines echoes all complete lines.
+func replyLines(input, _ []byte) ([]byte, int) {
+	whole := bytes.LastIndexByte(input, '\n') + 1
+	return input[:whole], whole
 }
 
-// answerHTTP answers all requests that are complete.
-func answerHTTP(in, room []byte) ([]byte, int) {
-	requests, used := heads(in)
-	text := helloNow()
+// replyHTTP replies to all complete requests.
+func replyHTTP(input, buf []byte) ([]byte, int) {
+	requests, used := countRequests(input)
+	text := responseNow()
 	for range requests {
-		room = append(room, text...)
+		buf = append(buf, text...)
 	}
-	return room, used
+	return buf, used
 }

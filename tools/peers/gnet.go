@@ -8,33 +8,33 @@ import (
 	"github.com/panjf2000/gnet/v2"
 )
 
-// serveGnet serves connections with gnet: an event loop for each CPU, which reads, and calls
-// the handler. gnet listens by itself, on the address of ln.
-func serveGnet(a answer) start {
+// serveGnet serves with gnet: an event loop per CPU reads and calls the handler. gnet listens itself, on the
+// address of ln.
+func serveGnet(a replyFunc) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		if err := ln.Close(); err != nil {
 			return err
 		}
-		h := &gnetHandler{ctx: ctx, ready: ready, answer: a, booted: make(chan gnet.Engine, 1)}
-		h.rooms.New = func() any { return new([maxPending]byte) }
-		return until(ctx, func() error {
+		h := &gnetHandler{ctx: ctx, ready: ready, reply: a, booted: make(chan gnet.Engine, 1)}
+		h.buffers.New = func() any { return new([maxPending]byte) }
+		return serveUntilDone(ctx, func() error {
 			return gnet.Run(h, "tcp://"+ln.Addr().String(), gnet.WithMulticore(true))
-		}, h.stop)
+		}, h.stopEngine)
 	}
 }
 
 type gnetHandler struct {
 	gnet.BuiltinEventEngine
-	ctx    context.Context
-	ready  func()
-	answer answer
-	booted chan gnet.Engine
-	rooms  sync.Pool // of *[maxPending]byte
+	ctx     context.Context
+	ready   func()
+	reply   replyFunc
+	booted  chan gnet.Engine
+	buffers sync.Pool // of *[maxPending]byte
 }
 
 func (h *gnetHandler) OnBoot(engine gnet.Engine) gnet.Action {
 	h.booted <- engine
-	if h.ctx.Err() != nil { // and stop has not seen the engine
+	if h.ctx.Err() != nil { // and stopEngine has missed the engine
 		return gnet.Shutdown
 	}
 	h.ready()
@@ -46,9 +46,9 @@ func (h *gnetHandler) OnTraffic(c gnet.Conn) gnet.Action {
 	if err != nil {
 		return gnet.Close
 	}
-	room := h.rooms.Get().(*[maxPending]byte)
-	defer h.rooms.Put(room)
-	out, used := h.answer(have, room[:0])
+	room := h.buffers.Get().(*[maxPending]byte)
+	defer h.buffers.Put(room)
+	out, used := h.reply(have, room[:0])
 	if len(have)-used > maxPending {
 		return gnet.Close
 	}
@@ -65,10 +65,10 @@ func (h *gnetHandler) OnTraffic(c gnet.Conn) gnet.Action {
 	return gnet.None
 }
 
-func (h *gnetHandler) stop() error {
+func (h *gnetHandler) stopEngine() error {
 	select {
 	case engine := <-h.booted:
-		bound, cancel := context.WithTimeout(context.Background(), closeBound)
+		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		return engine.Stop(bound)
 	default:

@@ -14,11 +14,10 @@ import (
 
 const hello = "Hello, World!"
 
-// closeBound is how long connections may take to end.
-const closeBound = 2 * time.Second
+// shutdownTimeout limits the shutdown of a server.
+const shutdownTimeout = 2 * time.Second
 
-// serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
-// need.
+// serveFastHTTP serves HTTP with fasthttp, without features that a plain text response does not need.
 func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	ready()
 	srv := &fasthttp.Server{
@@ -31,17 +30,16 @@ func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 		DisableHeaderNamesNormalizing: true,
 		CloseOnShutdown:               true,
 	}
-	return until(ctx, func() error { return srv.Serve(ln) }, func() error {
-		bound, cancel := context.WithTimeout(context.Background(), closeBound)
+	return serveUntilDone(ctx, func() error { return srv.Serve(ln) }, func() error {
+		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		return srv.ShutdownWithContext(bound)
 	})
 }
 
-// until serves until ctx ends, which is no error, or serve fails; it closes in
-// any case. A server that does not see that it was closed, because it was about
-// to begin, is left alone after a while.
-func until(ctx context.Context, serve, closeAll func() error) error {
+// serveUntilDone serves until ctx ends, which is not an error, or serve fails, and then calls closeAll. A
+// server that misses the close, because it was just starting, is abandoned after shutdownTimeout.
+func serveUntilDone(ctx context.Context, serve, closeAll func() error) error {
 	served := make(chan error, 1)
 	go func() { served <- serve() }()
 	select {
@@ -52,39 +50,39 @@ func until(ctx context.Context, serve, closeAll func() error) error {
 	err := closeAll()
 	select {
 	case <-served:
-	case <-time.After(closeBound):
-		err = errors.Join(err, errors.New("the server did not end when it was closed"))
+	case <-time.After(shutdownTimeout):
+		err = errors.Join(err, errors.New("the server did not stop when it was closed"))
 	}
 	return err
 }
 
-// greeting is what is sent to every request, in one second.
-type greeting struct {
+// cachedResponse is the response to all requests within a second.
+type cachedResponse struct {
 	second int64
 	text   []byte
 }
 
-var current atomic.Pointer[greeting]
+var currentResponse atomic.Pointer[cachedResponse]
 
-// helloNow is the answer of this second.
-func helloNow() []byte {
+// responseNow returns the response for the current second.
+func responseNow() []byte {
 	now := time.Now()
-	a := current.Load()
+	a := currentResponse.Load()
 	if a == nil || a.second != now.Unix() {
-		a = &greeting{now.Unix(), []byte("HTTP/1.1 200 OK\r\nDate: " + now.UTC().Format(http.TimeFormat) +
+		a = &cachedResponse{now.Unix(), []byte("HTTP/1.1 200 OK\r\nDate: " + now.UTC().Format(http.TimeFormat) +
 			"\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n" + hello)}
-		current.Store(a)
+		currentResponse.Store(a)
 	}
 	return a.text
 }
 
 var headEnd = []byte("\r\n\r\n")
 
-// heads counts the requests that are complete in in, and their bytes. It does
-// not look at what they ask for.
-func heads(in []byte) (requests, used int) {
+// countRequests returns the number of complete requests in the input and their length. It ignores their
+// content.
+func countRequests(input []byte) (requests, used int) {
 	for {
-		i := bytes.Index(in[used:], headEnd)
+		i := bytes.Index(input[used:], headEnd)
 		if i < 0 {
 			return requests, used
 		}

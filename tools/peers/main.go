@@ -1,10 +1,7 @@
-// Command peers serves with what else there is in Go, and as "peers offer" offers
-// jobs to the pools that there are, so that Myriad can be compared with them.
-// README.md says what each is and why it is here.
+// Command peers serves with other Go servers, and with "peers offer" submits jobs to other Go pools, to
+// compare Myriad with them. README.md describes each and why it is included.
 //
-// It exits with 0 when it worked, 1 when it failed, and 2 when it was called
-// wrongly; then a line on standard error says what was wrong and what was
-// expected.
+// It exits with 0 on success, 1 on failure, and 2 on wrong usage, with a message on standard error.
 package main
 
 import (
@@ -25,13 +22,12 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// usageError is an error in how the command was called: exit code 2.
+// usageError is an error in the command line: exit code 2.
 type usageError struct{ error }
 
-// usagef makes a usageError.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// run runs the command line until ctx ends, and returns the exit code.
+// run executes the command line until ctx ends and returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	command := serve
 	if len(args) > 0 && args[0] == "offer" {
@@ -48,27 +44,27 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return 1
 }
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	addr, server, app string
 }
 
-func parse(args []string, help io.Writer) (settings, error) {
+func parseFlags(args []string, help io.Writer) (settings, error) {
 	var s settings
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed by run
-	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
-	flags.StringVar(&s.server, "server", "netpoll", "serve with this `SERVER`, of the list below")
-	flags.StringVar(&s.app, "app", "echo", "serve this `APP`, of those that the server has")
+	flags.SetOutput(io.Discard) // run prints errors
+	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "`HOST:PORT` to listen on; port 0 selects a free one")
+	flags.StringVar(&s.server, "server", "netpoll", "`SERVER` to use, from the list below")
+	flags.StringVar(&s.app, "app", "echo", "`APP` to serve, from those of the server")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(help)
-			fmt.Fprint(help, "Serve with what else there is in Go. (\"peers offer\" offers jobs to pools.)\n\n")
+			fmt.Fprint(help, "Serve with other Go servers. (\"peers offer\" submits jobs to other pools.)\n\n")
 			flags.PrintDefaults()
 			fmt.Fprintf(help, "\nServers, and their apps:\n%s", describeServers())
 			return s, err
 		}
-		return s, usagef("%w; expected flags as \"peers --help\" lists them", err)
+		return s, usagef("%w; see \"peers --help\"", err)
 	}
 	_, _, err := net.SplitHostPort(s.addr)
 	switch {
@@ -80,13 +76,13 @@ func parse(args []string, help io.Writer) (settings, error) {
 	return s, nil
 }
 
-// serve serves what args ask for until ctx ends.
+// serve serves according to args until ctx ends.
 func serve(ctx context.Context, args []string, out io.Writer) error {
-	s, err := parse(args, out)
+	s, err := parseFlags(args, out)
 	if err != nil {
 		return err
 	}
-	start, err := find(s.server, s.app)
+	start, err := findServer(s.server, s.app)
 	if err != nil {
 		return err
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/lesismal/nbio/nbhttp"
 )
 
-// serveNbio serves connections with nbio: its pollers read, and call the handler. What is left
-// of a message waits in the connection's session.
-func serveNbio(a answer) start {
+// serveNbio serves with nbio: its pollers read and call the handler. Unused input is kept in the connection's
+// session.
+func serveNbio(a replyFunc) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
-		engine := nbio.NewEngine(nbio.Config{Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listening(ln)})
+		engine := nbio.NewEngine(nbio.Config{Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listenFuncFor(ln)})
 		engine.OnData(func(c *nbio.Conn, in []byte) {
 			left, _ := c.Session().([]byte)
 			if len(left) > 0 {
@@ -40,10 +40,10 @@ func serveNbio(a answer) start {
 	}
 }
 
-// serveNbioHTTP serves HTTP with nbio's own parser and a handler of net/http.
+// serveNbioHTTP serves HTTP with nbio's parser and a net/http handler.
 func serveNbioHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	return runNbio(ctx, ready, nbhttp.NewEngine(nbhttp.Config{
-		Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listening(ln), ReadLimit: maxPending,
+		Network: "tcp", Addrs: []string{ln.Addr().String()}, Listen: listenFuncFor(ln), ReadLimit: maxPending,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
 			w.Header().Set("Content-Length", strconv.Itoa(len(hello)))
@@ -52,11 +52,11 @@ func serveNbioHTTP(ctx context.Context, ln net.Listener, ready func()) error {
 	}))
 }
 
-func listening(ln net.Listener) func(network, addr string) (net.Listener, error) {
+func listenFuncFor(ln net.Listener) func(network, addr string) (net.Listener, error) {
 	return func(_, _ string) (net.Listener, error) { return ln, nil }
 }
 
-// runNbio starts an engine, and stops it when ctx ends.
+// runNbio runs an engine until ctx ends.
 func runNbio(ctx context.Context, ready func(), engine interface {
 	Start() error
 	Shutdown(context.Context) error
@@ -68,7 +68,7 @@ func runNbio(ctx context.Context, ready func(), engine interface {
 	}
 	ready()
 	<-ctx.Done()
-	bound, cancel := context.WithTimeout(context.Background(), closeBound)
+	bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	return engine.Shutdown(bound)
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/cloudwego/netpoll"
 )
 
-// maxPending is the most bytes of a line or of a request's head.
+// maxPending limits the length of a line or a request's head, in bytes.
 const maxPending = 64 << 10
 
-var errTooLong = errors.New("a message of more than 64 KiB")
+var errMessageTooLong = errors.New("message is longer than 64 KiB")
 
-// serveNetpoll serves connections with netpoll: its pollers read, and what a
-// connection has at hand is handled on a goroutine of its pool.
-func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) start {
+// serveNetpoll serves with netpoll: its pollers read, and goroutines of its pool handle the input of
+// connections.
+func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serveFunc {
 	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		loop, err := netpoll.NewEventLoop(func(_ context.Context, conn netpoll.Connection) error {
 			err := handle(conn.Reader(), conn.Writer())
@@ -33,20 +33,20 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) star
 			return err
 		}
 		ready()
-		return until(ctx, func() error { return loop.Serve(ln) }, func() error {
-			bound, cancel := context.WithTimeout(context.Background(), closeBound)
+		return serveUntilDone(ctx, func() error { return loop.Serve(ln) }, func() error {
+			bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 			defer cancel()
 			return loop.Shutdown(bound)
 		})
 	}
 }
 
-// netpollEcho sends back all that is at hand.
+// netpollEcho echoes all input.
 func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
-	return sendBack(in, out, in.Len())
+	return echoBytes(in, out, in.Len())
 }
 
-// netpollLines sends back all lines that are complete, in one write.
+// netpollLines echoes all complete lines in one write.
 func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
@@ -54,17 +54,17 @@ func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	}
 	whole := bytes.LastIndexByte(have, '\n') + 1
 	if len(have)-whole > maxPending {
-		return errTooLong
+		return errMessageTooLong
 	}
 	if whole == 0 {
 		return nil
 	}
-	return sendBack(in, out, whole)
+	return echoBytes(in, out, whole)
 }
 
-// sendBack writes the next n bytes. They are released only when they are
-// written, as the writer does not copy large ones.
-func sendBack(in netpoll.Reader, out netpoll.Writer, n int) error {
+// echoBytes writes the next n bytes. It releases them only when they are written, because the writer does not
+// copy large buffers.
+func echoBytes(in netpoll.Reader, out netpoll.Writer, n int) error {
 	p, err := in.Next(n)
 	if err != nil {
 		return err
@@ -78,15 +78,15 @@ func sendBack(in netpoll.Reader, out netpoll.Writer, n int) error {
 	return in.Release()
 }
 
-// netpollHTTP answers all requests that are complete, in one write.
+// netpollHTTP replies to all complete requests in one write.
 func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
 		return err
 	}
-	requests, used := heads(have)
+	requests, used := countRequests(have)
 	if len(have)-used > maxPending {
-		return errTooLong
+		return errMessageTooLong
 	}
 	if requests == 0 {
 		return nil
@@ -94,7 +94,7 @@ func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
 	if err := in.Skip(used); err != nil {
 		return err
 	}
-	text := helloNow()
+	text := responseNow()
 	room, err := out.Malloc(requests * len(text))
 	if err != nil {
 		return err

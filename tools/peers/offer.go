@@ -19,23 +19,23 @@ import (
 // pools are the pools to compare with.
 var pools = offer.Sides{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
 
-// Package ants makes a pool of its own, with two tickers, that nobody uses here.
+// Package ants creates a pool with two tickers itself, which is not used here.
 func init() { ants.Release() }
 
-// offerJobs is "peers offer": it offers jobs to one of the pools.
+// offerJobs implements "peers offer": it submits jobs to one of the pools.
 func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 	var plan offer.Plan
 	flags := flag.NewFlagSet("peers offer", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed by run
+	flags.SetOutput(io.Discard) // run prints errors
 	plan.AddFlags(flags, pools)
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(out)
-			fmt.Fprint(out, "Offer jobs to a pool in an open loop, and count what becomes of them.\n\n")
+			fmt.Fprint(out, "Submit jobs to a pool in an open loop, and count the results.\n\n")
 			flags.PrintDefaults()
 			return err
 		}
-		return usagef("%w; expected flags as \"peers offer --help\" lists them", err)
+		return usagef("%w; see \"peers offer --help\"", err)
 	}
 	if flags.NArg() > 0 {
 		return usagef("unexpected argument %q; expected flags only", flags.Arg(0))
@@ -47,11 +47,10 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 	return err
 }
 
-// antsPool is github.com/panjf2000/ants, non-blocking. The generic form of a pool
-// with one function takes a job without allocating. It has no queue that
-// somebody could submit to without waiting, so --queue does not apply: with all
-// workers busy it rejects. Its workers are made when needed and end after a second
-// without work, as they do by default.
+// antsPool is github.com/panjf2000/ants, non-blocking. The generic pool with one function accepts a job
+// without allocating. It has no queue that one can submit to without waiting, so --queue does not apply: it
+// rejects when all workers are busy. Workers start on demand and end after a second without work, as by
+// default.
 type antsPool struct {
 	*ants.PoolWithFuncGeneric[*offer.Job]
 }
@@ -65,10 +64,9 @@ func (a antsPool) Try(j *offer.Job) bool { return a.Invoke(j) == nil }
 func (a antsPool) Workers() int          { return a.Running() }
 func (a antsPool) Close()                { a.ReleaseTimeout(time.Minute) }
 
-// pondPool is github.com/alitto/pond: at most --workers workers, which it makes
-// when needed and ends when there is nothing to do, and a queue of --queue
-// places that rejects when it is full. Go is its cheapest way in, without a
-// future for each job.
+// pondPool is github.com/alitto/pond with at most --workers workers, which start on demand and end when idle,
+// and a queue of --queue jobs that rejects when it is full. Go is its cheapest method, without a future for
+// each job.
 type pondPool struct{ pond.Pool }
 
 func newPond(p offer.Plan) (offer.Side, error) {
@@ -79,13 +77,11 @@ func (p pondPool) Try(j *offer.Job) bool { return p.Go(j.Do) == nil }
 func (p pondPool) Workers() int          { return int(p.RunningWorkers()) }
 func (p pondPool) Close()                { p.StopAndWait() }
 
-// limiter is the adaptive limiter of github.com/failsafe-go/failsafe-go before a
-// goroutine for each job. Its limit may go up to --workers and begins at a tenth
-// of that, which is the proportion of its defaults (200 and 20). With --queue it
-// queues, to the extent that the comment of BuildPrioritized gives as the default,
-// twice to three times the limit; it has no bound in jobs. There are no
-// priorities, since the jobs have none. A job waits for its permit until its
-// deadline, and one that is past it when it has it does not run.
+// limiter combines the adaptive limiter of github.com/failsafe-go/failsafe-go with a goroutine for each job.
+// Its limit is at most --workers and starts at a tenth of that, the ratio of its defaults (200 and 20). With
+// --queue it queues two to three times the limit, the default according to BuildPrioritized's documentation;
+// the number of jobs is not limited. Jobs have no priorities. A job waits for its permit until its deadline
+// and does not run after it.
 type limiter struct {
 	adaptivelimiter.AdaptiveLimiter[any]
 	queues bool
@@ -103,23 +99,23 @@ func newFailsafe(p offer.Plan) (offer.Side, error) {
 func (l *limiter) Try(j *offer.Job) bool {
 	if permit, ok := l.TryAcquirePermit(); ok {
 		l.done.Add(1)
-		go l.work(j, permit)
+		go l.runJob(j, permit)
 		return true
 	}
 	if !l.queues || !l.CanAcquirePermit() {
 		return false
 	}
 	l.done.Add(1)
-	go l.queue(j)
+	go l.waitForPermit(j)
 	return true
 }
 
-// queue has a job wait for its permit.
-func (l *limiter) queue(j *offer.Job) {
+// waitForPermit runs a job when it has a permit.
+func (l *limiter) waitForPermit(j *offer.Job) {
 	permit, err := l.AcquirePermit(j)
 	switch {
 	case err == nil:
-		l.work(j, permit)
+		l.runJob(j, permit)
 		return
 	case errors.Is(err, adaptivelimiter.ErrExceeded):
 		j.Shed()
@@ -129,8 +125,8 @@ func (l *limiter) queue(j *offer.Job) {
 	l.done.Done()
 }
 
-// work does a job that has its permit.
-func (l *limiter) work(j *offer.Job, permit adaptivelimiter.Permit) {
+// runJob runs a job that has a permit.
+func (l *limiter) runJob(j *offer.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {
 		permit.Drop()

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/offer"
 )
 
-// offered runs "peers offer" and returns its result, in which all sums are right.
-func offered(t *testing.T, args ...string) *offer.Result {
+// runOffer runs "peers offer", checks that its sums are consistent, and returns its result.
+func runOffer(t *testing.T, args ...string) *offer.Result {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	args = append([]string{"offer", "--iterations", "1000"}, args...)
@@ -32,12 +32,12 @@ func offered(t *testing.T, args ...string) *offer.Result {
 	return r
 }
 
-// TestOfferAll has room for all the jobs.
+// TestOfferAll submits as many jobs as fit.
 func TestOfferAll(t *testing.T) {
 	for name := range pools {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := offered(t, "--pool", name, "--work", "mixed", "--rate", "500", "--duration", "200ms", "--workers", "1000", "--deadline", "1m")
+			r := runOffer(t, "--pool", name, "--work", "mixed", "--rate", "500", "--duration", "200ms", "--workers", "1000", "--deadline", "1m")
 			if r.Offered != 100 || r.Finished != 100 || r.Good != 100 || r.Unfinished != 0 {
 				t.Errorf("%d finished of %d, %d good: %+v; want all 100", r.Finished, r.Offered, r.Good, r)
 			}
@@ -48,13 +48,13 @@ func TestOfferAll(t *testing.T) {
 	}
 }
 
-// TestOfferTooMany offers more jobs than there is room for: workers, places in a queue, and
-// permits. Each job waits for 20 ms.
+// TestOfferTooMany submits more jobs than there are workers, queue entries and permits. Each job waits for
+// 20 ms.
 func TestOfferTooMany(t *testing.T) {
 	for name := range pools {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := offered(t, "--pool", name, "--work", "published", "--rate", "10000", "--duration", "100ms",
+				r := runOffer(t, "--pool", name, "--work", "published", "--rate", "10000", "--duration", "100ms",
 					"--deadline", "30ms", "--workers", "10", "--queue", "5")
 				if r.Offered != 1000 || r.Rejected < 900 || r.Finished < 1 || r.Finished > 100 || r.Unfinished != 0 || r.PeakWorkers < 1 || r.PeakWorkers > 10 {
 					t.Errorf("got %+v; want room for 1 to 10 at a time, and most rejected", r)
@@ -62,19 +62,19 @@ func TestOfferTooMany(t *testing.T) {
 				if name == "failsafe" && r.Expired == 0 {
 					t.Error("no job expired that waited for a permit")
 				}
-				time.Sleep(time.Hour) // those that were left to themselves end
+				time.Sleep(time.Hour) // abandoned goroutines end
 			})
 		})
 	}
 }
 
-// TestOfferEnded has it end early.
+// TestOfferEnded cancels a run.
 func TestOfferEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, context.Canceled)
 	defer cancel()
 	var out bytes.Buffer
 	code := run(ctx, []string{"offer", "--pool", "ants", "--rate", "100", "--duration", "1h", "--iterations", "1"}, &out, io.Discard)
-	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n")) // of progress before, if it took that long
+	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n")) // progress lines may precede the result
 	l, err := offer.ParseLine(lines[len(lines)-1])
 	if code != 0 || err != nil || l.Result == nil || !strings.Contains(l.Result.Overran, "canceled") {
 		t.Errorf("exit code %d, %s, %v; want 0 and a result that says so", code, &out, err)

@@ -14,19 +14,19 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// running is a command that serves.
-type running struct {
+// testCommand is a running command.
+type testCommand struct {
 	addr   string
 	cancel context.CancelFunc
 	code   chan int
-	stderr bytes.Buffer // to be read when code has come
+	stderr bytes.Buffer // read after code has been received
 }
 
-// launch runs the command on a free port until the test ends it or ends.
-func launch(t *testing.T, args ...string) *running {
+// startCommand runs the command on a free port until stop is called or the test ends.
+func startCommand(t *testing.T, args ...string) *testCommand {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{cancel: cancel, code: make(chan int, 1)}
+	r := &testCommand{cancel: cancel, code: make(chan int, 1)}
 	out, in := io.Pipe()
 	go func() {
 		r.code <- run(ctx, append(args, "--addr", "127.0.0.1:0"), in, &r.stderr)
@@ -37,12 +37,12 @@ func launch(t *testing.T, args ...string) *running {
 		t.Fatalf("%q: no ready line: exit code %d, %s", args, <-r.code, r.stderr.String())
 	}
 	_, r.addr, _ = strings.Cut(strings.TrimSpace(line), " on ")
-	t.Cleanup(func() { r.end(t) })
+	t.Cleanup(func() { r.stop(t) })
 	return r
 }
 
-// end ends the command, which has to succeed.
-func (r *running) end(t *testing.T) {
+// stop ends the command, which must succeed.
+func (r *testCommand) stop(t *testing.T) {
 	if r.code == nil {
 		return
 	}
@@ -53,14 +53,14 @@ func (r *running) end(t *testing.T) {
 	r.code = nil
 }
 
-// loops are the servers that have every app.
-var loops = []string{"netpoll", "gnet", "nbio"}
+// fullServers are the servers with all apps.
+var fullServers = []string{"netpoll", "gnet", "nbio"}
 
-// TestEcho exchanges small and large messages, and ends with a connection open.
+// TestEcho exchanges small and large messages, and stops with an open connection.
 func TestEcho(t *testing.T) {
-	for _, server := range loops {
+	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {
-			r := launch(t, "--server", server, "--app", "echo")
+			r := startCommand(t, "--server", server, "--app", "echo")
 			c := testkit.Dial(t, r.addr)
 			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
 				c.Send(text)
@@ -76,7 +76,7 @@ func TestEcho(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			r.end(t)
+			r.stop(t)
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("got %q behind the end", got)
 			}
@@ -84,11 +84,11 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestLines cuts lines into pieces.
+// TestLines sends lines in pieces.
 func TestLines(t *testing.T) {
-	for _, server := range loops {
+	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {
-			c := testkit.Dial(t, launch(t, "--server", server, "--app", "lines").addr)
+			c := testkit.Dial(t, startCommand(t, "--server", server, "--app", "lines").addr)
 			many := strings.Repeat("0123456789abcde\n", 1000)
 			for _, exchange := range [][2]string{{"one\ntwo\nthr", "one\ntwo\n"}, {"ee\n\n", "three\n\n"}, {many, many}} {
 				c.Send(exchange[0])
@@ -98,12 +98,12 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestTooLong ends a connection that sends a line or a head without an end.
+// TestTooLong checks that an endless line or head closes the connection.
 func TestTooLong(t *testing.T) {
-	for _, server := range loops {
+	for _, server := range fullServers {
 		for _, app := range []string{"lines", "http"} {
-			c := testkit.Dial(t, launch(t, "--server", server, "--app", app).addr)
-			// The server may close while the rest is sent.
+			c := testkit.Dial(t, startCommand(t, "--server", server, "--app", app).addr)
+			// The server may close before everything is sent.
 			_, _ = io.WriteString(c.Conn, strings.Repeat("x", maxPending+1))
 			if got := c.ExpectClosed(); got != "" {
 				t.Errorf("%s, %s: got %q, want the connection closed", server, app, got)
@@ -112,12 +112,12 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// TestHTTP pipelines requests and cuts them into pieces.
+// TestHTTP sends pipelined and split requests.
 func TestHTTP(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	for _, server := range append([]string{"fasthttp"}, loops...) {
+	for _, server := range append([]string{"fasthttp"}, fullServers...) {
 		t.Run(server, func(t *testing.T) {
-			r := launch(t, "--server", server, "--app", "http")
+			r := startCommand(t, "--server", server, "--app", "http")
 			c := testkit.Dial(t, r.addr)
 			for _, send := range []struct {
 				text    string
@@ -135,7 +135,7 @@ func TestHTTP(t *testing.T) {
 					}
 				}
 			}
-			r.end(t)
+			r.stop(t)
 			c.ExpectClosed()
 		})
 	}

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// start serves on ln until ctx ends, then returns nil, or until ln fails. It owns
-// ln and closes it, and every connection. It calls ready once clients can connect.
-type start func(ctx context.Context, ln net.Listener, ready func()) error
+// serveFunc serves on ln until ctx ends, and then returns nil, or until ln fails. It owns ln and closes it
+// and all connections. It calls ready once clients can connect.
+type serveFunc func(ctx context.Context, ln net.Listener, ready func()) error
 
-// app is a protocol that a server speaks.
+// app is a protocol that a server supports.
 type app struct {
 	name  string
-	start start
+	serve serveFunc
 }
 
-// servers are what there is to compare with.
+// servers are the servers to compare with.
 var servers = []struct {
 	name, does string
 	apps       []app
@@ -28,20 +28,20 @@ var servers = []struct {
 		{"http", serveNetpoll(netpollHTTP)},
 	}},
 	{"gnet", "github.com/panjf2000/gnet", []app{
-		{"echo", serveGnet(answerEcho)},
-		{"lines", serveGnet(answerLines)},
-		{"http", serveGnet(answerHTTP)},
+		{"echo", serveGnet(replyEcho)},
+		{"lines", serveGnet(replyLines)},
+		{"http", serveGnet(replyHTTP)},
 	}},
 	{"nbio", "github.com/lesismal/nbio", []app{
-		{"echo", serveNbio(answerEcho)},
-		{"lines", serveNbio(answerLines)},
+		{"echo", serveNbio(replyEcho)},
+		{"lines", serveNbio(replyLines)},
 		{"http", serveNbioHTTP},
 	}},
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
 }
 
-// find finds how to serve an app with a server.
-func find(server, name string) (start, error) {
+// findServer returns the function that serves an app with a server.
+func findServer(server, app string) (serveFunc, error) {
 	var known []string
 	for _, s := range servers {
 		known = append(known, s.name)
@@ -49,11 +49,11 @@ func find(server, name string) (start, error) {
 			continue
 		}
 		for _, a := range s.apps {
-			if a.name == name {
-				return a.start, nil
+			if a.name == app {
+				return a.serve, nil
 			}
 		}
-		return nil, usagef("--app is %q; expected what %s has: %s", name, server, appNames(s.apps))
+		return nil, usagef("--app is %q; expected what %s has: %s", app, server, appNames(s.apps))
 	}
 	return nil, usagef("--server is %q; expected one of %s", server, strings.Join(known, ", "))
 }

@@ -43,7 +43,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, calls: make(chan func())}
 	entered := make(chan error, 1)
 	go func() {
-		entered <- network.Do(func() error {
+		entered <- network.RunInside(func() error {
 			for f := range w.calls {
 				f()
 			}

@@ -7,64 +7,61 @@ import (
 	"time"
 )
 
-// The attacks. Each is a Swarm whose fields can still be changed.
+// This file contains attacks. Each returns a Swarm, whose fields can still be changed.
 
-// Slowloris drips a line that never ends, a byte each time: so a server that
-// only looks for silence never finds any. (RSnake, 2009.)
-func Slowloris(target netip.AddrPort, conns int, every time.Duration) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Every: every, Stream: bytes.Repeat([]byte("s"), 4096), Piece: 1}
+// Slowloris sends an endless line, one byte per interval, so that a server that only checks for idle
+// connections never closes it (RSnake, 2009).
+func Slowloris(target netip.AddrPort, conns int, interval time.Duration) *Swarm {
+	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte("s"), 4096), PieceSize: 1}
 }
 
-// NeverRead sends requests and reads no answer.
-func NeverRead(target netip.AddrPort, conns int, request []byte, every time.Duration) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Every: every, Stream: request, Deaf: true}
+// NeverRead sends requests and never reads responses.
+func NeverRead(target netip.AddrPort, conns int, request []byte, interval time.Duration) *Swarm {
+	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: request, NeverReads: true}
 }
 
-// Flood sends requests as fast as the server takes them, and reads all answers.
-// With ahead above 0 it waits while so many bytes of them are under way.
-func Flood(target netip.AddrPort, conns int, requests []byte, ahead int) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Greedy: true, Ahead: ahead, Stream: requests}
+// Flood sends requests as fast as the server reads them, and reads all responses. If maxInFlight is above
+// 0, it waits while that many bytes have not come back.
+func Flood(target netip.AddrPort, conns int, requests []byte, maxInFlight int) *Swarm {
+	return &Swarm{Target: target, Conns: conns, FullSpeed: true, MaxInFlight: maxInFlight, Stream: requests}
 }
 
-// NeverReadAtSpeed sends requests as fast as the server takes them, and reads no
-// answer.
+// NeverReadAtSpeed sends requests as fast as the server reads them, and never reads responses.
 func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Greedy: true, Deaf: true, Stream: requests}
+	return &Swarm{Target: target, Conns: conns, FullSpeed: true, NeverReads: true, Stream: requests}
 }
 
-// HalfOpen connects, says first, which may be nothing, and falls silent.
+// HalfOpen connects, sends first, which may be empty, and then stays silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}
 }
 
-// ResetStorm makes most connections, at a rate in each second, and resets each
-// one: at once if first is empty, otherwise when it has sent that.
-func ResetStorm(target netip.AddrPort, rate int, most int64, first []byte) *Swarm {
+// ResetStorm makes up to maxConns connections at the given rate and resets each one: immediately if first
+// is empty, otherwise after it has sent first.
+func ResetStorm(target netip.AddrPort, connsPerSecond int, maxConns int64, first []byte) *Swarm {
 	const conns = 100
 	return &Swarm{
-		Target: target, Conns: conns, Every: time.Second * conns / time.Duration(rate), Most: most,
-		First: first, Acts: 1, Redial: true,
+		Target: target, Conns: conns, Interval: time.Second * conns / time.Duration(connsPerSecond), MaxDials: maxConns,
+		First: first, MaxActs: 1, Redial: true,
 	}
 }
 
 // ConnectStorm connects all at once; each connection then sends first.
 func ConnectStorm(target netip.AddrPort, conns int, first []byte) *Swarm {
-	return &Swarm{Target: target, Conns: conns, AtOnce: true, First: first, Every: 200 * time.Millisecond}
+	return &Swarm{Target: target, Conns: conns, ConnectAtOnce: true, First: first, Interval: 200 * time.Millisecond}
 }
 
-// Garbage sends random bytes, in pieces of a random size that is the same for
-// all. Every byte occurs, ends of lines too.
-func Garbage(target netip.AddrPort, conns int, seed uint64, every time.Duration) *Swarm {
+// Garbage sends random bytes, including line ends, in pieces of a random size, the same for all.
+func Garbage(target netip.AddrPort, conns int, seed uint64, interval time.Duration) *Swarm {
 	random := rand.New(rand.NewPCG(seed, seed))
 	noise := make([]byte, 64<<10)
 	for i := range noise {
 		noise[i] = byte(random.Uint32())
 	}
-	return &Swarm{Target: target, Conns: conns, Every: every, Stream: noise, Piece: 1 + random.IntN(4096)}
+	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: noise, PieceSize: 1 + random.IntN(4096)}
 }
 
-// LongLines sends lines without an end, as fast as the server takes them. Their
-// bytes are all fill, which can be 0.
-func LongLines(target netip.AddrPort, conns int, fill byte, every time.Duration) *Swarm {
-	return &Swarm{Target: target, Conns: conns, Every: every, Stream: bytes.Repeat([]byte{fill}, 16<<10)}
+// LongLines sends endless lines of fillByte as fast as the server reads them.
+func LongLines(target netip.AddrPort, conns int, fillByte byte, interval time.Duration) *Swarm {
+	return &Swarm{Target: target, Conns: conns, Interval: interval, Stream: bytes.Repeat([]byte{fillByte}, 16<<10)}
 }

@@ -1,9 +1,8 @@
-// Package faults has what goes wrong around a server: clients that mean it harm (Swarm), and networks of
-// their own (Namespace). Honest clients check each answer, and show whether the attack affects them.
+// Package faults simulates faults around a server: hostile clients (Swarm) and separate networks
+// (Namespace). HonestClients verify each answer and show whether an attack affects them.
 //
 // The tests of this package are the fault suite; docs/reliability.md lists what they prove.
 //
-// A Swarm of any size costs one goroutine, which walks over its sockets, and 20 bytes for each; in
-// the kernel a socket costs some kilobytes more. A Swarm and an Honest are started once and stopped
-// once; Stop returns when everything that was started has ended.
+// A Swarm uses one goroutine and 20 bytes for each connection; a socket takes some kilobytes more in the
+// kernel. Swarms and HonestClients are started once and stopped once; Stop waits until everything has ended.
 package faults

@@ -21,81 +21,80 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// The tests in this file hold what docs/reliability.md promises. What happens at each limit is proven by
-// the simulation of package engine and by its conformance suite: here are real attackers, in a process
-// that is not the server's, many at a time.
+// These tests prove what docs/reliability.md promises. The simulation and the conformance suite of package
+// engine test each limit precisely; here many real attackers run in a process separate from the server.
 
-// TestTimeLimits attacks by taking time: peers that drip, fall silent or do not read are closed and counted,
-// and nobody else is, though packets are lost, the process is stopped or clocks differ.
+// TestTimeLimits attacks with slowness: peers that drip, fall silent or do not read are closed and counted,
+// and nobody else is, even if packets are lost, the process is stopped or clocks differ.
 func TestTimeLimits(t *testing.T) {
 	limits := tcp.Limits{
-		FirstByteTimeout: short, IdleTimeout: short, MessageTimeout: time.Second,
+		FirstByteTimeout: shortTimeout, IdleTimeout: shortTimeout, MessageTimeout: time.Second,
 		WriteTimeout: time.Second, MaxUnsent: 64 << 10,
 	}
-	const seconds = "8640000" // that a clock is ahead: 100 days
-	run(t, []fault{
-		{name: "slow peers", spec: spec{Limits: limits}, descriptors: many(11_500, 200), attack: func(s *subject) {
-			s.slowPeers(many(10_000, 50), many(500, 50))
+	const seconds = "8640000" // the clock is 100 days ahead
+	runFaults(t, []faultCase{
+		{name: "slow peers", spec: serverSpec{Limits: limits}, descriptors: attackerCount(11_500, 200), attack: func(s *testServer) {
+			s.testSlowPeers(attackerCount(10_000, 50), attackerCount(500, 50))
 		}},
-		{name: "worker processes", spec: spec{Limits: limits, Processes: 2}, descriptors: 200, attack: fewSlowPeers},
+		{name: "worker processes", spec: serverSpec{Limits: limits, Processes: 2}, descriptors: 200, attack: testFewSlowPeers},
 		{
-			name: "shifted clock", spec: spec{Limits: limits}, descriptors: 200,
-			through: []string{"unshare", "--time", "--monotonic", seconds, "--boottime", seconds, "--"},
-			attack:  fewSlowPeers,
+			name: "shifted clock", spec: serverSpec{Limits: limits}, descriptors: 200,
+			wrapper: []string{"unshare", "--time", "--monotonic", seconds, "--boottime", seconds, "--"},
+			attack:  testFewSlowPeers,
 		},
 		{
-			name: "cut link", spec: spec{Limits: tcp.Limits{IdleTimeout: short, WriteTimeout: time.Second}},
-			descriptors: 50, attack: cutLink,
+			name: "cut link", spec: serverSpec{Limits: tcp.Limits{IdleTimeout: shortTimeout, WriteTimeout: time.Second}},
+			descriptors: 50, attack: testCutLink,
 		},
 		{
 			name: "lost packets", descriptors: 20,
-			honest: func(s *subject) *Honest {
-				return &Honest{Conns: 20, Dial: func() (net.Conn, error) {
+			honest: func(s *testServer) *HonestClients {
+				return &HonestClients{Conns: 20, Dial: func() (net.Conn, error) {
 					c, err := net.Dial("tcp", s.addr.String())
 					if err == nil {
-						err = lose(c, 0.1)
+						err = dropPackets(c, 0.1)
 					}
 					return c, err
 				}}
 			},
-			attack: func(s *subject) {
-				s.eventually(func() bool { return s.clients.Latency().Max() > 100_000 }, func() string { return "no packet is lost" })
-				s.round()
+			attack: func(s *testServer) {
+				s.waitFor(func() bool { return s.clients.TakeLatency().Max() > 100_000 }, func() string { return "no packet is lost" })
+				s.waitForAnswers()
 			},
 		},
 		{
-			name: "stopped process", descriptors: 50, attack: stoppedProcess,
-			spec: spec{Limits: tcp.Limits{IdleTimeout: short, MessageTimeout: short}},
+			name: "stopped process", descriptors: 50, attack: testStoppedProcess,
+			spec: serverSpec{Limits: tcp.Limits{IdleTimeout: shortTimeout, MessageTimeout: shortTimeout}},
 		},
 	})
-	t.Run("wall clock", wallClock)
+	t.Run("wall clock", testNoWallClock)
 }
 
-func fewSlowPeers(s *subject) { s.slowPeers(50, 50) }
+func testFewSlowPeers(s *testServer) { s.testSlowPeers(50, 50) }
 
-// slowPeers has peers that are slow in each of the ways for which there is a limit of time, so many that drip
-// and n of each other.
-func (s *subject) slowPeers(drips, n int) {
+// testSlowPeers runs peers that are slow in each way for which there is a time limit: drips that drip and n
+// of each other kind.
+func (s *testServer) testSlowPeers(drips, n int) {
 	begun := time.Now()
 	all := []*Swarm{
 		Slowloris(s.addr, drips, 300*time.Millisecond),
 		HalfOpen(s.addr, n, nil),
 		HalfOpen(s.addr, n, []byte("hello\n")),
-		NeverRead(s.addr, n, lines, 50*time.Millisecond),
+		NeverRead(s.addr, n, floodLines, 50*time.Millisecond),
 	}
 	for _, w := range all {
-		s.attack(w)
+		s.startSwarm(w)
 	}
 	closed := func(st tcp.Stats) int64 {
 		return st.Closed.Message + st.Closed.FirstByte + st.Closed.Idle + st.Closed.Write + st.Closed.Reset
 	}
-	s.counts("one is closed", func(st tcp.Stats) bool { return closed(st) > 0 })
+	s.waitForStats("one is closed", func(st tcp.Stats) bool { return closed(st) > 0 })
 	if took := time.Since(begun); took < time.Second {
 		s.Errorf("a limit of a second was over after %v", took)
 	}
-	s.round()
-	st := s.counts("all are closed", func(st tcp.Stats) bool { return closed(st) == int64(drips+3*n) })
-	// Those that never read may be closed by the kernel's limit, which is as long.
+	s.waitForAnswers()
+	st := s.waitForStats("all are closed", func(st tcp.Stats) bool { return closed(st) == int64(drips+3*n) })
+	// The kernel's limit, which is the same, may close peers that never read.
 	c := st.Closed
 	if c.Message != int64(drips) || c.FirstByte != int64(n) || c.Idle != int64(n) || c.Write+c.Reset != int64(n) {
 		s.Errorf("of %d that drip and %d of each other: %+v", drips, n, c)
@@ -103,14 +102,14 @@ func (s *subject) slowPeers(drips, n int) {
 	if st.Processes != s.spec.Processes || st.Restarts > 0 {
 		s.Errorf("worker processes have ended: %+v", st)
 	}
-	s.lost(all...)
+	s.waitAllLost(all...)
 }
 
-// lines are more than what a connection is read for while it is owed.
-var lines = bytes.Repeat(append(bytes.Repeat([]byte("r"), 4095), '\n'), 64)
+// floodLines exceed what is read from a connection that does not read its output.
+var floodLines = bytes.Repeat(append(bytes.Repeat([]byte("r"), 4095), '\n'), 64)
 
-// lose has the kernel drop a share of the packets that come for a connection.
-func lose(c net.Conn, share float64) error {
+// dropPackets makes the kernel drop a share of the packets received by a connection.
+func dropPackets(c net.Conn, share float64) error {
 	const random = -0x1000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: random & 0xffffffff},
@@ -119,13 +118,13 @@ func lose(c net.Conn, share float64) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	return control(c, func(fd int) error {
+	return withDescriptor(c, func(fd int) error {
 		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
 	})
 }
 
-// control calls f with a connection's descriptor.
-func control(c net.Conn, f func(fd int) error) error {
+// withDescriptor calls f with a connection's descriptor.
+func withDescriptor(c net.Conn, f func(fd int) error) error {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return err
@@ -133,35 +132,34 @@ func control(c net.Conn, f func(fd int) error) error {
 	return errors.Join(raw.Control(func(fd uintptr) { err = f(int(fd)) }), err)
 }
 
-// cutLink has peers whose link is cut without a word: they are found by the idle timeout where they
-// are silent, and by the write timeout where they are owed something; by the server's own or,
-// counted as broken off, by the kernel's, which is as long.
-func cutLink(s *subject) {
+// testCutLink silently cuts links. The idle timeout finds silent peers. Peers with pending output are
+// found by the write timeout of the server or of the kernel, which is the same and counts as a reset.
+func testCutLink(s *testServer) {
 	const n = 10
 	for i := range 2 * n {
 		c := testkit.Dial(s, s.addr.String())
 		c.Exchange([]string{"hold", "hello"}[i%2], []string{"hold", "hello"}[i%2])
-		if err := lose(c.Conn, 1); err != nil {
+		if err := dropPackets(c.Conn, 1); err != nil {
 			s.Fatal(err)
 		}
 	}
-	var p pushed
-	s.ask("push", &p)
+	var p pushResult
+	s.sendOrder("push", &p)
 	if p.Sent != n {
 		s.Fatalf("more is sent to %d connections: %+v", n, p)
 	}
-	s.round()
-	// A silent one whose client's last acknowledgement was cut off is owed something, too.
-	s.counts("all are closed", func(st tcp.Stats) bool {
+	s.waitForAnswers()
+	// A silent peer whose last acknowledgement was dropped has pending output, too.
+	s.waitForStats("all are closed", func(st tcp.Stats) bool {
 		owed := st.Closed.Write + st.Closed.Reset
 		return owed >= n && st.Closed.Idle > 0 && owed+st.Closed.Idle == 2*n
 	})
-	s.order("release")
+	s.sendOrderDiscardReply("release")
 }
 
-// stoppedProcess stops the server for longer than its limits. It does not blame its peers: what they have
-// sent meanwhile is read before it is judged how long they have been silent.
-func stoppedProcess(s *subject) {
+// testStoppedProcess stops the server for longer than its limits. The server does not blame its peers: it
+// reads what they have sent meanwhile before it checks their idle time.
+func testStoppedProcess(s *testServer) {
 	const n = 20
 	halves := make([]*testkit.Conn, n)
 	for i := range halves {
@@ -176,21 +174,20 @@ func stoppedProcess(s *subject) {
 	for _, c := range halves {
 		c.Send("line\n")
 	}
-	testkit.WaitFor(s, "the limits are over", func() bool { return time.Since(stopped) > short*5/4 })
+	testkit.WaitFor(s, "the limits are over", func() bool { return time.Since(stopped) > shortTimeout*5/4 })
 	s.process.Signal(unix.SIGCONT)
 	for _, c := range halves {
 		if got := c.ReadLine(); got != "half a line" {
 			s.Fatalf("got %q, want the line of which half was sent while the process was stopped", got)
 		}
 	}
-	s.round()
-	s.counts("those that have nothing more to say are idle", func(st tcp.Stats) bool { return st.Closed.Idle == n })
+	s.waitForAnswers()
+	s.waitForStats("those that have nothing more to say are idle", func(st tcp.Stats) bool { return st.Closed.Idle == n })
 }
 
-// wallClock looks for uses of the wall clock, which can jump, in what serves. Time limits are kept on the
-// monotonic clock, which time.Now reads too and which differences of its results use, as long as nothing
-// takes that reading away.
-func wallClock(t *testing.T) {
+// testNoWallClock searches serving code for uses of the wall clock, which can jump. Time limits use the
+// monotonic reading of time.Now, as long as nothing strips it.
+func testNoWallClock(t *testing.T) {
 	use := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local)\(\)|\.AddDate\(|\.(Round|Truncate)\(0\)|` +
 		`time\.(Date|Parse|ParseInLocation)\(|Gettimeofday|ClockSettime|CLOCK_(REALTIME|TAI)`)
 	files := 0
@@ -220,26 +217,26 @@ func wallClock(t *testing.T) {
 	}
 }
 
-// TestMemoryLimits attacks by taking memory: what one connection may have is bounded, and what all have together.
+// TestMemoryLimits attacks memory: what a connection may use is limited, and so is the total.
 func TestMemoryLimits(t *testing.T) {
 	const unread = 64 << 10
-	run(t, []fault{
+	runFaults(t, []faultCase{
 		{
 			name: "readers that never read", descriptors: 50,
-			spec: spec{Limits: tcp.Limits{
+			spec: serverSpec{Limits: tcp.Limits{
 				MaxUnsent: unread, MaxMessage: unread, WriteTimeout: tcp.Never, MessageTimeout: tcp.Never,
 			}},
-			attack: func(s *subject) {
+			attack: func(s *testServer) {
 				const n = 50
-				w := s.attack(NeverRead(s.addr, n, lines, 20*time.Millisecond))
-				// Twice, because buffers grow by doubling, and two reads more.
+				w := s.startSwarm(NeverRead(s.addr, n, floodLines, 20*time.Millisecond))
+				// Twice, because buffers grow by doubling, and two more reads.
 				allowed := int64(2*(unread+unread) + 128<<10)
 				if s.spec.Model == tcp.Uring {
-					allowed += 32 * 64 << 10 // what one multishot receive may fill before it can be stopped
+					allowed += 32 * 64 << 10 // what a multishot receive may fill before it is stopped
 				}
 				most, last, moved := int64(0), int64(-1), time.Now()
-				s.eventually(func() bool {
-					st := s.stats()
+				s.waitFor(func() bool {
+					st := s.readStats()
 					most = max(most, st.Buffered)
 					if sent := w.Counts().Sent; sent == 0 || sent != last {
 						last, moved = sent, time.Now()
@@ -247,183 +244,185 @@ func TestMemoryLimits(t *testing.T) {
 					// In the goroutine model a goroutine waits for its peer instead.
 					paused := st.Paused >= n/2 || s.spec.Model == tcp.Goroutine
 					return paused && time.Since(moved) > 400*time.Millisecond
-				}, func() string { return fmt.Sprintf("they are paused, and the kernel takes no more: %+v", s.stats()) })
+				}, func() string { return fmt.Sprintf("they are paused, and the kernel takes no more: %+v", s.readStats()) })
 				if most > n*allowed {
 					s.Errorf("connections that may have %d bytes of output and as many of input had buffers of %d each", unread, most/n)
 				}
-				s.gone(w)
+				s.stopSwarms(w)
 			},
 		},
-		{name: "one connection", descriptors: 260, spec: spec{Limits: tcp.Limits{MaxMessage: 32 << 10}}, attack: greedyPeers},
-		{name: "Refs", descriptors: 100, attack: keptRefs},
+		{name: "one connection", descriptors: 260, spec: serverSpec{Limits: tcp.Limits{MaxMessage: 32 << 10}}, attack: testGreedyPeers},
+		{name: "Refs", descriptors: 100, attack: testKeptRefs},
 		{
-			name: "output of all", spec: spec{Socket: smallSockets, Limits: tcp.Limits{MaxBuffered: many(1500, 200) * 10 << 10}},
-			attack: func(s *subject) { s.overBudget(NeverReadAtSpeed(s.addr, many(1500, 200), lines)) },
+			name: "output of all", spec: serverSpec{Socket: smallSockets, Limits: tcp.Limits{MaxBuffered: attackerCount(1500, 200) * 10 << 10}},
+			attack: func(s *testServer) {
+				s.testBufferBudget(NeverReadAtSpeed(s.addr, attackerCount(1500, 200), floodLines))
+			},
 		},
 		{
-			name: "input of all", spec: spec{Loops: 4, Limits: tcp.Limits{MaxBuffered: 16 << 20, MaxMessage: 256 << 10}},
-			attack: func(s *subject) {
-				w := HalfOpen(s.addr, many(1500, 200), bytes.Repeat([]byte("i"), 200<<10))
-				w.Greedy = true
-				s.overBudget(w)
+			name: "input of all", spec: serverSpec{Loops: 4, Limits: tcp.Limits{MaxBuffered: 16 << 20, MaxMessage: 256 << 10}},
+			attack: func(s *testServer) {
+				w := HalfOpen(s.addr, attackerCount(1500, 200), bytes.Repeat([]byte("i"), 200<<10))
+				w.FullSpeed = true
+				s.testBufferBudget(w)
 			},
 		},
 	})
 }
 
-// greedyPeers ask for more than a connection may have: of input, of output that they take, and of
-// output that they do not take. Noise alone is no reason to close.
-func greedyPeers(s *subject) {
+// testGreedyPeers exceeds the limits of a connection for input, for output that is read, and for output that
+// is not read. Garbage in short lines is not a reason to close.
+func testGreedyPeers(s *testServer) {
 	const n = 60
-	long, zeros := s.attack(LongLines(s.addr, n, 'x', 20*time.Millisecond)), s.attack(LongLines(s.addr, n, 0, 20*time.Millisecond))
-	noise := s.attack(Garbage(s.addr, n, 1, 20*time.Millisecond))
-	consumers := s.attack(NeverRead(s.addr, n, []byte("flood 30000000\n"), 100*time.Millisecond))
-	s.counts("all are closed", func(st tcp.Stats) bool { return st.Closed.TooLong == 2*n && st.Closed.SlowConsumer == n })
-	s.lost(long, zeros, consumers)
-	s.swarmed(noise, "lines in noise are echoed", func(c SwarmCounts) bool { return c.Received > 1<<20 })
+	long, zeros := s.startSwarm(LongLines(s.addr, n, 'x', 20*time.Millisecond)), s.startSwarm(LongLines(s.addr, n, 0, 20*time.Millisecond))
+	noise := s.startSwarm(Garbage(s.addr, n, 1, 20*time.Millisecond))
+	consumers := s.startSwarm(NeverRead(s.addr, n, []byte("flood 30000000\n"), 100*time.Millisecond))
+	s.waitForStats("all are closed", func(st tcp.Stats) bool { return st.Closed.TooLong == 2*n && st.Closed.SlowConsumer == n })
+	s.waitAllLost(long, zeros, consumers)
+	s.waitForSwarm(noise, "lines in noise are echoed", func(c SwarmCounts) bool { return c.Received > 1<<20 })
 	if c := noise.Counts(); c.Lost > 0 {
 		s.Errorf("noise with short lines is no reason to close: %+v", c)
 	}
-	s.gone(noise)
+	s.stopSwarms(noise)
 	for _, w := range []*Swarm{
-		{First: []byte("half a line"), Stream: []byte("\n")}, // so many small buffers at a time
-		{First: []byte("flood 1000000\n")},                   // and so many large ones
+		{First: []byte("half a line"), Stream: []byte("\n")}, // many small buffers at a time
+		{First: []byte("flood 1000000\n")},                   // and many large ones
 	} {
-		w.Target, w.Conns, w.Every = s.addr, n, 200*time.Millisecond
-		s.attack(w)
-		s.swarmed(w, "all are answered", func(c SwarmCounts) bool { return c.Answered == n })
-		s.gone(w)
+		w.Target, w.Conns, w.Interval = s.addr, n, 200*time.Millisecond
+		s.startSwarm(w)
+		s.waitForSwarm(w, "all are answered", func(c SwarmCounts) bool { return c.Answered == n })
+		s.stopSwarms(w)
 	}
 }
 
-// keptRefs has the handler keep the Ref of each connection for ever: it keeps a name that answers ErrClosed, not
-// what made up the connection.
-func keptRefs(s *subject) {
+// testKeptRefs keeps the Ref of each connection forever: that keeps an identifier for which Send returns
+// ErrClosed, but not the memory of the connection.
+func testKeptRefs(s *testServer) {
 	const n = 3000
-	w := s.attack(&Swarm{
-		Target: s.addr, Conns: 100, Every: 20 * time.Millisecond, Most: n,
-		First: []byte("hold\n"), Acts: 3, Redial: true,
+	w := s.startSwarm(&Swarm{
+		Target: s.addr, Conns: 100, Interval: 20 * time.Millisecond, MaxDials: n,
+		First: []byte("hold\n"), MaxActs: 3, Redial: true,
 	})
-	s.swarmed(w, "connections come and go", func(c SwarmCounts) bool { return c.Left == n })
-	// The last ones may have gone before the server has taken them.
-	s.counts("all have come and are gone", func(st tcp.Stats) bool {
-		return st.Open == s.counted.Open && st.Accepted-s.counted.Accepted == n
+	s.waitForSwarm(w, "connections come and go", func(c SwarmCounts) bool { return c.Closed == n })
+	// The last ones may have closed before the server accepted them.
+	s.waitForStats("all have come and are gone", func(st tcp.Stats) bool {
+		return st.Open == s.statsBefore.Open && st.Accepted-s.statsBefore.Accepted == n
 	})
-	s.back() // with all Refs held
-	var p pushed
-	if s.ask("push", &p); p != (pushed{Closed: n}) {
+	s.waitResourcesReleased() // while all Refs are held
+	var p pushResult
+	if s.sendOrder("push", &p); p != (pushResult{Closed: n}) {
 		s.Errorf("sent to %d Refs of closed connections: %+v", n, p)
 	}
-	s.order("release")
+	s.sendOrderDiscardReply("release")
 }
 
-// smallSockets keep what floods leave in the kernel far from net.ipv4.tcp_mem, beyond which it resets
-// connections of other programs too.
+// smallSockets keep the memory of floods in the kernel far below net.ipv4.tcp_mem, beyond which it resets
+// connections of other programs, too.
 var smallSockets = tcp.Socket{SendBuffer: 32 << 10, ReceiveBuffer: 32 << 10}
 
-// overBudget has a swarm do its best to have more buffered than MaxBuffered. That holds at every moment, but
-// for what one turn of the loops brings, and those who have the most are closed.
-func (s *subject) overBudget(w *Swarm) {
-	turn := int64(max(s.counted.Loops, 1)) * 64 * (64 + 128) << 10 // events, with input and output
-	w.Redial, w.Every = true, 100*time.Millisecond
-	s.attack(w)
-	var p peak
-	s.counts("connections are closed for the budget", func(st tcp.Stats) bool {
-		p.look(s)
+// testBufferBudget has a swarm try to exceed MaxBuffered. The limit holds at any moment, apart from the input
+// and output of one iteration of the loops, and the connections with the most are closed.
+func (s *testServer) testBufferBudget(w *Swarm) {
+	turn := int64(max(s.statsBefore.Loops, 1)) * 64 * (64 + 128) << 10 // input and output of 64 events
+	w.Redial, w.Interval = true, 100*time.Millisecond
+	s.startSwarm(w)
+	var p peakUsage
+	s.waitForStats("connections are closed for the budget", func(st tcp.Stats) bool {
+		p.record(s)
 		return st.Closed.Budget > int64(w.Conns)/4
 	})
 	for range 5 {
-		s.turn(&p)
+		s.measureAnswers(&p)
 	}
 	budget := int64(s.spec.Limits.MaxBuffered)
 	if p.buffered > budget+turn {
 		s.Errorf("%d bytes were buffered, with a limit of %d", p.buffered, budget)
 	}
-	s.wantResident(&p, w, 2*(budget+turn))
-	s.gone(w)
+	s.checkResidentMemory(&p, w, 2*(budget+turn))
+	s.stopSwarms(w)
 }
 
-// wantResident checks that a server under attack has had so much more memory than before at most, and what
-// its loops and goroutines keep.
-func (s *subject) wantResident(p *peak, w *Swarm, more int64) {
+// checkResidentMemory checks that a server under attack uses at most allowedGrowth more memory than before,
+// plus what its loops and goroutines keep.
+func (s *testServer) checkResidentMemory(p *peakUsage, w *Swarm, allowedGrowth int64) {
 	s.Helper()
-	most := s.before.RSS + more + residentTolerance + keptByLoops(s.stats())
+	most := s.before.RSS + allowedGrowth + residentTolerance + memoryKeptByLoops(s.readStats())
 	if s.spec.Model == tcp.Goroutine {
-		most += int64(w.Conns) * 16 << 10 // their stacks
+		most += int64(w.Conns) * 16 << 10 // stacks
 	}
-	if p.resident > most && !raced {
+	if p.resident > most && !raceEnabled {
 		s.Errorf("%d bytes were resident, at the beginning %d; expected at most %d", p.resident, s.before.RSS, most)
 	}
 	s.Logf("at most %.1f MB buffered, %.1f resident; %+v", float64(p.buffered)/1e6, float64(p.resident)/1e6, w.Counts())
 }
 
-// TestAdmission attacks by connecting: connections that are reset, more at once than the kernel's queue takes,
+// TestAdmission attacks by connecting: with resets, more connections at once than fit in the kernel's queue,
 // more than MaxConns, and more than there are descriptors.
 func TestAdmission(t *testing.T) {
-	backlog, crowd := many(4096, 200), many(4596, 400)
-	run(t, []fault{
-		{name: "resets", descriptors: 150, attack: resetStorms},
+	backlog, crowd := attackerCount(4096, 200), attackerCount(4596, 400)
+	runFaults(t, []faultCase{
+		{name: "resets", descriptors: 150, attack: testResetStorms},
 		{
-			name: "full queue", spec: spec{Loops: 1, Backlog: backlog}, descriptors: crowd,
-			attack: func(s *subject) { s.crowd(backlog, crowd) },
+			name: "full queue", spec: serverSpec{Loops: 1, Backlog: backlog}, descriptors: crowd,
+			attack: func(s *testServer) { s.testFullQueue(backlog, crowd) },
 		},
 		{
-			name: "MaxConns", spec: spec{Limits: tcp.Limits{MaxConns: 100}}, descriptors: 200,
-			attack: func(s *subject) {
+			name: "MaxConns", spec: serverSpec{Limits: tcp.Limits{MaxConns: 100}}, descriptors: 200,
+			attack: func(s *testServer) {
 				w := HalfOpen(s.addr, 200, []byte("hello\n"))
-				w.Redial, w.Every = true, 100*time.Millisecond
-				s.attack(w)
-				s.counts("connections are refused", func(st tcp.Stats) bool { return st.Refused.Full > 400 && st.Open == 100 })
-				s.round()
-				s.gone(w)
+				w.Redial, w.Interval = true, 100*time.Millisecond
+				s.startSwarm(w)
+				s.waitForStats("connections are refused", func(st tcp.Stats) bool { return st.Refused.Full > 400 && st.Open == 100 })
+				s.waitForAnswers()
+				s.stopSwarms(w)
 			},
 		},
 		{
-			name: "descriptors", spec: spec{MaxOpenDescriptors: 120, Limits: tcp.Limits{MaxConns: 800}}, descriptors: 200,
-			attack: noDescriptors,
+			name: "descriptors", spec: serverSpec{MaxOpenDescriptors: 120, Limits: tcp.Limits{MaxConns: 800}}, descriptors: 200,
+			attack: testNoDescriptors,
 		},
 	})
 }
 
-// resetStorms reset connections as soon as they are made, or with a request under way.
-func resetStorms(s *subject) {
+// testResetStorms resets connections immediately, or with a pending request.
+func testResetStorms(s *testServer) {
 	const rate, most = 4000, 2000
 	made := int64(0)
 	for _, request := range []string{"", "hello\n"} {
-		w := s.attack(ResetStorm(s.addr, rate, most, []byte(request)))
+		w := s.startSwarm(ResetStorm(s.addr, rate, most, []byte(request)))
 		made += most
-		s.swarmed(w, "connections are made and reset", func(c SwarmCounts) bool { return c.Left+c.Lost+c.Failed == most })
-		s.round()
-		s.counts("each connection is closed as reset", func(st tcp.Stats) bool {
-			taken := st.Accepted - s.counted.Accepted
-			return taken >= made*9/10 && taken <= made && st.Closed.Reset == taken && st.Open == s.counted.Open
+		s.waitForSwarm(w, "connections are made and reset", func(c SwarmCounts) bool { return c.Closed+c.Lost+c.Failed == most })
+		s.waitForAnswers()
+		s.waitForStats("each connection is closed as reset", func(st tcp.Stats) bool {
+			taken := st.Accepted - s.statsBefore.Accepted
+			return taken >= made*9/10 && taken <= made && st.Closed.Reset == taken && st.Open == s.statsBefore.Open
 		})
 	}
 }
 
-// crowd has more connect at once than the kernel's queue takes: all are served in the end. The server
-// is stopped meanwhile, so that the queue fills for certain.
-func (s *subject) crowd(backlog, n int) {
+// testFullQueue has more clients connect at once than fit in the kernel's queue: all are served eventually.
+// The server is stopped meanwhile, so that the queue is certain to fill.
+func (s *testServer) testFullQueue(backlog, n int) {
 	s.process.Signal(unix.SIGSTOP)
-	w := s.attack(ConnectStorm(s.addr, n, []byte("hello\n")))
-	s.swarmed(w, "the queue is filled", func(c SwarmCounts) bool { return c.Made == int64(n) && c.Connected >= int64(backlog) })
+	w := s.startSwarm(ConnectStorm(s.addr, n, []byte("hello\n")))
+	s.waitForSwarm(w, "the queue is filled", func(c SwarmCounts) bool { return c.Dials == int64(n) && c.Connected >= int64(backlog) })
 	if c := w.Counts(); c.Connected >= int64(n) {
 		s.Errorf("%d connections are established with a queue of %d: it is not full", c.Connected, backlog)
 	}
 	s.process.Signal(unix.SIGCONT)
-	s.swarmed(w, "all are answered", func(c SwarmCounts) bool { return c.Answered == int64(n) && c.Received == 6*int64(n) })
-	if c, st := w.Counts(), s.stats(); c.Lost+c.Failed > 0 || st.Refused.Total() > 0 {
+	s.waitForSwarm(w, "all are answered", func(c SwarmCounts) bool { return c.Answered == int64(n) && c.Received == 6*int64(n) })
+	if c, st := w.Counts(), s.readStats(); c.Lost+c.Failed > 0 || st.Refused.Total() > 0 {
 		s.Errorf("connections are refused: %+v, %+v", c, st)
 	}
-	s.gone(w)
+	s.stopSwarms(w)
 }
 
-// noDescriptors takes all descriptors: the server goes on serving, does not spin, and accepts again when some
-// are free.
-func noDescriptors(s *subject) {
-	w := s.attack(HalfOpen(s.addr, 200, []byte("hello\n")))
-	s.counts("descriptors run out", func(st tcp.Stats) bool { return st.AcceptErrors > 0 && st.Open > 60 })
-	s.round()
+// testNoDescriptors uses all descriptors: the server continues to serve, does not spin, and accepts again
+// when some are free.
+func testNoDescriptors(s *testServer) {
+	w := s.startSwarm(HalfOpen(s.addr, 200, []byte("hello\n")))
+	s.waitForStats("descriptors run out", func(st tcp.Stats) bool { return st.AcceptErrors > 0 && st.Open > 60 })
+	s.waitForAnswers()
 	cpu := func() time.Duration {
 		taken, err := sample.Take(sample.CPU, s.process.Process.Pid)
 		if err != nil {
@@ -431,10 +430,10 @@ func noDescriptors(s *subject) {
 		}
 		return taken.Processes[0].CPU()
 	}
-	begun, before, used := time.Now(), s.stats().AcceptErrors, cpu()
+	begun, before, used := time.Now(), s.readStats().AcceptErrors, cpu()
 	testkit.WaitFor(s, "half a second has passed", func() bool { return time.Since(begun) > 500*time.Millisecond })
-	took, errs, work := time.Since(begun), s.stats().AcceptErrors-before, cpu()-used
-	if errs > took.Milliseconds() || work > took*7/10 && !raced {
+	took, errs, work := time.Since(begun), s.readStats().AcceptErrors-before, cpu()-used
+	if errs > took.Milliseconds() || work > took*7/10 && !raceEnabled {
 		s.Errorf("in %v accept failed %d times, and took %v of processor time: it spins", took, errs, work)
 	}
 	w.Stop()
@@ -443,88 +442,87 @@ func noDescriptors(s *subject) {
 		c.Exchange("hello", "hello")
 		defer c.Close()
 	}
-	s.counts("those that come later are served", func(st tcp.Stats) bool { return st.Open == s.counted.Open+50 })
+	s.waitForStats("those that come later are served", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open+50 })
 }
 
-// TestFairness attacks by sending as fast as the server takes it: nobody else starves, and those who come later
-// are served too.
+// TestFairness attacks by sending at full speed: nobody else starves, and new clients are served.
 func TestFairness(t *testing.T) {
-	run(t, []fault{{
-		name: "floods", spec: spec{Socket: smallSockets}, auto: true,
-		honest: func(*subject) *Honest { return &Honest{Conns: 200} },
-		attack: func(s *subject) {
-			s.flooded(Flood(s.addr, many(1000, 200), lines, 0))
-			if s.spec.Model == tcp.Auto { // its models have had the others
+	runFaults(t, []faultCase{{
+		name: "floods", spec: serverSpec{Socket: smallSockets}, auto: true,
+		honest: func(*testServer) *HonestClients { return &HonestClients{Conns: 200} },
+		attack: func(s *testServer) {
+			s.testFlood(Flood(s.addr, attackerCount(1000, 200), floodLines, 0))
+			if s.spec.Model == tcp.Auto { // its models have been tested with the others
 				return
 			}
-			s.flooded(Flood(s.addr, 10, lines, 0))
-			s.flooded(Flood(s.addr, 100, lines, pipelined))
-			s.neverRead(NeverReadAtSpeed(s.addr, many(3000, 200), lines))
+			s.testFlood(Flood(s.addr, 10, floodLines, 0))
+			s.testFlood(Flood(s.addr, 100, floodLines, pipelineBytes))
+			s.testNeverRead(NeverReadAtSpeed(s.addr, attackerCount(3000, 200), floodLines))
 		},
 	}})
 }
 
 const (
-	// pipelined is how much is under way on each connection of a pipelined flood.
-	pipelined = 128 << 10
-	// newcomerBound is how long a new one waits for its first answer.
-	newcomerBound = 3 * time.Second
+	// pipelineBytes is how much is in flight on each connection of a pipelined flood.
+	pipelineBytes = 128 << 10
+	// newcomerTimeout limits the wait of a new client for its first answer.
+	newcomerTimeout = 3 * time.Second
 )
 
-// flooded checks that nobody starves while a swarm floods.
-func (s *subject) flooded(w *Swarm) {
+// testFlood checks that nobody starves while a swarm floods.
+func (s *testServer) testFlood(w *Swarm) {
 	s.Helper()
-	s.attack(w)
-	s.swarmed(w, "they flood", func(c SwarmCounts) bool { return c.Connected == int64(w.Conns) && c.Received > 8<<20 })
-	var p peak
-	longest := max(s.turn(&p), s.turn(&p), s.turn(&p))
-	wait, err := s.newcomer(newcomerBound)
+	s.startSwarm(w)
+	s.waitForSwarm(w, "they flood", func(c SwarmCounts) bool { return c.Connected == int64(w.Conns) && c.Received > 8<<20 })
+	var p peakUsage
+	longest := max(s.measureAnswers(&p), s.measureAnswers(&p), s.measureAnswers(&p))
+	wait, err := s.measureFirstAnswer(newcomerTimeout)
 	if err != nil {
 		s.Errorf("one that comes later: %v", err)
 	}
 	s.Logf("%d connections that flood, %d ahead: all honest clients had two answers within %v; a new one its first after %v; %+v",
-		w.Conns, w.Ahead, longest, wait, w.Counts())
-	s.gone(w)
+		w.Conns, w.MaxInFlight, longest, wait, w.Counts())
+	s.stopSwarms(w)
 }
 
-// neverRead has peers send and never read, with the limits that there are by default, until the kernel takes no
-// more: honest clients are served all the while, and memory is what is counted and little more.
-func (s *subject) neverRead(w *Swarm) {
+// testNeverRead has peers send and never read, with default limits, until the kernel accepts no more: honest
+// clients are served meanwhile, and memory is little more than what is accounted for.
+func (s *testServer) testNeverRead(w *Swarm) {
 	s.Helper()
-	s.attack(w)
-	var p peak
+	s.startSwarm(w)
+	var p peakUsage
 	for sent, moved := int64(-1), time.Now(); time.Since(moved) < 300*time.Millisecond; {
-		s.turn(&p)
+		s.measureAnswers(&p)
 		if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
 			sent, moved = now.Sent, time.Now()
 		}
 	}
-	s.wantResident(&p, w, p.buffered*3/2)
-	s.gone(w)
+	s.checkResidentMemory(&p, w, p.buffered*3/2)
+	s.stopSwarms(w)
 }
 
-// TestHandlers attacks by what handlers do: those that panic or never return cost their own connections, and
+// TestHandlers attacks with handlers that panic or never return: they cost only their own connections, and
 // nobody else waits for them.
 func TestHandlers(t *testing.T) {
-	run(t, []fault{{
+	runFaults(t, []faultCase{{
 		name: "faulty", auto: true, descriptors: 100,
-		// Each loop under Auto finds out for itself that handlers block, so there is one.
-		spec: spec{Workers: 32, Loops: 1, Drain: 300 * time.Millisecond, Limits: tcp.Limits{HandlerTime: 100 * time.Millisecond}},
-		ends: func(s *subject) {
-			s.begin(&Honest{Conns: 20, Think: 10 * time.Millisecond})
+		// Each loop under Auto detects blocking handlers itself, so there is only one.
+		spec: serverSpec{Workers: 32, Loops: 1, Drain: 300 * time.Millisecond, Limits: tcp.Limits{HandlerTime: 100 * time.Millisecond}},
+		attackAlone: func(s *testServer) {
+			s.startHonestClients(&HonestClients{Conns: 20, ThinkTime: 10 * time.Millisecond})
 			for i, line := range []string{"panic\n", "goexit\n"} {
-				w := s.attack(HalfOpen(s.addr, 50, []byte(line)))
-				s.counts("all are closed", func(st tcp.Stats) bool {
+				w := s.startSwarm(HalfOpen(s.addr, 50, []byte(line)))
+				s.waitForStats("all are closed", func(st tcp.Stats) bool {
 					return st.Closed.Panic == 50*int64(i+1) && st.Panics == st.Closed.Panic
 				})
-				s.lost(w)
+				s.waitAllLost(w)
 			}
-			s.block()
-			s.order("release")
-			s.gone()
-			s.round()
-			s.back()
-			s.block()
+			s.blockHandlers()
+			s.sendOrderDiscardReply("release")
+			s.stopSwarms()
+			s.waitForAnswers()
+			s.waitResourcesReleased()
+			s.blockHandlers()
 			if r := s.clients.Stop(); r.First != nil {
 				s.Errorf("honest clients: %+v", r)
 			}
@@ -537,38 +535,40 @@ func TestHandlers(t *testing.T) {
 	}})
 }
 
-// block has the handler of 16 connections block whose peers then leave. Before, handlers sleep: so under Auto all
-// are moved to workers, where they stay while calls are out.
-func (s *subject) block() {
+// blockHandlers has the handlers of 16 connections block, whose peers then disconnect. Before that, handlers
+// sleep, so that Auto moves all of them to workers, where they stay while calls are pending.
+func (s *testServer) blockHandlers() {
 	s.Helper()
-	slow := s.stats().SlowHandlers
-	sleeping := s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Every: 200 * time.Millisecond})
-	s.counts("slow handlers are counted", func(st tcp.Stats) bool {
+	slow := s.readStats().SlowHandlers
+	sleeping := s.startSwarm(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Interval: 200 * time.Millisecond})
+	s.waitForStats("slow handlers are counted", func(st tcp.Stats) bool {
 		return st.SlowHandlers > slow && (s.spec.Model != tcp.Auto || st.OnWorkers > 0)
 	})
-	held := s.attack(HalfOpen(s.addr, 16, []byte("block\n")))
-	s.swarmed(held, "all have asked", func(c SwarmCounts) bool { return c.Sent == 16*6 })
-	s.round()
+	held := s.startSwarm(HalfOpen(s.addr, 16, []byte("block\n")))
+	s.waitForSwarm(held, "all have asked", func(c SwarmCounts) bool { return c.Sent == 16*6 })
+	s.waitForAnswers()
 	sleeping.Stop()
 	held.Stop()
-	s.counts("those that block are left", func(st tcp.Stats) bool { return st.Open == s.counted.Open+16 })
-	s.round()
-	if st := s.stats(); s.spec.Model == tcp.Auto && st.OnWorkers == 0 {
+	s.waitForStats("those that block are left", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open+16 })
+	s.waitForAnswers()
+	if st := s.readStats(); s.spec.Model == tcp.Auto && st.OnWorkers == 0 {
 		s.Errorf("handlers are called on their loop while 16 calls have not returned: %+v", st)
 	}
 }
 
-// TestOrders attacks while orders are given: each is obeyed in its time, and costs nobody an answer.
+// TestOrders attacks while orders are given: each is executed in time and costs nobody an answer.
 func TestOrders(t *testing.T) {
-	flooded := spec{Socket: smallSockets, Drain: time.Second, Limits: tcp.Limits{ShutdownRate: 1}} // so that there is no end to it
-	run(t, []fault{
-		{name: "shutdown under flood", spec: flooded, ends: func(s *subject) { s.endFlooded(s.spec.Drain) }},
-		{name: "close under flood", spec: flooded, ends: func(s *subject) { s.endFlooded(0, "drain", "close") }},
-		{name: "drain", auto: true, descriptors: 100, spec: spec{Workers: 8, Loops: 1}, ends: drained},
+	flooded := serverSpec{Socket: smallSockets, Drain: time.Second, Limits: tcp.Limits{ShutdownRate: 1}} // a drain does not end it
+	runFaults(t, []faultCase{
+		{name: "shutdown under flood", spec: flooded, attackAlone: func(s *testServer) { s.testStopUnderFlood(s.spec.Drain) }},
+		{name: "close under flood", spec: flooded, attackAlone: func(s *testServer) { s.testStopUnderFlood(0, "drain", "close") }},
+		{name: "drain", auto: true, descriptors: 100, spec: serverSpec{Workers: 8, Loops: 1}, attackAlone: testDrain},
 		{
-			name: "worker killed", spec: spec{Processes: 2}, descriptors: 30,
-			honest: func(*subject) *Honest { return &Honest{Conns: 30, Think: 5 * time.Millisecond, Redial: true} },
-			attack: func(s *subject) {
+			name: "worker killed", spec: serverSpec{Processes: 2}, descriptors: 30,
+			honest: func(*testServer) *HonestClients {
+				return &HonestClients{Conns: 30, ThinkTime: 5 * time.Millisecond, Redial: true}
+			},
+			attack: func(s *testServer) {
 				victim := testkit.Dial(s, s.addr.String())
 				victim.Send("pid\n")
 				pid, err := strconv.Atoi(victim.ReadLine())
@@ -579,7 +579,7 @@ func TestOrders(t *testing.T) {
 					s.Fatal(err)
 				}
 				victim.ExpectClosed()
-				s.counts("the worker is started again, and its clients are back", func(st tcp.Stats) bool {
+				s.waitForStats("the worker is started again, and its clients are back", func(st tcp.Stats) bool {
 					return st.Restarts == 1 && st.Processes == 2 && st.Open == 30
 				})
 				if r := s.clients.Report(); r.Wrong > 0 || r.Lost == 0 || r.Lost == 30 {
@@ -590,15 +590,15 @@ func TestOrders(t *testing.T) {
 	})
 }
 
-// endFlooded checks that a server that is flooded hears its orders, and ends in the time that it has: a
-// shutdown at its end, a close at once. It does not blame handlers that have returned.
-func (s *subject) endFlooded(allowed time.Duration, orders ...string) {
-	const orderTime = 2 * time.Second // many times what it takes on a machine at rest
-	w := s.attack(Flood(s.addr, 100, lines, 0))
-	s.swarmed(w, "they flood", func(c SwarmCounts) bool { return c.Received > 16<<20 })
+// testStopUnderFlood checks that a flooded server executes orders and ends in time: a shutdown within its
+// limit, a close immediately. It must not blame handlers that have returned.
+func (s *testServer) testStopUnderFlood(allowed time.Duration, orders ...string) {
+	const orderTime = 2 * time.Second // many times what an idle machine needs
+	w := s.startSwarm(Flood(s.addr, 100, floodLines, 0))
+	s.waitForSwarm(w, "they flood", func(c SwarmCounts) bool { return c.Received > 16<<20 })
 	begun := time.Now()
 	for _, order := range orders {
-		s.order(order)
+		s.sendOrderDiscardReply(order)
 	}
 	s.orders.Close()
 	s.process.ExitCode()
@@ -612,15 +612,15 @@ func (s *subject) endFlooded(allowed time.Duration, orders ...string) {
 	}
 }
 
-// drained has clients send about as much as a socket takes while handlers are at work for some time, and then
-// stops the server: what the kernel has received is answered before the end, wherever handlers run.
-func drained(s *subject) {
+// testDrain has clients send about as much as a socket buffers while handlers are slow, and stops the server:
+// what the kernel has received is answered, wherever handlers run.
+func testDrain(s *testServer) {
 	if s.spec.Model == tcp.Auto {
-		s.attack(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Every: 200 * time.Millisecond})
-		s.counts("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })
+		s.startSwarm(&Swarm{Target: s.addr, Conns: 4, Stream: []byte("sleep 150ms\n"), Interval: 200 * time.Millisecond})
+		s.waitForStats("handlers have moved to workers", func(st tcp.Stats) bool { return st.OnWorkers > 0 })
 	}
 	text := "sleep 20ms\n"
-	for n := range 100 { // more than is read at once
+	for n := range 100 { // more than a single read
 		text += fmt.Sprintf("%01023d\n", n)
 	}
 	all := make([]*testkit.Conn, 100)
@@ -634,7 +634,7 @@ func drained(s *subject) {
 	for _, c := range all {
 		testkit.WaitFor(s, "the server's kernel has all that was sent", func() bool {
 			left := -1
-			err := control(c.Conn, func(fd int) (err error) { left, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ); return err })
+			err := withDescriptor(c.Conn, func(fd int) (err error) { left, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ); return err })
 			return err == nil && left == 0
 		})
 	}
@@ -642,16 +642,16 @@ func drained(s *subject) {
 	for _, c := range all {
 		c.ExpectEOF(text)
 	}
-	s.shut()
+	s.stopServer()
 }
 
-// Clients of servers that answer wrongly, or no more, notice it: so the honest clients of the tests above do.
-func TestHonestNotices(t *testing.T) {
-	if (&Honest{}).Start() == nil || (&Swarm{Conns: 1}).Start() == nil {
+// TestHonestClientsDetectErrors checks that clients detect wrong and missing answers.
+func TestHonestClientsDetectErrors(t *testing.T) {
+	if (&HonestClients{}).Start() == nil || (&Swarm{Conns: 1}).Start() == nil {
 		t.Error("clients have started without a server")
 	}
 	for answer, want := range map[string]Report{"wrong\n": {Wrong: 1}, "": {Lost: 1}} {
-		h := &Honest{Conns: 1, Dial: func() (net.Conn, error) {
+		h := &HonestClients{Conns: 1, Dial: func() (net.Conn, error) {
 			ours, theirs := net.Pipe()
 			go func() {
 				defer theirs.Close()
@@ -671,7 +671,7 @@ func TestHonestNotices(t *testing.T) {
 	}
 }
 
-// A Namespace has its own loopback, which is up, and nothing else.
+// TestNamespace checks that a Namespace contains an active loopback and nothing else.
 func TestNamespace(t *testing.T) {
 	if _, err := OpenNamespace("/nowhere"); err == nil {
 		t.Error("a namespace that is not there was opened")
@@ -684,7 +684,7 @@ func TestNamespace(t *testing.T) {
 	}
 	defer n.Close()
 	var all []net.Interface
-	if err := n.Do(func() (err error) { all, err = net.Interfaces(); return err }); err != nil {
+	if err := n.RunInside(func() (err error) { all, err = net.Interfaces(); return err }); err != nil {
 		t.Fatal(err)
 	}
 	if len(all) != 1 || all[0].Flags&(net.FlagLoopback|net.FlagUp) != net.FlagLoopback|net.FlagUp {

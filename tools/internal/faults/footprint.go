@@ -6,15 +6,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// Footprint is what a process has of the machine, seen from outside.
+// Footprint is the resource usage of a process, measured from outside.
 type Footprint struct {
-	// RSS is resident memory in bytes.
+	// RSS is the resident memory in bytes.
 	RSS int64
-	// Descriptors is how many are open, Sockets how many of them are sockets.
+	// Descriptors is the number of open descriptors; Sockets is how many of them are sockets.
 	Descriptors, Sockets int
 }
 
-// ReadFootprint looks at a process.
+// ReadFootprint measures a process.
 func ReadFootprint(pid int) (Footprint, error) {
 	taken, err := sample.Take(sample.Memory|sample.PSS|sample.Sockets, pid)
 	used := taken.Total()

@@ -18,24 +18,23 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// What a server may have more of after an attack than before, when all garbage is collected and
-// free memory given back. Its own account is exact; it keeps its slab, which has a bound (16,384
-// entries of some 150 bytes in these tests), and free buffers, 4 MiB in each loop; there are more
-// loops where there are more processors. Resident are also the runtime's own structures and stacks
-// of threads, which do not shrink. With the race detector, which remembers who used what memory,
-// nothing can be said about resident memory.
+// Tolerances for a server's resources after an attack, when garbage is collected and free memory is
+// returned. The server's own accounting is exact. It keeps its connection table, which is limited (16,384
+// entries of about 150 bytes in these tests), and up to 4 MiB of free buffers for each loop; there are more
+// loops on machines with more processors. Resident memory includes the runtime's structures and thread
+// stacks, which do not shrink. With the race detector, resident memory is not checked.
 const (
 	heapTolerance     = 4 << 20
 	residentTolerance = 20 << 20
 	loopTolerance     = 4 << 20
-	// bufferTolerance is for the buffers that honest clients have just then.
+	// bufferTolerance is for the buffers that honest clients use at that moment.
 	bufferTolerance = 1 << 20
-	// idleWorkers is for a pool that ends an eighth of its workers a second.
+	// idleWorkers is for a pool that ends an eighth of its workers per second.
 	idleWorkers = 64
 )
 
-// raced says whether the race detector watches this program.
-var raced = func() bool {
+// raceEnabled reports whether the race detector is active.
+var raceEnabled = func() bool {
 	info, _ := debug.ReadBuildInfo()
 	for _, s := range info.Settings {
 		if s.Key == "-race" && s.Value == "true" {
@@ -45,52 +44,52 @@ var raced = func() bool {
 	return false
 }()
 
-// short is a limit of time within which all clients of a test connect and act, on a busy machine too.
-var short = func() time.Duration {
-	if raced {
+// shortTimeout is long enough for all clients of a test to connect and act, even on a busy machine.
+var shortTimeout = func() time.Duration {
+	if raceEnabled {
 		return 4 * time.Second
 	}
 	return 2 * time.Second
 }()
 
-// full has as many attackers as docs/reliability.md promises.
-var full = os.Getenv("MYRIAD_TEST_FULL") != "" && !raced
+// fullScale runs as many attackers as docs/reliability.md promises.
+var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !raceEnabled
 
-// many is a number of attackers, or of them at most where it is not to be full.
-func many(n, most int) int {
-	if full {
+// attackerCount returns n, or at most reduced unless the test is at full scale.
+func attackerCount(n, reduced int) int {
+	if fullScale {
 		return n
 	}
-	return min(n, most)
+	return min(n, reduced)
 }
 
-// fault is a row of the table in docs/reliability.md.
-type fault struct {
+// faultCase is a row of the table in docs/reliability.md.
+type faultCase struct {
 	name        string
-	spec        spec
-	auto        bool                     // it is of handlers, so under Auto too
-	through     []string                 // the command that starts the server, for root alone
-	descriptors int                      // how many clients have open; 0 is of a fault that loads the machine, so it is alone
-	honest      func(s *subject) *Honest // by default 20 that wait a little between lines
-	attack      func(s *subject)
-	ends        func(s *subject) // in place of all others: an attack that ends the server
+	spec        serverSpec
+	auto        bool                               // also run under Auto, because handlers matter
+	wrapper     []string                           // the command that starts the server; needs root
+	descriptors int                                // descriptors of the clients; 0: the fault loads the machine and runs alone
+	honest      func(s *testServer) *HonestClients // default: 20 clients with a short pause between lines
+	attack      func(s *testServer)
+	attackAlone func(s *testServer) // replaces all other fields: an attack that ends the server
 }
 
-// run has honest clients use a server while it is attacked, under every model, in short runs under one. It
-// checks that they get every answer, during the attack, as often as it asks, and after it, and
-// that the server has nothing more in the end than before.
-func run(t *testing.T, faults []fault) {
+// runFaults attacks a server under every model (one in short runs) while honest clients use it. It checks
+// that they get every answer, during the attack, as often as the attack asks, and after it, and
+// that the server's resources are released.
+func runFaults(t *testing.T, faults []faultCase) {
 	models := tcp.Models()
 	if testing.Short() {
 		models = models[min(1, len(models)-1):min(2, len(models))] // epoll, or the only one
 	}
-	if !slices.ContainsFunc(faults, func(f fault) bool { return f.descriptors == 0 }) {
+	if !slices.ContainsFunc(faults, func(f faultCase) bool { return f.descriptors == 0 }) {
 		t.Parallel()
 	}
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			if f.through != nil && os.Geteuid() != 0 {
-				t.Skip(f.through[0], "takes root")
+			if f.wrapper != nil && os.Geteuid() != 0 {
+				t.Skip(f.wrapper[0], "takes root")
 			}
 			if f.descriptors > 0 {
 				t.Parallel()
@@ -106,53 +105,53 @@ func run(t *testing.T, faults []fault) {
 					}
 					sp := f.spec
 					sp.Model = model
-					command := append(f.through[:len(f.through):len(f.through)], os.Args[0])
-					f.test(serve(t, sp, exec.Command(command[0], command[1:]...)))
+					command := append(f.wrapper[:len(f.wrapper):len(f.wrapper)], os.Args[0])
+					f.runAttack(startServer(t, sp, exec.Command(command[0], command[1:]...)))
 				})
 			}
 		})
 	}
 }
 
-func (f *fault) test(s *subject) {
-	if f.ends != nil {
-		f.ends(s)
+func (f *faultCase) runAttack(s *testServer) {
+	if f.attackAlone != nil {
+		f.attackAlone(s)
 		return
 	}
-	h := &Honest{Conns: 20, Think: 10 * time.Millisecond}
+	h := &HonestClients{Conns: 20, ThinkTime: 10 * time.Millisecond}
 	if f.honest != nil {
 		h = f.honest(s)
 	}
-	s.begin(h)
+	s.startHonestClients(h)
 	f.attack(s)
-	s.round()
-	if s.spec.Model != tcp.Auto { // which keeps workers as long as honest clients keep them busy
-		s.back()
+	s.waitForAnswers()
+	if s.spec.Model != tcp.Auto { // Auto keeps workers that honest clients keep busy
+		s.waitResourcesReleased()
 	}
 	if r := h.Stop(); r.First != nil && !h.Redial {
 		s.Errorf("honest clients: %+v", r)
 	}
-	s.shut()
+	s.stopServer()
 }
 
-// subject is a server under test in a process of its own, with its honest clients.
-type subject struct {
+// testServer is a server under test in a separate process, with its honest clients.
+type testServer struct {
 	testing.TB
 	process *testkit.Process
-	spec    spec
+	spec    serverSpec
 	addr    netip.AddrPort
 	orders  io.WriteCloser
 	answers *json.Decoder
 	timer   interface{ SetReadDeadline(time.Time) error } // of answers
-	clients *Honest
+	clients *HonestClients
 
-	before     Footprint // when the attack begins
-	heapBefore account
-	counted    tcp.Stats
+	before      Footprint // before the attack
+	heapBefore  heapUsage
+	statsBefore tcp.Stats
 }
 
-// serve starts a server, which ends with the test.
-func serve(t testing.TB, sp spec, cmd *exec.Cmd) *subject {
+// startServer starts a server, which ends with the test.
+func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 	t.Helper()
 	if sp.Limits.Linger == 0 {
 		sp.Limits.Linger = 100 * time.Millisecond
@@ -164,7 +163,7 @@ func serve(t testing.TB, sp spec, cmd *exec.Cmd) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), specVariable+"="+string(settings), "GORACE=atexit_sleep_ms=0 halt_on_error=1")
+	cmd.Env = append(os.Environ(), specEnv+"="+string(settings), "GORACE=atexit_sleep_ms=0 halt_on_error=1")
 	orders, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -173,24 +172,24 @@ func serve(t testing.TB, sp spec, cmd *exec.Cmd) *subject {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &subject{
+	s := &testServer{
 		TB: t, process: testkit.Start(t, cmd), spec: sp,
 		orders: orders, answers: json.NewDecoder(answers), timer: answers.(*os.File),
 	}
-	s.hear(&s.addr)
+	s.readReply(&s.addr)
 	return s
 }
 
-// ask gives an order and puts the answer into what v points to.
-func (s *subject) ask(order string, v any) {
+// sendOrder sends an order and decodes the reply.
+func (s *testServer) sendOrder(order string, reply any) {
 	s.Helper()
 	if _, err := io.WriteString(s.orders, order+"\n"); err != nil {
 		s.Fatalf("order %q: %v", order, err)
 	}
-	s.hear(v)
+	s.readReply(reply)
 }
 
-func (s *subject) hear(v any) {
+func (s *testServer) readReply(v any) {
 	s.Helper()
 	s.timer.SetReadDeadline(time.Now().Add(testkit.Timeout))
 	if err := s.answers.Decode(v); err != nil {
@@ -198,40 +197,40 @@ func (s *subject) hear(v any) {
 	}
 }
 
-func (s *subject) order(order string) { s.ask(order, new(any)) }
+func (s *testServer) sendOrderDiscardReply(order string) { s.sendOrder(order, new(any)) }
 
-func (s *subject) stats() (st tcp.Stats) { s.ask("stats", &st); return st }
+func (s *testServer) readStats() (st tcp.Stats) { s.sendOrder("stats", &st); return st }
 
-func (s *subject) heap() (h account) { s.ask("memory", &h); return h }
+func (s *testServer) readServerHeap() (h heapUsage) { s.sendOrder("memory", &h); return h }
 
-// begin starts honest clients, and looks at the server when it knows them.
-func (s *subject) begin(h *Honest) {
+// startHonestClients starts honest clients and measures the server once all of them are served.
+func (s *testServer) startHonestClients(h *HonestClients) {
 	s.Helper()
 	s.clients, h.Addr = h, s.addr.String()
 	if err := h.Start(); err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() { h.Stop() })
-	s.round()
-	s.heapBefore, s.before, s.counted = s.heap(), s.footprint(), s.stats()
+	s.waitForAnswers()
+	s.heapBefore, s.before, s.statsBefore = s.readServerHeap(), s.readFootprint(), s.readStats()
 }
 
-// round waits until each honest client has had an answer to a line that it has sent from now on.
-func (s *subject) round() {
+// waitForAnswers waits until each honest client has an answer to a line sent from now on.
+func (s *testServer) waitForAnswers() {
 	s.Helper()
-	from := s.clients.Each()
-	s.eventually(func() bool { return s.starved(from) == 0 || s.clients.Report().First != nil }, func() string {
-		return fmt.Sprintf("honest clients have had %v answers, before %v", s.clients.Each(), from)
+	from := s.clients.AnswersByClient()
+	s.waitFor(func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
+		return fmt.Sprintf("honest clients have had %v answers, before %v", s.clients.AnswersByClient(), from)
 	})
 	if r := s.clients.Report(); r.First != nil && !s.clients.Redial {
-		s.Fatalf("honest clients: %+v\n%+v", r, s.stats())
+		s.Fatalf("honest clients: %+v\n%+v", r, s.readStats())
 	}
 }
 
-// starved is how many honest clients have not had an answer to a line that they have sent since
-// they had had so many answers.
-func (s *subject) starved(from []int64) (n int) {
-	for i, now := range s.clients.Each() {
+// countStarved returns how many honest clients have had no answer to a line sent since they had from
+// answers.
+func (s *testServer) countStarved(from []int64) (n int) {
+	for i, now := range s.clients.AnswersByClient() {
 		if now < from[i]+2 {
 			n++
 		}
@@ -239,31 +238,31 @@ func (s *subject) starved(from []int64) (n int) {
 	return n
 }
 
-// back waits until the server has no more than at the beginning.
-func (s *subject) back() {
+// waitResourcesReleased waits until the server uses no more resources than before the attack.
+func (s *testServer) waitResourcesReleased() {
 	s.Helper()
 	var now Footprint
-	var h account
+	var h heapUsage
 	var buffered int64
-	loops := keptByLoops(s.stats())
-	s.eventually(func() bool {
-		h, now, buffered = s.heap(), s.footprint(), s.stats().Buffered
-		return buffered <= s.counted.Buffered+bufferTolerance &&
+	loops := memoryKeptByLoops(s.readStats())
+	s.waitFor(func() bool {
+		h, now, buffered = s.readServerHeap(), s.readFootprint(), s.readStats().Buffered
+		return buffered <= s.statsBefore.Buffered+bufferTolerance &&
 			now.Descriptors <= s.before.Descriptors && now.Sockets <= s.before.Sockets &&
-			(raced || now.RSS <= s.before.RSS+residentTolerance+loops) &&
+			(raceEnabled || now.RSS <= s.before.RSS+residentTolerance+loops) &&
 			h.Bytes <= s.heapBefore.Bytes+heapTolerance+uint64(loops) && h.Goroutines <= s.heapBefore.Goroutines+idleWorkers
 	}, func() string {
 		return fmt.Sprintf("after the attack: %v, %+v, %d buffered; before: %v, %+v, %d",
-			now, h, buffered, s.before, s.heapBefore, s.counted.Buffered)
+			now, h, buffered, s.before, s.heapBefore, s.statsBefore.Buffered)
 	})
 	s.Logf("before: %v, %+v; after: %v, %+v", s.before, s.heapBefore, now, h)
 }
 
-// keptByLoops is how many bytes all loops of a server may keep.
-func keptByLoops(st tcp.Stats) int64 { return int64(max(st.Loops, 1)) * loopTolerance }
+// memoryKeptByLoops returns how many bytes all loops of a server may keep.
+func memoryKeptByLoops(st tcp.Stats) int64 { return int64(max(st.Loops, 1)) * loopTolerance }
 
-// shut ends the server, which must succeed.
-func (s *subject) shut() {
+// stopServer ends the server, which must succeed.
+func (s *testServer) stopServer() {
 	s.Helper()
 	s.orders.Close()
 	if code := s.process.ExitCode(); code != 0 {
@@ -271,8 +270,8 @@ func (s *subject) shut() {
 	}
 }
 
-// footprint is what the server has of the machine, seen from outside.
-func (s *subject) footprint() Footprint {
+// readFootprint measures the server's resources from outside.
+func (s *testServer) readFootprint() Footprint {
 	s.Helper()
 	f, err := ReadFootprint(s.process.Process.Pid)
 	if err != nil {
@@ -281,11 +280,11 @@ func (s *subject) footprint() Footprint {
 	return f
 }
 
-// attack starts a swarm, which ends with the test at the latest.
-func (s *subject) attack(w *Swarm) *Swarm {
+// startSwarm starts a swarm, which ends with the test at the latest.
+func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	s.Helper()
-	if w.Every == 0 {
-		w.Every = 100 * time.Millisecond
+	if w.Interval == 0 {
+		w.Interval = 100 * time.Millisecond
 	}
 	if err := w.Start(); err != nil {
 		s.Fatal(err)
@@ -294,91 +293,91 @@ func (s *subject) attack(w *Swarm) *Swarm {
 	return w
 }
 
-// lost waits until a swarm has noticed that the server has ended all of its connections.
-func (s *subject) lost(swarms ...*Swarm) {
+// waitAllLost waits until the server has closed all connections of the swarms.
+func (s *testServer) waitAllLost(swarms ...*Swarm) {
 	s.Helper()
 	for _, w := range swarms {
-		s.swarmed(w, "all connections are ended", func(c SwarmCounts) bool { return c.Lost == int64(w.Conns) })
+		s.waitForSwarm(w, "all connections are ended", func(c SwarmCounts) bool { return c.Lost == int64(w.Conns) })
 	}
 }
 
-// gone stops a swarm, and waits until the server has its honest clients alone.
-func (s *subject) gone(swarms ...*Swarm) {
+// stopSwarms stops the swarms and waits until the server has only its honest clients.
+func (s *testServer) stopSwarms(swarms ...*Swarm) {
 	s.Helper()
 	for _, w := range swarms {
 		w.Stop()
 	}
-	s.counts("all are gone", func(st tcp.Stats) bool { return st.Open == s.counted.Open })
+	s.waitForStats("all are gone", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open })
 }
 
-// swarmed waits until the counters of a swarm are as they should be.
-func (s *subject) swarmed(w *Swarm, what string, so func(c SwarmCounts) bool) {
+// waitForSwarm waits until done accepts the swarm's counters.
+func (s *testServer) waitForSwarm(w *Swarm, what string, done func(c SwarmCounts) bool) {
 	s.Helper()
-	s.eventually(func() bool { return so(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
+	s.waitFor(func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
 }
 
-// counts waits until the server's counters are as they should be.
-func (s *subject) counts(what string, so func(st tcp.Stats) bool) tcp.Stats {
+// waitForStats waits until done accepts the server's counters.
+func (s *testServer) waitForStats(what string, done func(st tcp.Stats) bool) tcp.Stats {
 	s.Helper()
 	var st tcp.Stats
-	s.eventually(func() bool { st = s.stats(); return so(st) }, func() string {
-		return fmt.Sprintf("%s: %+v, at the beginning %+v", what, st, s.counted)
+	s.waitFor(func() bool { st = s.readStats(); return done(st) }, func() string {
+		return fmt.Sprintf("%s: %+v, at the beginning %+v", what, st, s.statsBefore)
 	})
 	return st
 }
 
-// eventually waits for a condition; what says what is not so.
-func (s *subject) eventually(so func() bool, what func() string) {
+// waitFor waits for a condition; what describes why it is not met.
+func (s *testServer) waitFor(done func() bool, what func() string) {
 	s.Helper()
-	testkit.WaitForFunc(s, so, what)
+	testkit.WaitForFunc(s, done, what)
 }
 
-// peak is the most that was seen of a server.
-type peak struct {
+// peakUsage contains the highest measured values of a server.
+type peakUsage struct {
 	buffered, resident int64
-	at                 time.Time // when memory was looked at last
+	at                 time.Time // time of the last memory measurement
 }
 
-// look looks at a server.
-func (p *peak) look(s *subject) {
-	p.buffered = max(p.buffered, s.stats().Buffered)
-	if time.Since(p.at) > 50*time.Millisecond { // it is work
-		p.resident, p.at = max(p.resident, s.footprint().RSS), time.Now()
+// record measures a server.
+func (p *peakUsage) record(s *testServer) {
+	p.buffered = max(p.buffered, s.readStats().Buffered)
+	if time.Since(p.at) > 50*time.Millisecond { // measuring costs time
+		p.resident, p.at = max(p.resident, s.readFootprint().RSS), time.Now()
 	}
 }
 
-// turnBound is how long an honest client waits at most for two answers while others flood: many times
-// what it takes on a machine that is at rest.
-var turnBound = func() time.Duration {
-	if raced {
+// answersTimeout limits the time for two answers to each honest client during a flood: many times what an
+// idle machine needs.
+var answersTimeout = func() time.Duration {
+	if raceEnabled {
 		return 10 * time.Second
 	}
 	return 3 * time.Second
 }()
 
-// turn is round with a bound. It looks at the server meanwhile, and returns how long it took.
-func (s *subject) turn(p *peak) time.Duration {
+// measureAnswers is waitForAnswers with a time limit. It records the server's usage and returns the time.
+func (s *testServer) measureAnswers(p *peakUsage) time.Duration {
 	s.Helper()
-	from, begun := s.clients.Each(), time.Now()
-	for s.starved(from) > 0 {
-		if time.Since(begun) > turnBound {
+	from, begun := s.clients.AnswersByClient(), time.Now()
+	for s.countStarved(from) > 0 {
+		if time.Since(begun) > answersTimeout {
 			s.Fatalf("within %v %d of %d honest clients have had no two answers: %+v",
-				turnBound, s.starved(from), len(from), s.clients.Report())
+				answersTimeout, s.countStarved(from), len(from), s.clients.Report())
 		}
-		p.look(s)
+		p.record(s)
 	}
 	return time.Since(begun)
 }
 
-// newcomer connects and asks, and returns how long that took. It is for any goroutine.
-func (s *subject) newcomer(most time.Duration) (time.Duration, error) {
+// measureFirstAnswer connects, sends a line, and returns the time until the answer. Any goroutine may call it.
+func (s *testServer) measureFirstAnswer(timeout time.Duration) (time.Duration, error) {
 	begun := time.Now()
-	c, err := net.DialTimeout("tcp", s.addr.String(), most)
+	c, err := net.DialTimeout("tcp", s.addr.String(), timeout)
 	if err != nil {
 		return time.Since(begun), err
 	}
 	defer c.Close()
-	c.SetDeadline(begun.Add(most))
+	c.SetDeadline(begun.Add(timeout))
 	io.WriteString(c, "hello\n")
 	answer, err := bufio.NewReader(c).ReadString('\n')
 	if err == nil && answer != "hello\n" {

@@ -14,45 +14,44 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// The bounds of honest clients.
+// Limits of honest clients.
 const (
-	maxHonest = 10_000
-	// honestPatience is how long one waits for a connection or an answer, by default.
-	honestPatience = 20 * time.Second
-	// maxPad is how long lines are at most, beside their names.
-	maxPad = 200
-	// redialPause is the time between two attempts to connect again.
+	maxHonestClients = 10_000
+	// defaultTimeout limits the wait for a connection or an answer.
+	defaultTimeout = 20 * time.Second
+	// maxPadding is the maximum length of the random part of a line.
+	maxPadding = 200
+	// redialPause is the time between attempts to reconnect.
 	redialPause = 20 * time.Millisecond
 )
 
-// Honest is clients that use a server as it is meant: each sends a line that was never sent before,
-// waits for its answer, which must be the same line, and goes on. They are a goroutine each. The
-// fields are set before Start.
-type Honest struct {
-	// Addr is the server's, as for net.Dial.
+// HonestClients use a server as intended: each sends a unique line, waits for the same line as the answer,
+// and continues. Each client is a goroutine. Set the fields before Start.
+type HonestClients struct {
+	// Addr is the server's address, as for net.Dial.
 	Addr string
-	// Dial, if set, connects instead.
+	// Dial, if set, replaces net.Dial.
 	Dial func() (net.Conn, error)
-	// Conns is how many connections there are.
+	// Conns is the number of connections.
 	Conns int
-	// Think is a pause between an answer and the next line.
-	Think time.Duration
-	// Redial makes lost connections again. Otherwise a client ends with its connection.
+	// ThinkTime is the pause between an answer and the next line.
+	ThinkTime time.Duration
+	// Redial makes clients reconnect. Otherwise a client ends with its connection.
 	Redial bool
-	// Patience is how long to wait for one connection or answer. The default is 20 s.
-	Patience time.Duration
+	// Timeout limits the wait for a connection or an answer. The default is 20 s.
+	Timeout time.Duration
 
-	clients []client
+	clients []honestClient
 	mu      sync.Mutex              // guards latency and report
 	latency *hdrhistogram.Histogram // microseconds
-	report  Report                  // but for Answers
+	report  Report                  // without Answers
 	stopped atomic.Bool
 	ended   sync.WaitGroup
 }
 
-// client is one of them.
-type client struct {
-	*Honest
+// honestClient is one of the clients.
+type honestClient struct {
+	*HonestClients
 	index   int
 	conn    net.Conn
 	in      *bufio.Reader
@@ -60,33 +59,33 @@ type client struct {
 	answers atomic.Int64
 }
 
-// Report is what honest clients have seen so far.
+// Report contains the results of honest clients so far.
 type Report struct {
-	// Answers counts right answers, Wrong those that were not for their line.
+	// Answers counts correct answers, Wrong those that did not match their line.
 	Answers, Wrong int64
-	// Lost counts connections that ended or gave no answer in time, Failed attempts to connect again
-	// that failed.
-	Lost, Failed int64
-	// First is the first thing that went wrong, nil if nothing has.
+	// Lost counts connections that ended or had no answer in time; FailedRedials counts failed attempts
+	// to reconnect.
+	Lost, FailedRedials int64
+	// First is the first error, nil if there was none.
 	First error
 }
 
-// Start connects all clients and then lets them begin.
-func (h *Honest) Start() error {
-	if h.Conns < 1 || h.Conns > maxHonest {
-		return fmt.Errorf("faults: Honest.Conns is %d; expected 1 to %d", h.Conns, maxHonest)
+// Start connects all clients before any of them sends.
+func (h *HonestClients) Start() error {
+	if h.Conns < 1 || h.Conns > maxHonestClients {
+		return fmt.Errorf("faults: Honest.Conns is %d; expected 1 to %d", h.Conns, maxHonestClients)
 	}
-	if h.Patience == 0 {
-		h.Patience = honestPatience
+	if h.Timeout == 0 {
+		h.Timeout = defaultTimeout
 	}
 	if h.Dial == nil {
-		h.Dial = func() (net.Conn, error) { return net.DialTimeout("tcp", h.Addr, h.Patience) }
+		h.Dial = func() (net.Conn, error) { return net.DialTimeout("tcp", h.Addr, h.Timeout) }
 	}
-	h.latency = newLatency()
-	h.clients = make([]client, h.Conns)
+	h.latency = newLatencyHistogram()
+	h.clients = make([]honestClient, h.Conns)
 	for i := range h.clients {
 		c := &h.clients[i]
-		c.Honest, c.index, c.random = h, i, rand.New(rand.NewPCG(uint64(i), 1))
+		c.HonestClients, c.index, c.random = h, i, rand.New(rand.NewPCG(uint64(i), 1))
 		if err := c.connect(); err != nil {
 			for j := range i {
 				h.clients[j].conn.Close()
@@ -95,33 +94,35 @@ func (h *Honest) Start() error {
 		}
 	}
 	for i := range h.clients {
-		h.ended.Go(h.clients[i].run)
+		h.ended.Go(h.clients[i].runUntilStopped)
 	}
 	return nil
 }
 
-func newLatency() *hdrhistogram.Histogram { return hdrhistogram.New(1, time.Minute.Microseconds(), 3) }
+func newLatencyHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, time.Minute.Microseconds(), 3)
+}
 
-// Stop lets each client wait for the answer that is due, closes the connections and reports.
-func (h *Honest) Stop() Report {
+// Stop waits for the pending answers, closes the connections and returns the report.
+func (h *HonestClients) Stop() Report {
 	h.stopped.Store(true)
 	h.ended.Wait()
 	return h.Report()
 }
 
-// Report is safe for concurrent use.
-func (h *Honest) Report() Report {
+// Report returns the results so far. It is safe for concurrent use.
+func (h *HonestClients) Report() Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.report
-	for _, n := range h.Each() {
+	for _, n := range h.AnswersByClient() {
 		r.Answers += n
 	}
 	return r
 }
 
-// Each is how many answers each client has had.
-func (h *Honest) Each() []int64 {
+// AnswersByClient returns the number of answers of each client.
+func (h *HonestClients) AnswersByClient() []int64 {
 	n := make([]int64, len(h.clients))
 	for i := range h.clients {
 		n[i] = h.clients[i].answers.Load()
@@ -129,17 +130,17 @@ func (h *Honest) Each() []int64 {
 	return n
 }
 
-// Latency is the time from a line to its answer, in microseconds, since the start or since it was
-// last asked for.
-func (h *Honest) Latency() *hdrhistogram.Histogram {
+// TakeLatency returns the times from a line to its answer, in microseconds, since the start or the last
+// call.
+func (h *HonestClients) TakeLatency() *hdrhistogram.Histogram {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.latency
-	h.latency = newLatency()
+	h.latency = newLatencyHistogram()
 	return was
 }
 
-func (c *client) connect() error {
+func (c *honestClient) connect() error {
 	conn, err := c.Dial()
 	if err != nil {
 		return fmt.Errorf("honest client %d: %w", c.index, err)
@@ -148,42 +149,42 @@ func (c *client) connect() error {
 	return nil
 }
 
-func (c *client) run() {
-	defer func() { c.conn.Close() }() // the last one, which changes
+func (c *honestClient) runUntilStopped() {
+	defer func() { c.conn.Close() }() // conn changes
 	for n := 0; !c.stopped.Load(); n++ {
-		if err := c.exchange(n); err != nil {
+		if err := c.exchangeLine(n); err != nil {
 			c.conn.Close()
-			if !c.again(err) {
+			if !c.recordLossAndRedial(err) {
 				return
 			}
 		}
-		if c.Think > 0 {
-			time.Sleep(c.Think)
+		if c.ThinkTime > 0 {
+			time.Sleep(c.ThinkTime)
 		}
 	}
 }
 
-// errWrong is an answer that is not the one for its line.
+// errWrong is returned for an answer that does not match its line.
 var errWrong = errors.New("wrong answer")
 
-// exchange sends a line and checks what comes back.
-func (c *client) exchange(n int) error {
-	line := fmt.Appendf(nil, "client %d line %d ", c.index, n)
-	for range c.random.IntN(maxPad) {
+// exchangeLine sends a line and verifies the answer.
+func (c *honestClient) exchangeLine(lineNumber int) error {
+	line := fmt.Appendf(nil, "client %d line %d ", c.index, lineNumber)
+	for range c.random.IntN(maxPadding) {
 		line = append(line, 'a'+byte(c.random.Uint32()%26))
 	}
 	line = append(line, '\n')
 	begun := time.Now()
-	c.conn.SetDeadline(begun.Add(c.Patience))
+	c.conn.SetDeadline(begun.Add(c.Timeout))
 	if _, err := c.conn.Write(line); err != nil {
 		return err
 	}
 	answer, err := c.in.ReadSlice('\n')
 	if err != nil {
-		return fmt.Errorf("after %q of an answer: %w", answer, err)
+		return fmt.Errorf("read answer after %q: %w", answer, err)
 	}
 	if !bytes.Equal(answer, line) {
-		return fmt.Errorf("%w: asked %q, got %q", errWrong, line, answer)
+		return fmt.Errorf("%w: sent %q, got %q", errWrong, line, answer)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,16 +192,17 @@ func (c *client) exchange(n int) error {
 	return c.latency.RecordValue(time.Since(begun).Microseconds())
 }
 
-// again notes why a connection is given up, and makes another if asked to.
-func (c *client) again(why error) bool {
+// recordLossAndRedial records why a connection was lost, and reconnects if Redial is set. It reports
+// whether the client has a connection again.
+func (c *honestClient) recordLossAndRedial(cause error) bool {
 	c.mu.Lock()
-	if errors.Is(why, errWrong) {
+	if errors.Is(cause, errWrong) {
 		c.report.Wrong++
 	} else {
 		c.report.Lost++
 	}
 	if c.report.First == nil {
-		c.report.First = fmt.Errorf("client %d, from %v, after %d answers: %w", c.index, c.conn.LocalAddr(), c.answers.Load(), why)
+		c.report.First = fmt.Errorf("client %d, from %v, after %d answers: %w", c.index, c.conn.LocalAddr(), c.answers.Load(), cause)
 	}
 	c.mu.Unlock()
 	for c.Redial && !c.stopped.Load() {
@@ -208,7 +210,7 @@ func (c *client) again(why error) bool {
 			return true
 		}
 		c.mu.Lock()
-		c.report.Failed++
+		c.report.FailedRedials++
 		c.mu.Unlock()
 		time.Sleep(redialPause)
 	}

@@ -18,40 +18,40 @@ import (
 )
 
 var (
-	window    = flag.Duration("faults.window", time.Second, "how long each measurement lasts; with 3s all of them take about 10 minutes")
-	attackers = flag.Int("faults.attackers", 9999, "how many connections attack by thirds: of three kinds")
-	honest    = flag.Int("faults.honest", 200, "how many honest clients there are")
+	window    = flag.Duration("faults.window", time.Second, "duration of each measurement; with 3s all of them take about 10 minutes")
+	attackers = flag.Int("faults.attackers", 9999, "number of connections of the attack with thirds of three kinds")
+	honest    = flag.Int("faults.honest", 200, "number of honest clients")
 )
 
 const (
 	// rounds is how often each model is measured under each attack, in turn.
 	rounds = 2
-	// soakBudget is what buffers may hold. No attack is to reach it.
+	// soakBudget is the limit for buffers, which no attack should reach.
 	soakBudget = 4 << 30
 )
 
-// sieges are the attacks that are measured.
-var sieges = []struct {
+// measuredAttacks are the attacks to measure.
+var measuredAttacks = []struct {
 	name   string
-	swarms func(s *subject) []*Swarm
+	swarms func(s *testServer) []*Swarm
 }{
-	{"thirds", thirds},
-	{"flood-10", one(func(s *subject) *Swarm { return Flood(s.addr, 10, lines, 0) })},
-	{"flood-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, 0) })},
-	{"flood-5000", one(func(s *subject) *Swarm { return Flood(s.addr, 5000, lines, 0) })},
-	{"pipelined-100", one(func(s *subject) *Swarm { return Flood(s.addr, 100, lines, pipelined) })},
-	{"never-read-500", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 500, lines) })},
-	{"never-read-5000", one(func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, 5000, lines) })},
-	{"half-messages-5000", one(func(s *subject) *Swarm { return HalfOpen(s.addr, 5000, bytes.Repeat([]byte("h"), 2048)) })},
-	{"resets-4000/s", one(func(s *subject) *Swarm { return ResetStorm(s.addr, 4000, 1<<40, []byte("hello\n")) })},
+	{"thirds", newThirds},
+	{"flood-10", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 10, floodLines, 0) })},
+	{"flood-100", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 100, floodLines, 0) })},
+	{"flood-5000", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 5000, floodLines, 0) })},
+	{"pipelined-100", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 100, floodLines, pipelineBytes) })},
+	{"never-read-500", singleSwarm(func(s *testServer) *Swarm { return NeverReadAtSpeed(s.addr, 500, floodLines) })},
+	{"never-read-5000", singleSwarm(func(s *testServer) *Swarm { return NeverReadAtSpeed(s.addr, 5000, floodLines) })},
+	{"half-messages-5000", singleSwarm(func(s *testServer) *Swarm { return HalfOpen(s.addr, 5000, bytes.Repeat([]byte("h"), 2048)) })},
+	{"resets-4000/s", singleSwarm(func(s *testServer) *Swarm { return ResetStorm(s.addr, 4000, 1<<40, []byte("hello\n")) })},
 }
 
-func one(f func(s *subject) *Swarm) func(s *subject) []*Swarm {
-	return func(s *subject) []*Swarm { return []*Swarm{f(s)} }
+func singleSwarm(f func(s *testServer) *Swarm) func(s *testServer) []*Swarm {
+	return func(s *testServer) []*Swarm { return []*Swarm{f(s)} }
 }
 
-// thirds are slow attackers of three kinds.
-func thirds(s *subject) []*Swarm {
+// newThirds returns slow attackers of three kinds.
+func newThirds(s *testServer) []*Swarm {
 	third := *attackers / 3
 	line := append(bytes.Repeat([]byte("r"), 1023), '\n')
 	return []*Swarm{
@@ -59,46 +59,45 @@ func thirds(s *subject) []*Swarm {
 	}
 }
 
-// reading is what was seen in one window.
-type reading struct {
-	rate     float64       // answers a second that honest clients had
-	p99      time.Duration // of those
-	newcomer time.Duration // the longest that one had to wait for its first answer
-	peak
-	after int64 // bytes resident when the attack is over
-	lost  int64 // answers that were wrong or did not come
+// windowReading contains the results of one measurement.
+type windowReading struct {
+	rate     float64       // answers per second to honest clients
+	p99      time.Duration // latency of those
+	newcomer time.Duration // the longest wait of a new client for its first answer
+	peakUsage
+	after int64 // resident bytes after the attack
+	lost  int64 // wrong and missing answers
 }
 
-// BenchmarkUnderAttack measures what honest clients have without and with each
-// attack, of each model and of plain, which is package net alone, in turn. It asserts
-// no speed, but that answers are right, that limits are kept, and that memory comes
-// back. Once is enough: -benchtime 1x.
+// BenchmarkUnderAttack measures honest clients with and without each attack, for each model and for plain
+// (package net), in turn. It does not check speed, but that answers are correct, limits are kept, and memory
+// is released. Use -benchtime 1x.
 func BenchmarkUnderAttack(b *testing.B) {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "\nattack\tmodel\talone, answers/s\tattacked\tkept\tof plain's\tp99 alone\tattacked\tnewcomer\tbuffered, MB\tresident\tafter\tlost\t")
-	for _, attack := range sieges {
+	for _, attack := range measuredAttacks {
 		b.Run(attack.name, func(b *testing.B) {
 			for range b.N {
-				alone, attacked := make(map[string][]reading), make(map[string][]reading)
+				alone, attacked := make(map[string][]windowReading), make(map[string][]windowReading)
 				for range rounds {
-					for _, model := range append(tcp.Models(), plain) {
-						a, u := underAttack(b, model, attack.swarms)
+					for _, model := range append(tcp.Models(), plainModel) {
+						a, u := measureUnderAttack(b, model, attack.swarms)
 						alone[model], attacked[model] = append(alone[model], a), append(attacked[model], u)
 					}
 				}
 				b.ReportMetric(0, "ns/op")
-				tell(b, table, attack.name, alone, attacked)
+				printResults(b, table, attack.name, alone, attacked)
 			}
 		})
 	}
 	table.Flush()
 }
 
-// tell prints the lines of one attack.
-func tell(b *testing.B, table io.Writer, name string, alone, attacked map[string][]reading) {
-	other := overall(attacked[plain]).rate
-	for _, model := range append(tcp.Models(), plain) {
-		a, u := overall(alone[model]), overall(attacked[model])
+// printResults prints the lines of one attack.
+func printResults(b *testing.B, table io.Writer, name string, alone, attacked map[string][]windowReading) {
+	other := combineReadings(attacked[plainModel]).rate
+	for _, model := range append(tcp.Models(), plainModel) {
+		a, u := combineReadings(alone[model]), combineReadings(attacked[model])
 		b.ReportMetric(u.rate, model+"-answers/s")
 		fmt.Fprintf(table, "%s\t%s\t%.0f\t%.0f\t%.0f%%\t%.2f\t%v\t%v\t%v\t%.0f\t%.0f\t%.0f\t%d\t\n", name, model,
 			a.rate, u.rate, 100*u.rate/a.rate, u.rate/other, a.p99, u.p99, u.newcomer.Round(100*time.Microsecond),
@@ -106,8 +105,8 @@ func tell(b *testing.B, table io.Writer, name string, alone, attacked map[string
 	}
 }
 
-// overall is the mean rate of readings, and the worst of everything else.
-func overall(all []reading) (r reading) {
+// combineReadings returns the mean rate and the worst of all other values.
+func combineReadings(all []windowReading) (r windowReading) {
 	for _, one := range all {
 		r.rate += one.rate / float64(len(all))
 		r.lost += one.lost
@@ -117,28 +116,28 @@ func overall(all []reading) (r reading) {
 	return r
 }
 
-// underAttack measures one model and one attack.
-func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (alone, attacked reading) {
-	s := serve(b, spec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, exec.Command(os.Args[0]))
-	s.begin(&Honest{Conns: *honest})
-	alone = s.read()
+// measureUnderAttack measures one model under one attack.
+func measureUnderAttack(b *testing.B, model string, attack func(s *testServer) []*Swarm) (alone, attacked windowReading) {
+	s := startServer(b, serverSpec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, exec.Command(os.Args[0]))
+	s.startHonestClients(&HonestClients{Conns: *honest})
+	alone = s.measureWindow()
 	swarms := attack(s)
 	for _, w := range swarms {
-		w.Redial, w.Every = true, cmp.Or(w.Every, time.Second)
-		s.attack(w)
+		w.Redial, w.Interval = true, cmp.Or(w.Interval, time.Second)
+		s.startSwarm(w)
 	}
-	for end := time.Now().Add(turnBound); time.Now().Before(end) && slices.ContainsFunc(swarms, func(w *Swarm) bool {
-		return w.Counts().Connected < int64(w.Conns) // some have not come yet
+	for end := time.Now().Add(answersTimeout); time.Now().Before(end) && slices.ContainsFunc(swarms, func(w *Swarm) bool {
+		return w.Counts().Connected < int64(w.Conns) // some are not connected yet
 	}); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	attacked = s.read()
+	attacked = s.measureWindow()
 	for _, w := range swarms {
 		b.Logf("%s: %+v", model, w.Counts())
 		w.Stop()
 	}
-	s.back()
-	attacked.after = s.footprint().RSS
+	s.waitResourcesReleased()
+	attacked.after = s.readFootprint().RSS
 	r := s.clients.Stop()
 	if attacked.lost = r.Wrong + r.Lost; attacked.lost > 0 {
 		b.Errorf("%s: honest clients: %+v", model, r)
@@ -146,18 +145,17 @@ func underAttack(b *testing.B, model string, attack func(s *subject) []*Swarm) (
 	if attacked.buffered > soakBudget {
 		b.Errorf("%s: %d bytes were buffered, with a limit of %d", model, attacked.buffered, soakBudget)
 	}
-	s.shut()
+	s.stopServer()
 	return alone, attacked
 }
 
-// read looks at honest clients and the server for one window, while others come and
-// ask once.
-func (s *subject) read() (r reading) {
+// measureWindow measures honest clients and the server for one window, while new clients connect and ask once.
+func (s *testServer) measureWindow() (r windowReading) {
 	var newcomers sync.WaitGroup
 	ended := make(chan struct{})
 	newcomers.Go(func() {
 		for {
-			wait, err := s.newcomer(honestPatience)
+			wait, err := s.measureFirstAnswer(defaultTimeout)
 			if r.newcomer = max(r.newcomer, wait); err != nil {
 				s.Errorf("one that comes later: %v", err)
 				return
@@ -170,14 +168,14 @@ func (s *subject) read() (r reading) {
 		}
 	})
 	from := s.clients.Report().Answers
-	s.clients.Latency() // what was before
+	s.clients.TakeLatency() // discards earlier values
 	begun := time.Now()
 	for time.Since(begun) < *window {
-		r.look(s)
+		r.record(s)
 		time.Sleep(20 * time.Millisecond)
 	}
 	r.rate = float64(s.clients.Report().Answers-from) / time.Since(begun).Seconds()
-	r.p99 = time.Duration(s.clients.Latency().ValueAtQuantile(99)) * time.Microsecond
+	r.p99 = time.Duration(s.clients.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
 	close(ended)
 	newcomers.Wait()
 	return r

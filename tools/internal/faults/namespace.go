@@ -2,11 +2,8 @@ package faults
 
 import "os"
 
-// Namespace is a network of its own, with its own addresses and nothing but
-// loopback in it at first. It takes Linux and the right to make one, which root
-// has.
+// Namespace is a network namespace, which initially contains only loopback. It needs Linux and root.
 type Namespace struct{ file *os.File }
 
-// Close lets go of the network, which ends with the last socket and process in
-// it.
+// Close releases the namespace, which exists until its last socket and process have ended.
 func (n *Namespace) Close() error { return n.file.Close() }

@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// NewNamespace makes one.
+// NewNamespace creates a network namespace.
 func NewNamespace() (n *Namespace, err error) {
 	sock.RunOnNewThread(func() {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("faults: a network namespace takes root: unshare: %w", err)
+			err = fmt.Errorf("faults: creating a network namespace needs root: unshare: %w", err)
 			return
 		}
 		var file *os.File
@@ -22,16 +22,16 @@ func NewNamespace() (n *Namespace, err error) {
 			return
 		}
 		n = &Namespace{file: file}
-		if err = raise("lo"); err != nil {
+		if err = setInterfaceUp("lo"); err != nil {
 			err = fmt.Errorf("faults: network interface lo: %w", err)
 		}
 	})
 	return n, err
 }
 
-// Do calls f on a thread that is in the network. What f opens, and the processes
-// that it starts, are in it too; not what other goroutines do for f.
-func (n *Namespace) Do(f func() error) (err error) {
+// RunInside calls f on a thread inside the namespace. Sockets that f opens and processes that it starts
+// are inside as well, but not those of other goroutines.
+func (n *Namespace) RunInside(f func() error) (err error) {
 	sock.RunOnNewThread(func() {
 		if err = unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("faults: setns: %w", err)
@@ -42,8 +42,8 @@ func (n *Namespace) Do(f func() error) (err error) {
 	return err
 }
 
-// raise sets an interface up.
-func raise(name string) error {
+// setInterfaceUp activates a network interface.
+func setInterfaceUp(name string) error {
 	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func raise(name string) error {
 	return unix.IoctlIfreq(control, unix.SIOCSIFFLAGS, req)
 }
 
-// OpenNamespace takes one that is there, by the path of its file.
+// OpenNamespace opens an existing namespace by the path of its file.
 func OpenNamespace(path string) (*Namespace, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -24,36 +24,36 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// specVariable tells a process of these tests that it is the server, and which: JSON.
-const specVariable = "MYRIAD_FAULTS_SERVER"
+// specEnv is the variable that makes a process of these tests the server; it contains a serverSpec as JSON.
+const specEnv = "MYRIAD_FAULTS_SERVER"
 
-// plain, as a model, is no server of this module but what most people write on package net, to
-// compare with: a goroutine for each connection, and no limits.
-const plain = "plain"
+// plainModel selects the usual server on package net for comparison: a goroutine for each connection, and no
+// limits.
+const plainModel = "plain"
 
-// spec is the server under test.
-type spec struct {
+// serverSpec configures the server under test.
+type serverSpec struct {
 	Model              string
 	Processes, Loops   int
-	Workers            int // of the models with loops; Auto has its own
-	Backlog            int // above 0: of the listener
+	Workers            int // for models with loops; Auto has its own
+	Backlog            int // of the listener, if above 0
 	Limits             tcp.Limits
 	Socket             tcp.Socket
-	MaxOpenDescriptors uint64        // above 0: the limit of descriptors from the moment when it listens
-	Drain              time.Duration // how long a shutdown may take; 40 s by default
+	MaxOpenDescriptors uint64        // if above 0: the descriptor limit once it listens
+	Drain              time.Duration // time limit of a shutdown, 40 s by default
 }
 
 func TestMain(m *testing.M) {
-	if settings := os.Getenv(specVariable); settings != "" {
-		if err := serverMain(settings); err != nil {
+	if settings := os.Getenv(specEnv); settings != "" {
+		if err := runServer(settings); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	flag.Parse()
-	parallel := "8" // they wait more than they compute
-	if raced {
+	parallel := "8" // they mostly wait
+	if raceEnabled {
 		parallel = "4"
 	}
 	if err := flag.Set("test.parallel", parallel); err != nil {
@@ -62,18 +62,18 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// serverMain is main in the server's process, and in its workers. It says where it listens and then
-// answers orders: a line each on the standard input, answered with a line of JSON. The end of the input is
-// the order to shut down.
-func serverMain(settings string) error {
-	var sp spec
+// runServer is main in the server's process and in its workers. It prints its address and then executes
+// orders: lines on standard input, each answered with a line of JSON. The end of the input is the order to
+// shut down.
+func runServer(settings string) error {
+	var sp serverSpec
 	if err := json.Unmarshal([]byte(settings), &sp); err != nil {
 		return err
 	}
-	if sp.Model == plain {
-		return servePlain()
+	if sp.Model == plainModel {
+		return runPlainServer()
 	}
-	a := &app{release: make(chan struct{})}
+	a := &echoApp{release: make(chan struct{})}
 	listening := make(chan net.Addr, 1)
 	srv := &tcp.Server{
 		Listeners: []tcp.Listener{{Addr: "127.0.0.1:0", Backlog: sp.Backlog}},
@@ -85,7 +85,7 @@ func serverMain(settings string) error {
 		if err != nil {
 			return err
 		}
-		srv.Workers = p // the process ends with it, however long a handler takes
+		srv.Workers = p // it ends with the process, however long handlers take
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ListenAndServe(context.Background()) }()
@@ -101,12 +101,12 @@ func serverMain(settings string) error {
 				return err
 			}
 		}
-		if err := obey(addr, map[string]func() any{
+		if err := serveOrders(addr, map[string]func() any{
 			"stats":   func() any { return srv.Stats() },
-			"memory":  func() any { return readHeap() },
-			"push":    a.push,
-			"release": a.letGo,
-			"drain":   func() any { go srv.Drain(); return nil }, // which ends before Shutdown
+			"memory":  func() any { return collectAndReadHeap() },
+			"push":    a.pushToHeldRefs,
+			"release": a.releaseHandlers,
+			"drain":   func() any { go srv.Drain(); return nil }, // Drain ends before Shutdown
 			"close":   func() any { return srv.Close() },
 		}); err != nil {
 			return err
@@ -120,8 +120,8 @@ func serverMain(settings string) error {
 	return <-ended
 }
 
-// obey answers orders, each by the function of that name, until the standard input ends.
-func obey(addr net.Addr, orders map[string]func() any) error {
+// serveOrders executes orders by their functions until standard input ends.
+func serveOrders(addr net.Addr, orders map[string]func() any) error {
 	answer := json.NewEncoder(os.Stdout)
 	if err := answer.Encode(addr.String()); err != nil {
 		return err
@@ -135,8 +135,8 @@ func obey(addr net.Addr, orders map[string]func() any) error {
 	return lines.Err()
 }
 
-// servePlain is serverMain of the model plain. It ends with its process.
-func servePlain() error {
+// runPlainServer is runServer for plainModel. It ends with its process.
+func runPlainServer() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -150,13 +150,13 @@ func servePlain() error {
 			go echoPlain(c)
 		}
 	}()
-	return obey(l.Addr(), map[string]func() any{
+	return serveOrders(l.Addr(), map[string]func() any{
 		"stats":  func() any { return tcp.Stats{} },
-		"memory": func() any { return readHeap() },
+		"memory": func() any { return collectAndReadHeap() },
 	})
 }
 
-// echoPlain answers each line with itself, and writes when no further line is at hand.
+// echoPlain echoes each line, and flushes when no further line is buffered.
 func echoPlain(c net.Conn) {
 	defer c.Close()
 	in, out := bufio.NewReader(c), bufio.NewWriter(c)
@@ -172,44 +172,44 @@ func echoPlain(c net.Conn) {
 	}
 }
 
-// account is what a process has in use by its own account, after a collection.
-type account struct {
+// heapUsage is a process's own account of its usage after a garbage collection.
+type heapUsage struct {
 	Bytes      uint64
 	Goroutines int
 }
 
-// readHeap collects garbage first, and gives free memory back to the system, so that what is
-// resident afterwards is in use.
-func readHeap() account {
-	for range 2 { // the second finds what finalizers and pools have let go
+// collectAndReadHeap collects garbage and returns free memory to the system first, so that resident memory
+// is in use afterwards.
+func collectAndReadHeap() heapUsage {
+	for range 2 { // the second cycle frees what finalizers and pools have released
 		runtime.GC()
 	}
 	debug.FreeOSMemory()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return account{Bytes: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
+	return heapUsage{Bytes: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
 }
 
-// app echoes lines, but for some words:
+// echoApp echoes lines, except for these commands:
 //
 //	panic       panics
 //	goexit      ends its goroutine
-//	sleep 1s    blocks for so long, then echoes
+//	sleep 1s    blocks for this time, then echoes
 //	block       blocks until the order "release", then echoes
-//	flood N     answers with N bytes, in pieces
+//	flood N     sends N bytes in pieces
 //	hold        keeps the connection's Ref until the order "release"
-//	pid         answers with the process's number
-type app struct {
+//	pid         sends the process ID
+type echoApp struct {
 	mu      sync.Mutex
 	release chan struct{}
 	held    []tcp.Ref
 }
 
-func (a *app) Opened(*tcp.Conn) {}
+func (a *echoApp) Opened(*tcp.Conn) {}
 
-func (a *app) Closed(*tcp.Conn, error) {}
+func (a *echoApp) Closed(*tcp.Conn, error) {}
 
-func (a *app) Message(c *tcp.Conn, line []byte) {
+func (a *echoApp) Message(c *tcp.Conn, line []byte) {
 	word, rest, _ := strings.Cut(string(line), " ")
 	switch word {
 	case "panic":
@@ -243,17 +243,17 @@ func (a *app) Message(c *tcp.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// pushed is what has become of messages to all held Refs.
-type pushed struct{ Sent, Closed int }
+// pushResult counts the messages to all held Refs.
+type pushResult struct{ Sent, Closed int }
 
-// push sends each of them what is more than a peer's buffers take.
-func (a *app) push() any {
+// pushToHeldRefs sends more than a peer's buffers hold to each held Ref.
+func (a *echoApp) pushToHeldRefs() any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var p pushed
+	var p pushResult
 	message := bytes.Repeat([]byte("p"), 512<<10)
 	for _, r := range a.held {
-		switch err := r.SendWait(context.Background(), message); err { // which waits for room in the mailbox
+		switch err := r.SendWait(context.Background(), message); err { // waits for space in the mailbox
 		case nil:
 			p.Sent++
 		case tcp.ErrClosed:
@@ -265,8 +265,8 @@ func (a *app) push() any {
 	return p
 }
 
-// letGo has handlers that block return, and forgets the Refs.
-func (a *app) letGo() any {
+// releaseHandlers makes blocked handlers return and drops the Refs.
+func (a *echoApp) releaseHandlers() any {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	close(a.release)

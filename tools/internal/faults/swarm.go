@@ -7,43 +7,43 @@ import (
 	"time"
 )
 
-// The bounds of a Swarm.
+// Limits of a Swarm.
 const (
-	maxSwarm = 1 << 20
-	// connectRate is how many connections a swarm makes in a second unless told otherwise: so that they
-	// cost a server some of its time, not all.
+	maxSwarmConns = 1 << 20
+	// connectRate is the default number of connections per second: they cost a server some of its
+	// time, but not all.
 	connectRate = 10_000
 )
 
-// Swarm is many connections that all behave in the same way. One goroutine walks over them; its
-// fields are set before Start. Attacks are in attacks.go.
+// Swarm is a set of connections that all behave in the same way, driven by one goroutine. Set the fields
+// before Start. attacks.go contains attacks.
 type Swarm struct {
-	// Target is whom to connect to.
+	// Target is the server's address.
 	Target netip.AddrPort
-	// Conns is how many connections there are at a time.
+	// Conns is the number of simultaneous connections.
 	Conns int
-	// AtOnce makes all connections at once at the beginning, instead of 10,000 a second.
-	AtOnce bool
-	// Every is how often each connection acts: it sends, and it reads what is there. The first time is
+	// ConnectAtOnce makes all connections immediately, instead of 10,000 per second.
+	ConnectAtOnce bool
+	// Interval is how often each connection acts: it sends, and reads what has arrived. It first acts
 	// when it is made. The default is a second.
-	Every time.Duration
-	// First is sent once, then Stream again and again, at most Piece bytes of it each time; by default
-	// as much as the kernel takes of one Stream.
+	Interval time.Duration
+	// First is sent once, then Stream repeatedly, at most PieceSize bytes in each act; 0 means as much
+	// of a Stream as the kernel accepts.
 	First, Stream []byte
-	Piece         int
-	// Greedy connections act whenever the kernel lets them, not only every so often: they send as fast
-	// as the server takes it, and read all that comes.
-	Greedy bool
-	// Ahead, if above 0, is how much Greedy connections have sent at most that has not come back.
-	Ahead int
-	// Deaf connections never read, and have a small receive buffer.
-	Deaf bool
-	// Acts, if above 0, is after how many acts a connection is closed.
-	Acts int
-	// Redial makes connections again that have ended, at their next turn.
+	PieceSize     int
+	// FullSpeed makes connections act whenever the kernel allows it, not only every Interval.
+	FullSpeed bool
+	// MaxInFlight, if above 0, limits the bytes that FullSpeed connections have sent and not received
+	// back.
+	MaxInFlight int
+	// NeverReads makes connections never read, and gives them a small receive buffer.
+	NeverReads bool
+	// MaxActs, if above 0, closes a connection after that many acts.
+	MaxActs int
+	// Redial reconnects ended connections when they would act.
 	Redial bool
-	// Most bounds how many connections are made in all, 0 for any number.
-	Most int64
+	// MaxDials limits the connections made in total; 0 means no limit.
+	MaxDials int64
 
 	mu       sync.Mutex // guards counts
 	counts   SwarmCounts
@@ -52,52 +52,52 @@ type Swarm struct {
 	ended    sync.WaitGroup
 }
 
-// SwarmCounts say what a swarm has done so far.
+// SwarmCounts are the counters of a swarm.
 type SwarmCounts struct {
-	// Open is how many connections it has now, connecting ones included; Connected is how many of all
-	// have been established.
+	// Open is the number of connections now, including those still connecting; Connected counts those
+	// ever established.
 	Open, Connected int64
-	// Made is how many times it tried to connect, Failed how many of them failed.
-	Made, Failed int64
-	// Lost is how many established connections the other side or the network has ended, Left how many
-	// the swarm closed itself.
-	Lost, Left int64
-	// Answered is how many connections have received anything.
+	// Dials counts attempts to connect, and Failed those that failed.
+	Dials, Failed int64
+	// Lost counts established connections ended by the peer or the network, Closed those closed by the
+	// swarm.
+	Lost, Closed int64
+	// Answered counts connections that have received anything.
 	Answered int64
-	// Sent and Received are bytes.
+	// Sent and Received are in bytes.
 	Sent, Received int64
 }
 
-// Counts is safe for concurrent use.
+// Counts returns the counters. It is safe for concurrent use.
 func (s *Swarm) Counts() SwarmCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts
 }
 
-// add adds to a counter.
-func (s *Swarm) add(count *int64, n int) {
+// addCount adds n to a counter.
+func (s *Swarm) addCount(count *int64, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	*count += int64(n)
 }
 
-// Start begins to connect and returns at once.
+// Start starts connecting and does not wait.
 func (s *Swarm) Start() error {
-	if s.Conns < 1 || s.Conns > maxSwarm || !s.Target.IsValid() {
-		return fmt.Errorf("faults: a Swarm of %d for %v; expected 1 to %d for the address of a server", s.Conns, s.Target, maxSwarm)
+	if s.Conns < 1 || s.Conns > maxSwarmConns || !s.Target.IsValid() {
+		return fmt.Errorf("faults: Swarm has %d connections to %v; expected 1 to %d to a valid address", s.Conns, s.Target, maxSwarmConns)
 	}
-	if s.Every == 0 {
-		s.Every = time.Second
+	if s.Interval == 0 {
+		s.Interval = time.Second
 	}
-	if s.Most == 0 {
-		s.Most = 1 << 62
+	if s.MaxDials == 0 {
+		s.MaxDials = 1 << 62
 	}
 	s.stop = make(chan struct{})
-	return s.start()
+	return s.startLoop()
 }
 
-// Stop closes all connections, with a reset, and waits for that. Further calls do nothing.
+// Stop resets all connections and waits for that. Further calls have no effect.
 func (s *Swarm) Stop() {
 	s.stopping.Do(func() { close(s.stop) })
 	s.ended.Wait()

@@ -10,70 +10,69 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// walkStep is the time between two slices of a walk over all connections.
-const walkStep = 5 * time.Millisecond
+// stepInterval is the time between scheduled acts.
+const stepInterval = 5 * time.Millisecond
 
-// deafBuffer is the receive buffer of those that never read. It takes one packet
-// of loopback's size: with less the kernel throws packets away that it had told
-// it would take, and with them it throws away acknowledgements, so that the
+// neverReadBuffer is the receive buffer of connections that never read. It fits one loopback packet: with
+// less, the kernel drops packets that it had offered to accept, including acknowledgements, so that the
 // connection is stuck in both directions.
-const deafBuffer = 80 << 10
+const neverReadBuffer = 80 << 10
 
-// sendBuffer is the send buffer of greedy ones that do not end. The kernel has a bound of the memory of all
-// TCP connections (net.ipv4.tcp_mem), beyond which it resets those of others.
-const sendBuffer = 32 << 10
+// fullSpeedSendBuffer is the send buffer of FullSpeed connections with a Stream. The kernel limits the memory
+// of all TCP connections (net.ipv4.tcp_mem); beyond that it resets connections of other programs.
+const fullSpeedSendBuffer = 32 << 10
 
-// greedyBatch is how many greedy connections act between two looks at the clock.
-const greedyBatch = 64
+// eventBatch is how many FullSpeed connections act between two checks of the clock.
+const eventBatch = 64
 
-// member is one connection of a swarm.
-type member struct {
-	fd        int32 // 0 while there is none: that number is the standard input's
-	at        int32 // bytes of First and Stream sent
+// swarmConn is a connection of a swarm.
+type swarmConn struct {
+	fd        int32 // 0 if there is none (descriptor 0 is standard input)
+	sent      int32 // bytes of First and Stream
 	acts      int32
-	ahead     int32 // bytes sent that have not come back, if there is a bound
+	inFlight  int32 // bytes sent that have not come back
 	connected bool
 	answered  bool
-	gone      bool // and not to be made again
-	quiet     bool // it is watched for input only, as it may send nothing
+	retired   bool // must not be redialled
+	inputOnly bool // watched for input only, because it has nothing to send
 }
 
-// walker is the goroutine of a swarm and all that it owns.
-type walker struct {
+// swarmLoop is the goroutine of a swarm with its state.
+type swarmLoop struct {
 	*Swarm
-	members []member
-	begun   time.Time
-	dialled int        // members that have been dialled the first time
-	visited int        // visits to all members together
-	poll    *sock.Poll // of those that are greedy, or nil
-	scratch [64 << 10]byte
+	conns         []swarmConn
+	started       time.Time
+	firstDials    int        // number of connections that have been dialled once
+	scheduledActs int        // number of scheduled acts of all connections
+	poll          *sock.Poll // for FullSpeed, otherwise nil
+	scratch       [64 << 10]byte
 }
 
-func (s *Swarm) start() error {
-	w := &walker{Swarm: s, members: make([]member, s.Conns), begun: time.Now()}
-	if s.Greedy {
+func (s *Swarm) startLoop() error {
+	w := &swarmLoop{Swarm: s, conns: make([]swarmConn, s.Conns), started: time.Now()}
+	if s.FullSpeed {
 		var err error
-		if w.poll, err = sock.NewPoll(greedyBatch); err != nil {
+		if w.poll, err = sock.NewPoll(eventBatch); err != nil {
 			return err
 		}
 	}
-	s.ended.Go(w.walk)
+	s.ended.Go(w.runUntilStopped)
 	return nil
 }
 
-// walk goes on until the swarm is stopped.
-func (w *walker) walk() {
-	tick := time.NewTicker(walkStep)
+// runUntilStopped is the goroutine.
+func (w *swarmLoop) runUntilStopped() {
+	tick := time.NewTicker(stepInterval)
 	defer tick.Stop()
 	for {
-		w.step(time.Since(w.begun))
+		w.actOnSchedule(time.Since(w.started))
 		if w.poll != nil {
-			w.rush()
+			w.actOnEvents()
 		}
 		select {
 		case <-w.stop:
-			for i := range w.members {
-				w.leave(&w.members[i])
+			for i := range w.conns {
+				w.closeDeliberately(&w.conns[i])
 			}
 			if w.poll != nil {
 				w.poll.Close()
@@ -84,105 +83,105 @@ func (w *walker) walk() {
 	}
 }
 
-// rush has greedy connections act until the next step.
-func (w *walker) rush() {
-	for end := time.Now().Add(walkStep); ; runtime.Gosched() {
+// actOnEvents makes FullSpeed connections act until the next step.
+func (w *swarmLoop) actOnEvents() {
+	for end := time.Now().Add(stepInterval); ; runtime.Gosched() {
 		rest := time.Until(end)
 		if rest <= 0 {
 			return
 		}
 		for i := range w.poll.Wait(rest) {
 			token, _ := w.poll.Event(i)
-			w.visit(int(token))
+			w.actOnce(int(token))
 		}
 	}
 }
 
-// watch has the kernel say when a greedy connection can act: always when it can
-// read, and when it can send unless it has nothing to send or is too far ahead.
-func (w *walker) watch(i int, change func(fd, token int32, events uint32) syscall.Errno) {
-	m, events := &w.members[i], sock.Out
-	if m.quiet = len(w.next(m)) == 0; m.quiet {
+// watchConn registers the events of a FullSpeed connection: input, and output unless it has nothing to send
+// or too much in flight.
+func (w *swarmLoop) watchConn(i int, change func(fd, token int32, events uint32) syscall.Errno) {
+	m, events := &w.conns[i], sock.Out
+	if m.inputOnly = len(w.nextOutput(m)) == 0; m.inputOnly {
 		events = 0
 	}
-	if !w.Deaf {
+	if !w.NeverReads {
 		events |= sock.In
 	}
 	if change(m.fd, int32(i), events) != 0 {
-		w.lose(m)
+		w.closeLost(m)
 	}
 }
 
-// step does what is due when so much time has passed since the beginning.
-func (w *walker) step(passed time.Duration) {
-	due := len(w.members)
-	if !w.AtOnce {
-		due = min(due, int(passed.Seconds()*connectRate)+1)
+// actOnSchedule performs the acts that are due after the elapsed time.
+func (w *swarmLoop) actOnSchedule(elapsed time.Duration) {
+	due := len(w.conns)
+	if !w.ConnectAtOnce {
+		due = min(due, int(elapsed.Seconds()*connectRate)+1)
 	}
-	for ; w.dialled < due; w.dialled++ {
-		w.visit(w.dialled)
+	for ; w.firstDials < due; w.firstDials++ {
+		w.actOnce(w.firstDials)
 	}
-	// Visits that are late by more than a round are left out.
-	visits := int(passed.Seconds() / w.Every.Seconds() * float64(len(w.members)))
-	w.visited = max(w.visited, visits-len(w.members))
-	for ; w.visited < visits; w.visited++ {
-		if i := w.visited % len(w.members); i < w.dialled {
-			w.visit(i)
+	// Acts that are late by more than a round are skipped.
+	visits := int(elapsed.Seconds() / w.Interval.Seconds() * float64(len(w.conns)))
+	w.scheduledActs = max(w.scheduledActs, visits-len(w.conns))
+	for ; w.scheduledActs < visits; w.scheduledActs++ {
+		if i := w.scheduledActs % len(w.conns); i < w.firstDials {
+			w.actOnce(i)
 		}
-		if w.visited%256 == 0 {
-			runtime.Gosched() // the calls below do not tell the scheduler
+		if w.scheduledActs%256 == 0 {
+			runtime.Gosched() // the calls below do not inform the scheduler
 		}
 	}
 }
 
-// visit is one act of a connection.
-func (w *walker) visit(i int) {
-	m := &w.members[i]
-	if m.fd == 0 && !w.dial(i) {
+// actOnce performs one act of a connection.
+func (w *swarmLoop) actOnce(i int) {
+	m := &w.conns[i]
+	if m.fd == 0 && !w.dialConn(i) {
 		return
 	}
 	if !m.connected {
 		if _, err := unix.Getpeername(int(m.fd)); err == nil {
 			m.connected = true
-			w.add(&w.counts.Connected, 1)
+			w.addCount(&w.counts.Connected, 1)
 		}
 	}
-	if !w.send(m) || !w.Deaf && !w.receive(m) {
+	if !w.sendNext(m) || !w.NeverReads && !w.receiveInput(m) {
 		return
 	}
 	if m.connected {
 		m.acts++
 	}
-	if w.Acts > 0 && int(m.acts) >= w.Acts {
-		w.leave(m)
-	} else if w.poll != nil && m.quiet != (len(w.next(m)) == 0) {
-		w.watch(i, w.poll.Modify)
+	if w.MaxActs > 0 && int(m.acts) >= w.MaxActs {
+		w.closeDeliberately(m)
+	} else if w.poll != nil && m.inputOnly != (len(w.nextOutput(m)) == 0) {
+		w.watchConn(i, w.poll.Modify)
 	}
 }
 
-// dial makes the connection, if it is to be made.
-func (w *walker) dial(i int) bool {
-	m := &w.members[i]
-	if m.gone || w.counts.Made >= w.Most {
+// dialConn dials the connection if it may, and reports whether it exists.
+func (w *swarmLoop) dialConn(i int) bool {
+	m := &w.conns[i]
+	if m.retired || w.counts.Dials >= w.MaxDials {
 		return false
 	}
-	w.add(&w.counts.Made, 1)
-	fd, err := w.connect()
+	w.addCount(&w.counts.Dials, 1)
+	fd, err := w.startConnect()
 	if err != nil {
-		w.add(&w.counts.Failed, 1)
-		m.gone = !w.Redial
+		w.addCount(&w.counts.Failed, 1)
+		m.retired = !w.Redial
 		return false
 	}
-	*m = member{fd: fd}
-	w.add(&w.counts.Open, 1)
+	*m = swarmConn{fd: fd}
+	w.addCount(&w.counts.Open, 1)
 	if w.poll != nil {
-		w.watch(i, w.poll.Add)
+		w.watchConn(i, w.poll.Add)
 	}
 	return m.fd != 0
 }
 
-// connect starts to connect a socket of the swarm's kind.
-func (w *walker) connect() (int32, error) {
+// startConnect starts connecting a socket with the swarm's options.
+func (w *swarmLoop) startConnect() (int32, error) {
 	family, to := unix.AF_INET, unix.Sockaddr(nil)
 	if ip := w.Target.Addr().Unmap(); ip.Is4() {
 		to = &unix.SockaddrInet4{Addr: ip.As4(), Port: int(w.Target.Port())}
@@ -193,14 +192,14 @@ func (w *walker) connect() (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if w.Greedy && len(w.Stream) > 0 {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
+	if w.FullSpeed && len(w.Stream) > 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, fullSpeedSendBuffer)
 	}
-	if err == nil && w.Deaf {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, deafBuffer)
+	if err == nil && w.NeverReads {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, neverReadBuffer)
 	}
 	if err == nil {
-		err = sock.SetResetOnClose(int32(fd)) // which leaves no TIME_WAIT behind
+		err = sock.SetResetOnClose(int32(fd)) // leaves no TIME_WAIT
 	}
 	if err == nil {
 		err = unix.Connect(fd, to)
@@ -212,33 +211,33 @@ func (w *walker) connect() (int32, error) {
 	return int32(fd), nil
 }
 
-// send sends what is next, as far as the kernel takes it, and says whether the
-// connection lives on.
-func (w *walker) send(m *member) bool {
-	next := w.next(m)
+// sendNext sends the next output, as far as the kernel accepts it, and reports whether the connection is
+// still open.
+func (w *swarmLoop) sendNext(m *swarmConn) bool {
+	next := w.nextOutput(m)
 	if len(next) == 0 {
 		return true
 	}
 	n, errno := sock.Send(m.fd, next)
 	switch errno {
 	case 0:
-		w.add(&w.counts.Sent, n)
-		m.at += int32(n)
-		m.ahead += int32(n)
-		if all := len(w.First) + len(w.Stream); int(m.at) >= all && len(w.Stream) > 0 {
-			m.at = int32(len(w.First))
+		w.addCount(&w.counts.Sent, n)
+		m.sent += int32(n)
+		m.inFlight += int32(n)
+		if all := len(w.First) + len(w.Stream); int(m.sent) >= all && len(w.Stream) > 0 {
+			m.sent = int32(len(w.First))
 		}
 		return true
 	case unix.EAGAIN:
 		return true
 	}
-	w.lose(m)
+	w.closeLost(m)
 	return false
 }
 
-// next is what a connection sends in its next act.
-func (w *walker) next(m *member) []byte {
-	at := int(m.at)
+// nextOutput returns what a connection sends in its next act.
+func (w *swarmLoop) nextOutput(m *swarmConn) []byte {
+	at := int(m.sent)
 	if at < len(w.First) {
 		return w.First[at:]
 	}
@@ -246,54 +245,54 @@ func (w *walker) next(m *member) []byte {
 		return nil
 	}
 	next := w.Stream[at:]
-	if w.Piece > 0 {
-		next = next[:min(w.Piece, len(next))]
+	if w.PieceSize > 0 {
+		next = next[:min(w.PieceSize, len(next))]
 	}
-	if w.Ahead > 0 {
-		next = next[:min(max(w.Ahead-int(m.ahead), 0), len(next))]
+	if w.MaxInFlight > 0 {
+		next = next[:min(max(w.MaxInFlight-int(m.inFlight), 0), len(next))]
 	}
 	return next
 }
 
-// receive reads what is there, and says whether the connection lives on.
-func (w *walker) receive(m *member) bool {
+// receiveInput reads what has arrived and reports whether the connection is still open.
+func (w *swarmLoop) receiveInput(m *swarmConn) bool {
 	n, errno := sock.Recv(m.fd, w.scratch[:])
 	switch {
 	case errno == unix.EAGAIN:
 		return true
 	case errno != 0 || n == 0:
-		w.lose(m)
+		w.closeLost(m)
 		return false
 	}
-	w.add(&w.counts.Received, n)
-	m.ahead -= int32(n)
+	w.addCount(&w.counts.Received, n)
+	m.inFlight -= int32(n)
 	if !m.answered {
 		m.answered = true
-		w.add(&w.counts.Answered, 1)
+		w.addCount(&w.counts.Answered, 1)
 	}
 	return true
 }
 
-// lose counts a connection that was ended or never established.
-func (w *walker) lose(m *member) {
+// closeLost closes and counts a connection that was ended or never established.
+func (w *swarmLoop) closeLost(m *swarmConn) {
 	if m.connected {
-		w.add(&w.counts.Lost, 1)
+		w.addCount(&w.counts.Lost, 1)
 	} else {
-		w.add(&w.counts.Failed, 1)
+		w.addCount(&w.counts.Failed, 1)
 	}
-	w.close(m)
+	w.closeConn(m)
 }
 
-// leave ends a connection, if there is one.
-func (w *walker) leave(m *member) {
+// closeDeliberately closes a connection, if there is one.
+func (w *swarmLoop) closeDeliberately(m *swarmConn) {
 	if m.fd != 0 {
-		w.add(&w.counts.Left, 1)
-		w.close(m)
+		w.addCount(&w.counts.Closed, 1)
+		w.closeConn(m)
 	}
 }
 
-func (w *walker) close(m *member) {
+func (w *swarmLoop) closeConn(m *swarmConn) {
 	sock.Close(m.fd)
-	w.add(&w.counts.Open, -1)
-	*m = member{gone: !w.Redial}
+	w.addCount(&w.counts.Open, -1)
+	*m = swarmConn{retired: !w.Redial}
 }

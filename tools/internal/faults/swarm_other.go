@@ -4,4 +4,4 @@ package faults
 
 import "errors"
 
-func (s *Swarm) start() error { return errors.New("faults: a Swarm needs Linux") }
+func (s *Swarm) startLoop() error { return errors.New("faults: a Swarm needs Linux") }

@@ -23,8 +23,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// handler has what net/http offers a handler.
-func handler() http.Handler {
+// newHandler returns a handler that uses many features of net/http.
+func newHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from %s to %s", r.Context().Value(http.LocalAddrContextKey), r.RemoteAddr)
@@ -43,7 +43,7 @@ func handler() http.Handler {
 		http.NewResponseController(w).EnableFullDuplex()
 		io.Copy(w, r.Body)
 	})
-	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 8 << 20}) })
+	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numberStream{end: 8 << 20}) })
 	mux.HandleFunc("/drip", func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		for i := range 3 {
@@ -58,7 +58,7 @@ func handler() http.Handler {
 	mux.HandleFunc("/gone", func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
-		<-r.Context().Done() // when the client has gone
+		<-r.Context().Done() // the client has disconnected
 		r.Context().Value(goneKey{}).(chan bool) <- true
 	})
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -76,23 +76,23 @@ func handler() http.Handler {
 
 type goneKey struct{}
 
-// tellingWhenGone is handler with the channel that its /gone tells.
-func tellingWhenGone(gone chan bool) http.Handler {
-	h := handler()
+// newHandlerReportingGone returns newHandler with the channel that its /gone uses.
+func newHandlerReportingGone(gone chan bool) http.Handler {
+	h := newHandler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
 	})
 }
 
-// headerTimeout is long enough for the clients whose header comes.
+// headerTimeout is long enough for clients that send their header.
 const headerTimeout = 500 * time.Millisecond
 
-// serveHTTP has a *http.Server serve a listener until the test ends, which tells of clients that have gone. ended
-// has what Serve has returned.
-func serveHTTP(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, ended chan error) {
+// startHTTPServer runs a *http.Server on a listener until the test ends. gone receives a value when a client has
+// disconnected, ended the result of Serve.
+func startHTTPServer(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, ended chan error) {
 	gone, ended = make(chan bool, 1), make(chan error, 1)
 	web = &http.Server{
-		Handler:           tellingWhenGone(gone),
+		Handler:           newHandlerReportingGone(gone),
 		ReadHeaderTimeout: headerTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
@@ -101,28 +101,29 @@ func serveHTTP(t *testing.T, l net.Listener) (web *http.Server, gone chan bool, 
 	return web, gone, ended
 }
 
-// client is Go's, which keeps so many idle connections.
-func client(t *testing.T, cfg *tls.Config) *http.Client {
+// newClient returns net/http's client, with up to 50 idle connections.
+func newClient(t *testing.T, cfg *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: cfg, MaxIdleConnsPerHost: 50}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: patience}
+	return &http.Client{Transport: transport, Timeout: testTimeout}
 }
 
-// identity is a certificate for 127.0.0.1, and what a client needs to trust it.
-func identity(t *testing.T) (server, client *tls.Config) {
+// newTLSConfigs returns a certificate for 127.0.0.1 and the configuration of a client that trusts it.
+func newTLSConfigs(t *testing.T) (server, client *tls.Config) {
 	ts := httptest.NewTLSServer(nil)
 	t.Cleanup(ts.Close)
 	return &tls.Config{Certificates: ts.TLS.Certificates}, ts.Client().Transport.(*http.Transport).TLSClientConfig
 }
 
-// A *http.Server serves a NetListener as any other, and ends with the server. The checks hold for package net too.
+// TestHTTP checks that a *http.Server serves a NetListener like any other listener and ends with the server. The
+// same checks run with package net.
 func TestHTTP(t *testing.T) {
-	underModels(t, func(t *testing.T, model string) {
+	runUnderModels(t, func(t *testing.T, model string) {
 		l := tcp.NewNetListener()
-		web, gone, ended := serveHTTP(t, l)
+		web, gone, ended := startHTTPServer(t, l)
 		var down sync.WaitGroup
 		srv := &tcp.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
-		addr := serve(t, srv)
+		addr := startServer(t, srv)
 		t.Cleanup(func() {
 			srv.Shutdown(context.Background())
 			down.Wait()
@@ -130,30 +131,30 @@ func TestHTTP(t *testing.T) {
 				t.Errorf("Serve: %v", err)
 			}
 		})
-		checkHTTP(t, client(t, nil), "http://"+addr, addr, gone)
+		checkHTTP(t, newClient(t, nil), "http://"+addr, addr, gone)
 	})
 	t.Run("package net", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, gone, _ := serveHTTP(t, l)
-		checkHTTP(t, client(t, nil), "http://"+l.Addr().String(), l.Addr().String(), gone)
+		_, gone, _ := startHTTPServer(t, l)
+		checkHTTP(t, newClient(t, nil), "http://"+l.Addr().String(), l.Addr().String(), gone)
 	})
 }
 
-// With TLS by the server, whose plaintext net/http serves.
+// TestHTTPOverTLS lets the server do TLS; net/http serves the plaintext.
 func TestHTTPOverTLS(t *testing.T) {
-	own, trusting := identity(t)
-	underModels(t, func(t *testing.T, model string) {
+	own, trusting := newTLSConfigs(t)
+	runUnderModels(t, func(t *testing.T, model string) {
 		l := tcp.NewNetListener()
-		_, gone, _ := serveHTTP(t, l)
-		addr := serve(t, &tcp.Server{Model: model, Handler: l, TLSConfig: own})
-		checkHTTP(t, client(t, trusting), "https://"+addr, "", gone)
+		_, gone, _ := startHTTPServer(t, l)
+		addr := startServer(t, &tcp.Server{Model: model, Handler: l, TLSConfig: own})
+		checkHTTP(t, newClient(t, trusting), "https://"+addr, "", gone)
 	})
 }
 
-// checkHTTP is what a client may expect. Raw connections are made to raw, if that is set.
+// checkHTTP checks what a client may expect. It opens raw connections to raw, unless that is empty.
 func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan bool) {
 	get := func(path string) (string, *http.Response, error) {
 		resp, err := client.Get(url + path)
@@ -185,9 +186,9 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	})
 	t.Run("large bodies", func(t *testing.T) {
 		h := sha256.New()
-		io.Copy(h, &numbers{end: 8 << 20})
+		io.Copy(h, &numberStream{end: 8 << 20})
 		want := fmt.Sprintf("%d %x", 8<<20, h.Sum(nil))
-		req, _ := http.NewRequest("POST", url+"/sum", struct{ io.Reader }{&numbers{end: 8 << 20}}) // chunked
+		req, _ := http.NewRequest("POST", url+"/sum", struct{ io.Reader }{&numberStream{end: 8 << 20}}) // chunked
 		req.Trailer = http.Header{"Said": {"this"}}
 		resp, err := client.Do(req)
 		if err != nil {
@@ -199,19 +200,19 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 			t.Errorf("got %q and %v; want %q", summed, resp.Trailer, want)
 		}
 		got, _, err := get("/numbers")
-		all, _ := io.ReadAll(&numbers{end: 8 << 20})
+		all, _ := io.ReadAll(&numberStream{end: 8 << 20})
 		if err != nil || got != string(all) {
 			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
 		}
 	})
 	t.Run("both directions at once", func(t *testing.T) {
-		resp, err := client.Post(url+"/echo", "text/plain", struct{ io.Reader }{&numbers{end: 8 << 20}})
+		resp, err := client.Post(url+"/echo", "text/plain", struct{ io.Reader }{&numberStream{end: 8 << 20}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
 		got, err := io.ReadAll(resp.Body)
-		all, _ := io.ReadAll(&numbers{end: 8 << 20})
+		all, _ := io.ReadAll(&numberStream{end: 8 << 20})
 		if err != nil || !bytes.Equal(got, all) {
 			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
 		}

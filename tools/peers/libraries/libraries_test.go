@@ -1,6 +1,5 @@
-// Package libraries has tests of libraries that know nothing of Myriad and are served by
-// it, by way of tcp.NetListener and tcp.Blocking, and of such that are clients of
-// package web.
+// Package libraries tests libraries that know nothing about Myriad and are served by it, with tcp.NetListener
+// and tcp.Blocking, and clients of package web.
 package libraries
 
 import (
@@ -14,17 +13,17 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-const patience = time.Minute
+const testTimeout = time.Minute
 
-// underModels runs a test under every model that this machine has.
-func underModels(t *testing.T, test func(t *testing.T, model string)) {
+// runUnderModels runs a test under every model.
+func runUnderModels(t *testing.T, test func(t *testing.T, model string)) {
 	for _, model := range []string{tcp.Goroutine, tcp.Epoll, tcp.Uring, tcp.Auto} {
 		t.Run(model, func(t *testing.T) { test(t, model) })
 	}
 }
 
-// serve starts a server on a free port, which ends with the test.
-func serve(t *testing.T, srv *tcp.Server) (addr string) {
+// startServer starts a server on a free port, which ends with the test.
+func startServer(t *testing.T, srv *tcp.Server) (addr string) {
 	t.Helper()
 	srv.Log = slog.New(slog.DiscardHandler)
 	srv.Limits.Linger = cmp.Or(srv.Limits.Linger, 50*time.Millisecond)
@@ -32,10 +31,10 @@ func serve(t *testing.T, srv *tcp.Server) (addr string) {
 	return addr
 }
 
-// numbers is a stream that is not the same anywhere.
-type numbers struct{ at, end int64 }
+// numberStream is a deterministic stream without repetitions.
+type numberStream struct{ at, end int64 }
 
-func (n *numbers) Read(p []byte) (int, error) {
+func (n *numberStream) Read(p []byte) (int, error) {
 	if n.at == n.end {
 		return 0, io.EOF
 	}

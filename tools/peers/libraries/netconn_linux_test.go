@@ -10,13 +10,13 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// TestNetConn checks that a tcp.NetConn passes the tests for a net.Conn of golang.org/x/net, under
-// every model and on shards.
+// TestNetConn runs the tests for a net.Conn of golang.org/x/net with tcp.NetConn, under every model and on
+// shards.
 func TestNetConn(t *testing.T) {
 	test := func(t *testing.T, srv *tcp.Server) {
 		l := tcp.NewNetListener()
 		srv.Handler = l
-		addr := serve(t, srv)
+		addr := startServer(t, srv)
 		nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
 			if c2, err = net.Dial("tcp", addr); err != nil {
 				return nil, nil, nil, err
@@ -31,7 +31,7 @@ func TestNetConn(t *testing.T) {
 			}, nil
 		})
 	}
-	underModels(t, func(t *testing.T, model string) { test(t, &tcp.Server{Model: model}) })
+	runUnderModels(t, func(t *testing.T, model string) { test(t, &tcp.Server{Model: model}) })
 	t.Run("shards", func(t *testing.T) {
 		test(t, &tcp.Server{Model: tcp.Epoll, Limits: tcp.Limits{MaxConns: sock.MaxConns() + 1}})
 	})

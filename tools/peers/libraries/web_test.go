@@ -21,13 +21,12 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// underWeb runs a test of a handler that package web serves under every model, and with a
-// pool as its Workers.
-func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T, addr string)) {
+// runUnderWeb runs a test of a handler served by package web, under every model and with a pool as Workers.
+func runUnderWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T, addr string)) {
 	h.ReadHeaderTimeout = 200 * time.Millisecond
 	h.ErrorLog = log.New(io.Discard, "", 0)
-	underModels(t, func(t *testing.T, model string) {
-		test(t, serve(t, &tcp.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
+	runUnderModels(t, func(t *testing.T, model string) {
+		test(t, startServer(t, &tcp.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
@@ -35,41 +34,41 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(context.Background()) })
-		test(t, serve(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
+		test(t, startServer(t, &tcp.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 }
 
-// limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
+// limits allow clients that still send to read why they are closed, and responses of 1 MiB.
 var limits = tcp.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 
-// Package web serves net/http's client as net/http does.
+// TestWebHTTP checks that package web serves net/http's client like net/http does.
 func TestWebHTTP(t *testing.T) {
 	gone := make(chan bool, 1)
-	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, nil, func(t *testing.T, addr string) {
-		checkHTTP(t, client(t, nil), "http://"+addr, addr, gone)
+	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, nil, func(t *testing.T, addr string) {
+		checkHTTP(t, newClient(t, nil), "http://"+addr, addr, gone)
 	})
 }
 
-// So it does with TLS, where a client that prefers HTTP/2 gets HTTP/1.1.
+// TestWebOverTLS checks the same with TLS; a client that prefers HTTP/2 gets HTTP/1.1.
 func TestWebOverTLS(t *testing.T) {
 	gone := make(chan bool, 1)
-	own, trusting := identity(t)
+	own, trusting := newTLSConfigs(t)
 	own.NextProtos = []string{"h2", "http/1.1"}
-	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, own, func(t *testing.T, addr string) {
-		c := client(t, trusting)
+	runUnderWeb(t, &web.HTTP{Handler: newHandlerReportingGone(gone)}, own, func(t *testing.T, addr string) {
+		c := newClient(t, trusting)
 		c.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 		checkHTTP(t, c, "https://"+addr, "", gone)
 	})
 }
 
-// Curl is a client that is not Go's.
+// TestWebCurl uses curl, a client in another language.
 func TestWebCurl(t *testing.T) {
 	program, err := exec.LookPath("curl")
 	if err != nil {
 		t.Skip("there is no curl")
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	all, _ := io.ReadAll(&numbers{end: 3 << 20})
+	all, _ := io.ReadAll(&numberStream{end: 3 << 20})
 	if err := os.WriteFile(file, all, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +79,10 @@ func TestWebCurl(t *testing.T) {
 		Closed: func(c *tcp.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", handler())
+	mux.Handle("/", newHandler())
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
 	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { events.Subscribe(w, r, r.Header.Get("Last-Event-ID")) })
-	underWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {
+	runUnderWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {
 		url := "http://" + addr
 		curl := func(t *testing.T, args ...string) (out []byte, told string) {
 			var said bytes.Buffer

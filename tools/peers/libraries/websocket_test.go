@@ -17,10 +17,10 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// echo upgrades a connection, and then echoes one message a call: between messages a
+// echoMessage performs the handshake in the first call and then echoes one message per call: between messages a
 // connection has no goroutine.
-func echo(n *tcp.NetConn) error {
-	n.SetDeadline(time.Now().Add(patience))
+func echoMessage(n *tcp.NetConn) error {
+	n.SetDeadline(time.Now().Add(testTimeout))
 	if n.Value() == nil {
 		_, err := ws.Upgrade(n)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -29,7 +29,7 @@ func echo(n *tcp.NetConn) error {
 		n.SetValue(true)
 		return err
 	}
-	msg, op, err := wsutil.ReadClientData(n) // answers pings and closes, too
+	msg, op, err := wsutil.ReadClientData(n) // also answers pings and closes
 	var closed wsutil.ClosedError
 	switch {
 	case errors.As(err, &closed):
@@ -40,15 +40,15 @@ func echo(n *tcp.NetConn) error {
 	return wsutil.WriteServerMessage(n, op, msg)
 }
 
-// gobwas/ws serves a Blocking handler, and coder/websocket is its client.
+// TestWebSocket serves gobwas/ws with a Blocking handler; coder/websocket is the client.
 func TestWebSocket(t *testing.T) {
-	underModels(t, func(t *testing.T, model string) {
-		addr := serve(t, &tcp.Server{Model: model, Handler: &tcp.Blocking{Serve: echo, End: func(_ *tcp.NetConn, why error) {
+	runUnderModels(t, func(t *testing.T, model string) {
+		addr := startServer(t, &tcp.Server{Model: model, Handler: &tcp.Blocking{Serve: echoMessage, End: func(_ *tcp.NetConn, why error) {
 			if why != io.EOF && !errors.Is(why, tcp.ErrServerClosed) {
 				t.Errorf("End(%v)", why)
 			}
 		}}})
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		connect := func() *websocket.Conn {
 			c, _, err := websocket.Dial(ctx, "ws://"+addr, &websocket.DialOptions{CompressionMode: websocket.CompressionDisabled})
@@ -77,9 +77,9 @@ func TestWebSocket(t *testing.T) {
 		})
 		t.Run("fragments, and a ping among them", func(t *testing.T) {
 			c := testkit.Dial(t, addr)
-			c.UpgradeWebSocket("/", "")
-			for _, b := range []byte(testkit.Frame(1, "in ") + testkit.Frame(testkit.FIN|9, "alive?") + testkit.Frame(testkit.FIN, "parts")) {
-				c.Send(string([]byte{b})) // a byte at a time
+			c.HandshakeWebSocket("/", "")
+			for _, b := range []byte(testkit.MaskedFrame(1, "in ") + testkit.MaskedFrame(testkit.FIN|9, "alive?") + testkit.MaskedFrame(testkit.FIN, "parts")) {
+				c.Send(string([]byte{b}))
 			}
 			c.Expect("\x8a\x06alive?\x81\x08in parts")
 		})

@@ -30,13 +30,13 @@ func readFrame(r io.Reader) (f ws.Frame, err error) {
 	return f, err
 }
 
-// echoing answers messages with themselves, does what some ask for, and tells of ends.
-type echoing struct {
+// echoSockets echoes messages, executes the commands "close" and "ping", and reports closed sockets.
+type echoSockets struct {
 	web.SocketBase
 	closed chan error
 }
 
-func (e *echoing) Message(s web.Socket, kind web.Kind, message []byte) {
+func (e *echoSockets) Message(s web.Socket, kind web.Kind, message []byte) {
 	switch string(message) {
 	case "close":
 		s.Close(4001, "as asked")
@@ -50,10 +50,10 @@ func (e *echoing) Message(s web.Socket, kind web.Kind, message []byte) {
 	}
 }
 
-func (e *echoing) Closed(_ web.Socket, why error) { e.closed <- why }
+func (e *echoSockets) Closed(_ web.Socket, why error) { e.closed <- why }
 
-// wantClosed waits for the end of a socket, because of a close with a code.
-func (e *echoing) wantClosed(t *testing.T, code int, reason string) {
+// waitClosed waits until a socket is closed and checks the code and the reason.
+func (e *echoSockets) waitClosed(t *testing.T, code int, reason string) {
 	t.Helper()
 	var is *web.CloseError
 	if why := <-e.closed; !errors.As(why, &is) || *is != (web.CloseError{Code: code, Reason: reason}) {
@@ -63,9 +63,9 @@ func (e *echoing) wantClosed(t *testing.T, code int, reason string) {
 
 var sizes = []int{0, 1, 125, 126, 8191, 65535, 65536, 1 << 20}
 
-// sockets is what foreign clients connect to.
-func sockets() (*echoing, *web.HTTP) {
-	e := &echoing{closed: make(chan error, 1)}
+// newEchoServer returns the server for the clients of other libraries.
+func newEchoServer() (*echoSockets, *web.HTTP) {
+	e := &echoSockets{closed: make(chan error, 1)}
 	mux := http.NewServeMux()
 	one := func(compression bool) http.Handler {
 		return &web.WebSocket{Handler: e, MaxMessage: 1 << 20, Subprotocols: []string{"chat.v2", "chat"}, Compression: compression}
@@ -75,10 +75,10 @@ func sockets() (*echoing, *web.HTTP) {
 	return e, &web.HTTP{Handler: mux}
 }
 
-func TestWebSocketsOfCoder(t *testing.T) {
-	e, h := sockets()
-	underWeb(t, h, nil, func(t *testing.T, addr string) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+func TestWebWithCoderClient(t *testing.T) {
+	e, h := newEchoServer()
+	runUnderWeb(t, h, nil, func(t *testing.T, addr string) {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		connect := func(t *testing.T, path string, o *websocket.DialOptions) (*websocket.Conn, http.Header) {
 			t.Helper()
@@ -123,7 +123,7 @@ func TestWebSocketsOfCoder(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					for i := range 100 { // a fragment each
+					for i := range 100 { // one fragment each
 						fmt.Fprintf(w, "%099d ", i)
 					}
 					w.Close()
@@ -133,7 +133,7 @@ func TestWebSocketsOfCoder(t *testing.T) {
 					if err := c.Close(4000, "enough"); err != nil {
 						t.Errorf("the closing handshake: %v", err)
 					}
-					e.wantClosed(t, 4000, "enough")
+					e.waitClosed(t, 4000, "enough")
 				}
 			})
 		}
@@ -150,7 +150,7 @@ func TestWebSocketsOfCoder(t *testing.T) {
 				}
 			}
 			c.Close(websocket.StatusNormalClosure, "")
-			e.wantClosed(t, 1000, "")
+			e.waitClosed(t, 1000, "")
 		})
 		t.Run("the server closes", func(t *testing.T) {
 			c, _ := connect(t, "/deflate", nil)
@@ -166,10 +166,10 @@ func TestWebSocketsOfCoder(t *testing.T) {
 	})
 }
 
-func TestWebSocketsOfGobwas(t *testing.T) {
-	e, h := sockets()
-	underWeb(t, h, nil, func(t *testing.T, addr string) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+func TestWebWithGobwasClient(t *testing.T) {
+	e, h := newEchoServer()
+	runUnderWeb(t, h, nil, func(t *testing.T, addr string) {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		connect := func(t *testing.T, path string, d ws.Dialer) (net.Conn, ws.Handshake) {
 			t.Helper()
@@ -263,7 +263,7 @@ func TestWebSocketsOfGobwas(t *testing.T) {
 				t.Errorf("behind the close came %q, %v", rest, err)
 			}
 			c.Close()
-			e.wantClosed(t, 4002, "enough")
+			e.waitClosed(t, 4002, "enough")
 		})
 	})
 }

@@ -1,5 +1,5 @@
-// Package pools compares myriad's pool with others, by benchmarks. README.md of
-// the folder above says how to run them.
+// Package pools benchmarks myriad's pool against others. README.md in the parent folder describes how to run
+// the benchmarks.
 package pools
 
 import (
@@ -18,34 +18,33 @@ import (
 )
 
 const (
-	workers  = 64
-	queue    = 1024
-	patience = 2 * time.Minute
+	workers     = 64
+	queue       = 1024
+	testTimeout = 2 * time.Minute
 )
 
-// subject is an open pool, whose job is made once, in the form that the pool takes.
-type subject struct {
-	// submit has the job run once, and waits for room; try says at once that there is
-	// none.
-	submit func() error
-	try    func() bool
-	// drain waits until every job that was accepted has run, and ends the pool. It is
-	// part of what is timed.
-	drain func() error
-	ours  *pool.Pool // nil for the others
+// openPool is an open pool with a job in the form that the pool takes.
+type openPool struct {
+	// submit runs the job once and waits for space; trySubmit reports false if there is none.
+	submit    func() error
+	trySubmit func() bool
+	// drainAndClose waits until every accepted job has run, and closes the pool. It is included in the
+	// measured time.
+	drainAndClose func() error
+	ours          *pool.Pool // nil for other pools
 }
 
-// contenders are the pools to compare, by name. trying says that the subject will be used
-// with try, and not with submit: some must know before.
+// contenders are the pools to compare. trying means that trySubmit will be used instead of submit; some pools
+// must know in advance.
 var contenders = []struct {
 	name string
-	open func(job func(), trying bool) (subject, error)
+	open func(job func(), trying bool) (openPool, error)
 }{
 	{"channel", openChannel}, {"ours", openOurs}, {"ants", openAnts}, {"pond", openPond}, {"goroutine", openGoroutines},
 }
 
-// openChannel is the pool that one writes in ten lines: no context, no panics, no figures.
-func openChannel(job func(), _ bool) (subject, error) {
+// openChannel opens a ten-line pool on a channel: without context, panic handling and statistics.
+func openChannel(job func(), _ bool) (openPool, error) {
 	jobs := make(chan func(), queue)
 	var wg sync.WaitGroup
 	for range workers {
@@ -55,9 +54,9 @@ func openChannel(job func(), _ bool) (subject, error) {
 			}
 		})
 	}
-	return subject{
+	return openPool{
 		submit: func() error { jobs <- job; return nil },
-		try: func() bool {
+		trySubmit: func() bool {
 			select {
 			case jobs <- job:
 				return true
@@ -65,19 +64,19 @@ func openChannel(job func(), _ bool) (subject, error) {
 				return false
 			}
 		},
-		drain: func() error { close(jobs); wg.Wait(); return nil },
+		drainAndClose: func() error { close(jobs); wg.Wait(); return nil },
 	}, nil
 }
 
-// openOurs has a fixed number of workers like the others, and all its rules in force.
-func openOurs(job func(), _ bool) (subject, error) {
+// openOurs opens myriad's pool with a fixed number of workers, like the others, and all rules active.
+func openOurs(job func(), _ bool) (openPool, error) {
 	p, err := pool.New(pool.Config{Min: workers, Max: workers, Queue: queue})
 	f := pool.Func(func(context.Context) { job() })
-	return subject{
-		submit: func() error { return p.Submit(context.Background(), f) },
-		try:    func() bool { return p.TrySubmit(f) == nil },
-		drain: func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+	return openPool{
+		submit:    func() error { return p.Submit(context.Background(), f) },
+		trySubmit: func() bool { return p.TrySubmit(f) == nil },
+		drainAndClose: func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 			defer cancel()
 			_, err := p.Close(ctx)
 			return err
@@ -86,12 +85,12 @@ func openOurs(job func(), _ bool) (subject, error) {
 	}, err
 }
 
-// openAnts has no queue: those who submit wait for a worker. Idle workers stay, as in its own
-// measurements, which it calls DisablePurge.
-func openAnts(job func(), trying bool) (subject, error) {
+// openAnts opens an ants pool, which has no queue: submitters wait for a worker. Idle workers stay, as in its own
+// benchmarks (DisablePurge).
+func openAnts(job func(), trying bool) (openPool, error) {
 	p, err := ants.NewPool(workers, ants.WithNonblocking(trying), ants.WithDisablePurge(true))
-	// A release polls; so every worker gets one more job, that ends when all of them have
-	// one: then all others have run.
+	// Release polls. Instead, each worker gets another job that ends when all workers have one: then all other
+	// jobs have run.
 	drain := func() error {
 		var met sync.WaitGroup
 		met.Add(workers)
@@ -106,50 +105,50 @@ func openAnts(job func(), trying bool) (subject, error) {
 			}
 		}
 		met.Wait()
-		return p.ReleaseTimeout(patience)
+		return p.ReleaseTimeout(testTimeout)
 	}
-	return subject{
-		submit: func() error { return p.Submit(job) },
-		try:    func() bool { return p.Submit(job) == nil },
-		drain:  drain,
+	return openPool{
+		submit:        func() error { return p.Submit(job) },
+		trySubmit:     func() bool { return p.Submit(job) == nil },
+		drainAndClose: drain,
 	}, err
 }
 
-// openPond is used through Go, the fastest way in. It does not wait if the pool is made so.
-func openPond(job func(), trying bool) (subject, error) {
+// openPond opens a pond pool and uses Go, its fastest method. Whether it waits is an option of the pool.
+func openPond(job func(), trying bool) (openPool, error) {
 	p := pond.NewPool(workers, pond.WithQueueSize(queue), pond.WithNonBlocking(trying))
-	return subject{
-		submit: func() error { return p.Go(job) },
-		try:    func() bool { return p.Go(job) == nil },
-		drain:  func() error { p.StopAndWait(); return nil },
+	return openPool{
+		submit:        func() error { return p.Go(job) },
+		trySubmit:     func() bool { return p.Go(job) == nil },
+		drainAndClose: func() error { p.StopAndWait(); return nil },
 	}, nil
 }
 
-// openGoroutines is no pool: a goroutine for each job, however many there are.
-func openGoroutines(job func(), _ bool) (subject, error) {
+// openGoroutines uses a goroutine for each job, without a limit.
+func openGoroutines(job func(), _ bool) (openPool, error) {
 	var wg sync.WaitGroup
 	submit := func() error { wg.Go(job); return nil }
-	return subject{
-		submit: submit,
-		try:    func() bool { return submit() == nil },
-		drain:  func() error { wg.Wait(); return nil },
+	return openPool{
+		submit:        submit,
+		trySubmit:     func() bool { return submit() == nil },
+		drainAndClose: func() error { wg.Wait(); return nil },
 	}, nil
 }
 
-// BenchmarkSubmit is an empty job with a Submit that waits for room. The time is
-// that until all jobs have run, so that a queue hides nothing.
-func BenchmarkSubmit(b *testing.B) { compare(b, func() {}, false) }
+// BenchmarkSubmit submits empty jobs and waits for space. The time includes all jobs, so that a queue hides
+// nothing.
+func BenchmarkSubmit(b *testing.B) { benchmarkContenders(b, func() {}, false) }
 
-// BenchmarkSubmitMicrosecond is the same with a job that computes for about 1 µs.
-func BenchmarkSubmitMicrosecond(b *testing.B) { compare(b, microsecond, false) }
+// BenchmarkSubmitMicrosecond is BenchmarkSubmit with a job that computes for about 1 µs.
+func BenchmarkSubmitMicrosecond(b *testing.B) { benchmarkContenders(b, computeMicrosecond, false) }
 
-// BenchmarkTrySubmit is an empty job that is submitted until it is accepted: an
-// op is an accepted job, rejected/op is how often it was not before.
-func BenchmarkTrySubmit(b *testing.B) { compare(b, func() {}, true) }
+// BenchmarkTrySubmit submits empty jobs until they are accepted: an op is an accepted job; rejected/op counts
+// the rejections before.
+func BenchmarkTrySubmit(b *testing.B) { benchmarkContenders(b, func() {}, true) }
 
-// compare runs a benchmark for every number of submitters and every contender. Their names are
-// keys and values for benchstat.
-func compare(b *testing.B, job func(), trying bool) {
+// benchmarkContenders runs a benchmark for every number of submitters and every contender. The names are keys
+// and values for benchstat.
+func benchmarkContenders(b *testing.B, job func(), trying bool) {
 	for _, submitters := range []int{2, 100, 10_000} {
 		b.Run("submitters="+strconv.Itoa(submitters), func(b *testing.B) {
 			for _, c := range contenders {
@@ -159,15 +158,15 @@ func compare(b *testing.B, job func(), trying bool) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					rejected := together(b, s, trying, submitters, b.N, b.ResetTimer)
-					if err := s.drain(); err != nil {
+					rejected := submitConcurrently(b, s, trying, submitters, b.N, b.ResetTimer)
+					if err := s.drainAndClose(); err != nil {
 						b.Error(err)
 					}
 					b.StopTimer()
 					if trying {
 						b.ReportMetric(float64(rejected)/float64(b.N), "rejected/op")
 					}
-					if n := s.lost(); n > 0 {
+					if n := s.countLost(); n > 0 {
 						b.Errorf("%d of %d accepted jobs did not run: the time is not that of the jobs", n, b.N)
 					}
 				})
@@ -176,9 +175,9 @@ func compare(b *testing.B, job func(), trying bool) {
 	}
 }
 
-// lost is how many accepted jobs have not run, by the pool's own account: those that were shed,
-// if the machine is so slow that they have waited too long.
-func (s *subject) lost() int {
+// countLost returns how many accepted jobs have not run according to the pool: those shed because they waited
+// too long on a slow machine.
+func (s *openPool) countLost() int {
 	if s.ours == nil {
 		return 0
 	}
@@ -186,16 +185,16 @@ func (s *subject) lost() int {
 	return int(stats.Shed + stats.Expired + stats.Dropped)
 }
 
-// together has n jobs submitted by so many goroutines, an equal share by each, and returns how
-// often one was rejected. It starts the goroutines, calls begin, and then lets all of them go.
-// Shares are fixed because otherwise the few that are scheduled first would submit everything.
-func together(tb testing.TB, s subject, trying bool, submitters, n int, begin func()) int {
+// submitConcurrently submits n jobs from several goroutines, an equal share each, and returns how often one was
+// rejected. It starts the goroutines, calls begin, and then releases all of them. The shares are fixed because
+// otherwise the goroutines scheduled first would submit everything.
+func submitConcurrently(tb testing.TB, s openPool, trying bool, submitters, jobs int, onReady func()) int {
 	var ready, ended sync.WaitGroup
 	var rejected atomic.Int64
 	gate := make(chan struct{})
 	ready.Add(submitters)
 	for i := range submitters {
-		share := (n + i) / submitters
+		share := (jobs + i) / submitters
 		ended.Go(func() {
 			ready.Done()
 			<-gate
@@ -207,7 +206,7 @@ func together(tb testing.TB, s subject, trying bool, submitters, n int, begin fu
 					}
 					continue
 				}
-				for !s.try() {
+				for !s.trySubmit() {
 					rejected.Add(1)
 					runtime.Gosched()
 				}
@@ -215,14 +214,14 @@ func together(tb testing.TB, s subject, trying bool, submitters, n int, begin fu
 		})
 	}
 	ready.Wait()
-	begin()
+	onReady()
 	close(gate)
 	ended.Wait()
 	return int(rejected.Load())
 }
 
-// microsecond computes for about 1 µs: 500 steps, each of which needs the last.
-func microsecond() {
+// computeMicrosecond computes for about 1 µs: 500 steps, each of which depends on the previous one.
+func computeMicrosecond() {
 	x := uint64(88172645463325252)
 	for range 500 {
 		x ^= x << 13
@@ -234,8 +233,8 @@ func microsecond() {
 	}
 }
 
-// TestContenders has every contender show that it runs each accepted job before it is drained,
-// on no more workers than the comparison needs.
+// TestContenders checks that every contender runs each accepted job before drainAndClose returns, with no more workers
+// than allowed.
 func TestContenders(t *testing.T) {
 	const submitters, n = 100, 10_050
 	for _, c := range contenders {
@@ -246,19 +245,19 @@ func TestContenders(t *testing.T) {
 					now := running.Add(1)
 					for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
 					}
-					runtime.Gosched() // what does not wait for jobs has time to show it
+					runtime.Gosched() // lets excess workers show
 					running.Add(-1)
 					ran.Add(1)
 				}, trying)
 				if err != nil {
 					t.Fatal(err)
 				}
-				together(t, s, trying, submitters, n, func() {})
-				if err := s.drain(); err != nil {
+				submitConcurrently(t, s, trying, submitters, n, func() {})
+				if err := s.drainAndClose(); err != nil {
 					t.Error(err)
 				}
-				if ran := int(ran.Load()); ran+s.lost() != n {
-					t.Errorf("%d of %d jobs ran, and %d did not by the pool's account", ran, n, s.lost())
+				if ran := int(ran.Load()); ran+s.countLost() != n {
+					t.Errorf("%d of %d jobs ran, and %d did not by the pool's account", ran, n, s.countLost())
 				}
 				if most := most.Load(); most > workers && c.name != "goroutine" {
 					t.Errorf("%d jobs ran at a time; expected %d at most", most, workers)

@@ -56,7 +56,7 @@ const (
 type attackRun struct {
 	*measurement
 	phase           scenario.Phase
-	honest          *faults.Honest
+	honest          *faults.HonestClients
 	start           time.Time
 	samples         []faults.Footprint // evenly spaced
 	lastReport      time.Time
@@ -73,7 +73,7 @@ func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) erro
 		return err
 	}
 	a := &attackRun{measurement: m, phase: p}
-	a.honest = &faults.Honest{Addr: m.server.addr, Conns: p.Honest, Think: 10 * time.Millisecond, Redial: true, Patience: attackTimeout}
+	a.honest = &faults.HonestClients{Addr: m.server.addr, Conns: p.Honest, ThinkTime: 10 * time.Millisecond, Redial: true, Timeout: attackTimeout}
 	if err := a.honest.Start(); err != nil {
 		return err
 	}
@@ -140,13 +140,13 @@ var errAttackOver = errors.New("the attack is over")
 // logInterval logs what happened since the last report.
 func (a *attackRun) logInterval(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
-	p99 := time.Duration(a.honest.Latency().ValueAtQuantile(99)) * time.Microsecond
+	p99 := time.Duration(a.honest.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
 	a.p99 = max(a.p99, p99)
 	rate := float64(now.Answers-a.reportedAnswers) / max(at.Sub(a.lastReport), time.Millisecond).Seconds()
 	a.reportedAnswers, a.lastReport = now.Answers, at
 	a.logf("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
 		at.Sub(a.start).Round(time.Second), format.Whole(rate), p99,
-		now.Wrong+now.Lost+now.Failed, float64(last.RSS)/1e6, last.Descriptors, a.formatEndReasons(ctx))
+		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatEndReasons(ctx))
 }
 
 // formatEndReasons says why the server has refused and closed connections since the last report.
@@ -200,10 +200,10 @@ func (a *attackRun) checkAftermath(ctx context.Context) error {
 		}
 	}
 	seen := a.honest.Stop()
-	failed := seen.Wrong + seen.Lost + seen.Failed
+	failed := seen.Wrong + seen.Lost + seen.FailedRedials
 	probe.SetAttack(a.record, seen.Answers, failed, a.p99)
 	if seen.First != nil || failed > 0 {
-		addProblem("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First)
+		addProblem("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.FailedRedials, seen.First)
 	}
 	if seen.Answers == 0 {
 		addProblem("honest clients got no answer")
