@@ -67,7 +67,7 @@ func (g *group) takeAll(f *os.File) error {
 	}
 	for {
 		joined.Wait() // who is told that they have come may send to them
-		a.locked(a.inlet.Confirm)
+		a.locked(a.inlet.ConfirmArrivals)
 		some, failed := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
 			a.locked(func() { some, failed = a.inlet.ReceiveBatch(buffer, join) })
@@ -91,7 +91,7 @@ func (a *arrivals) locked(do func()) {
 
 // ScheduleConfirm implements handover.Owner.
 func (a *arrivals) ScheduleConfirm(in *handover.InChannel) {
-	a.group.running.Go(func() { a.locked(in.Confirm) })
+	a.group.running.Go(func() { a.locked(in.ConfirmArrivals) })
 }
 
 // ReserveConns implements handover.Owner.

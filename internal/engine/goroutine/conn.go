@@ -296,7 +296,7 @@ func (c *conn) takeMail() {
 	if box == nil {
 		return
 	}
-	c.AddMissed(box.TakeMissedBroadcasts())
+	c.AddMissedMessages(box.TakeMissedBroadcasts())
 	if !box.HasRequests() {
 		return
 	}
@@ -383,7 +383,7 @@ func (c *conn) close() {
 		c.setUrgent(false)
 	}
 	if box := c.box.Load(); box != nil {
-		c.AddMissed(box.TakeMissedBroadcasts()) // Closed may ask
+		c.AddMissedMessages(box.TakeMissedBroadcasts()) // Closed may ask
 	}
 	defer c.closed() // whatever the handler does
 	c.OnClosed()

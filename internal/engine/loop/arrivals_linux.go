@@ -68,7 +68,7 @@ func (a *arrivals) begin(fd int32) error {
 	in := l.group.receiver.NewInChannel(own, a)
 	a.inlets = append(a.inlets, in)
 	l.driver.Listen(own)
-	in.Confirm()
+	in.ConfirmArrivals()
 	return nil
 }
 
@@ -76,7 +76,7 @@ func (a *arrivals) begin(fd int32) error {
 func (a *arrivals) ScheduleConfirm(in *handover.InChannel) {
 	a.loop.addChore(func() {
 		if slices.Contains(a.inlets, in) {
-			in.Confirm()
+			in.ConfirmArrivals()
 		}
 	})
 }
@@ -129,7 +129,7 @@ func (a *arrivals) receive() {
 		some, err := in.ReceiveBatch(a.buffer, a.loop.join)
 		switch {
 		case err == nil && some:
-			in.Confirm()
+			in.ConfirmArrivals()
 		case err != nil && err != io.EOF:
 			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
 				"connections that were handed over are lost", slog.String("error", err.Error()))

@@ -182,7 +182,7 @@ func (l *Loop) castOne(c *engine.Conn) {
 // counts as if it had been posted. One that has no room for it loses it, or is
 // closed when it is back.
 func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
-	m, err := c.ReserveBroadcast(s)
+	m, err := c.ReserveBroadcastRequest(s)
 	switch {
 	case err == nil:
 		l.queueMail(m, nil)

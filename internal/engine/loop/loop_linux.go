@@ -485,7 +485,7 @@ func (l *Loop) Finish(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	if l.host.OnWorkers && !c.InHandshake() {
-		c.DeferClosed()
+		c.DeferClosedToWorker()
 		c.SetDriverFlags(c.DriverFlags() | ClosePending)
 		l.handOver(c)
 		return

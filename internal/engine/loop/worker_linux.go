@@ -197,7 +197,7 @@ func (l *Loop) takeBack() {
 // connection has failed then, so that no handler is called any more.
 func (l *Loop) resume(c *engine.Conn, why error) {
 	l.reclaim(c)
-	c.AddMissed(l.missed[c])
+	c.AddMissedMessages(l.missed[c])
 	delete(l.missed, c)
 	kept := l.later[c]
 	if c.IsClosedDeferred() {
