@@ -39,7 +39,7 @@ var mutations = []mutation{
 	{"ignore the limit on unsent output", "internal/engine/ref.go",
 		"> min(int64(maxPosted), senderWaiting-1)", "> senderWaiting-1", "./internal/engine"},
 	{"send to the successor of a closed connection's slot", "internal/engine/ref.go",
-		"\t\tif uint32(v>>32) != gen {\n\t\t\treturn ErrClosed\n\t\t}\n\t\tif int64", "\t\tif int64", "./internal/engine"},
+		"\t\tif uint32(v>>32) != generation {\n\t\t\treturn ErrClosed\n\t\t}\n\t\tif int64", "\t\tif int64", "./internal/engine"},
 	{"leave the mailbox marked empty", "internal/engine/mailbox.go",
 		"\t\tb.nonEmpty.Store(true)\n", "", "./internal/engine"},
 	{"skip the loop's wake-up", "internal/engine/loop/requests_linux.go",

@@ -228,7 +228,7 @@ func TestEach(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
 		const n, left = 700, 10 // more than a turn's
-		enginetest.Crowd(t, s.addr, n-left)
+		enginetest.DialCrowd(t, s.addr, n-left)
 		for range left {
 			c := dial(t, s.addr)
 			c.Exchange("open", "open")

@@ -27,7 +27,7 @@ func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 // connection that has its place in the engine. If it fails, it releases that.
 func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
 	counters := rt.listenerCounters(listener)
-	if !counters.acquire(imported) {
+	if !counters.acquireSlot(imported) {
 		rt.Admission.Release()
 		return rt.recordRefused(counters, peer, errListenerFull)
 	}
@@ -36,7 +36,7 @@ func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnow
 	}
 	if err := rt.acquireSource(peer); err != nil {
 		rt.Admission.Release()
-		counters.release()
+		counters.releaseSlot()
 		return rt.recordRefused(counters, peer, err)
 	}
 	return nil
@@ -71,7 +71,7 @@ func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 }
 
 func (rt *Runtime) releaseListenerAndSource(listener int, peer netip.AddrPort, sourceKnown bool) {
-	rt.listenerCounters(listener).release()
+	rt.listenerCounters(listener).releaseSlot()
 	if sourceKnown {
 		rt.Admission.ReleaseSource(peer.Addr())
 	}
@@ -106,7 +106,7 @@ func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
 
 func (c *Conn) releaseListenerAndSource() {
 	if n := c.Listener(); n >= 0 && n < len(c.runtime.ListenerCounters) {
-		c.runtime.ListenerCounters[n].release()
+		c.runtime.ListenerCounters[n].releaseSlot()
 	}
 	if c.is(sourceCounted) {
 		c.runtime.Admission.ReleaseSource(c.Peer().Addr())

@@ -51,16 +51,16 @@ func (t *PostTally) recordResult(r Ref, size int, err error) {
 	}
 }
 
-// handleSlow closes slow connections or counts the drop. If a mailbox has no space for that, it
+// penalizeSlowConns closes slow connections or counts the drop. If a mailbox has no space for that, it
 // happens with a later message.
-func (t *PostTally) handleSlow() {
+func (t *PostTally) penalizeSlowConns() {
 	for _, r := range t.slow {
-		_ = r.Do((*Conn).handleMissedBroadcast)
+		_ = r.Do((*Conn).countDropOrCloseSlow)
 	}
 }
 
-// handleMissedBroadcast handles a message to many that exceeded the output limit.
-func (c *Conn) handleMissedBroadcast() {
+// countDropOrCloseSlow handles a message to many that exceeded the output limit.
+func (c *Conn) countDropOrCloseSlow() {
 	if c.runtime.DropMessages {
 		c.countDropped()
 	} else {
@@ -133,16 +133,16 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 		b.bytes += added
 		b.lastShared = s
 		s.addHolder()
-		b.openBatch(chunk, size).addMessage(batchMessage{s, without})
+		b.findOrAddBatch(chunk, size).addMessage(batchMessage{s, without})
 	}
 	return t
 }
 
-// openBatch returns the batch that a message to the chunk is added to. Requests behind it are for
+// findOrAddBatch returns the batch that a message to the chunk is added to. Requests behind it are for
 // other chunks of the same run, so that the order per connection stays.
-func (b *Mailbox) openBatch(chunk *ConnChunk, size int) *batchRequest {
+func (b *Mailbox) findOrAddBatch(chunk *ConnChunk, size int) *batchRequest {
 	if b.batchSet != chunk.set {
-		b.closeBatches()
+		b.endBatchRun()
 		b.batchSet = chunk.set
 	}
 	if chunk.lastRun == b.batchRun {
@@ -158,8 +158,8 @@ func (b *Mailbox) openBatch(chunk *ConnChunk, size int) *batchRequest {
 	return m
 }
 
-// closeBatches ends the run: queued batches get no more messages.
-func (b *Mailbox) closeBatches() {
+// endBatchRun ends the run: queued batches get no more messages.
+func (b *Mailbox) endBatchRun() {
 	b.batchRun++
 	b.batchSet = nil
 }

@@ -6,7 +6,7 @@ package engine
 // Limits.CloseTimeout.
 func (c *Conn) OnEOF() {
 	if l := c.layer(); l != nil && !c.is(peerEOF|closing|failed) {
-		c.handleLayerError(l.OnEOF(c))
+		c.closeForLayerError(l.OnEOF(c))
 	}
 	c.OnPeerEOF()
 }
@@ -53,15 +53,15 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// noteReadBeforeClose records a read that returned data before a close. The read before the close
+// updateReadBeforeClose records a read that returned data before a close. The read before the close
 // is repeated if there may be more.
-func (c *Conn) noteReadBeforeClose() {
+func (c *Conn) updateReadBeforeClose() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
 	case c.is(inputHeld) && !c.is(draining): // a worker must look at that first
 	default:
-		if why, _ := c.exceededLimit(c.runtime.Now()); why == nil {
+		if why, _ := c.exceededTimeLimit(c.runtime.Now()); why == nil {
 			c.state &^= readBeforeClose
 		}
 	}
@@ -74,7 +74,7 @@ func (c *Conn) OnReadEmpty() {
 		return
 	}
 	c.state &^= readBeforeClose
-	if why, _ := c.exceededLimit(c.runtime.Now()); why != nil {
+	if why, _ := c.exceededTimeLimit(c.runtime.Now()); why != nil {
 		c.closeForTimeout(why)
 	}
 }

@@ -152,7 +152,7 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 		return
 	}
 	c.callOrDeferOpened()
-	c.endEvent()
+	c.finishEvent()
 }
 
 // callOrDeferOpened calls Opened, or leaves that to a worker.
@@ -217,11 +217,11 @@ func (c *Conn) OnSent(n int) {
 		return
 	}
 	all := n == len(c.Output())
-	left, _ := c.consumeOutput(n)
+	left, _ := c.discardSentOutput(n)
 	switch {
 	case left == 0:
 		c.state &^= blocked
-		c.finishOutput()
+		c.freeSentOutput()
 	case all:
 		c.state &^= blocked
 		first := c.out
@@ -232,7 +232,7 @@ func (c *Conn) OnSent(n int) {
 		c.state |= blocked
 		c.out.recordProgress(n, c.runtime.Clock())
 	}
-	c.checkLowWater()
+	c.resumeReadingAtLowWater()
 }
 
 // OnWritable reports that the kernel takes output again.
@@ -257,7 +257,7 @@ func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
 		return
 	}
 	c.handleRequest(req, data)
-	req.release()
+	req.releaseShared()
 }
 
 func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
@@ -289,22 +289,22 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 		c.releasePosted(len(data))
 		if c.acceptsBroadcasts() {
 			_, _ = c.Write(data) // as in WriteBroadcasts
-			c.endEvent()
+			c.finishEvent()
 		}
 	case RequestLatest:
 		c.queueLatest(req.shared.latest)
 	case RequestResumeLayer:
 		c.resumeLayer()
-		c.endEvent()
+		c.finishEvent()
 	case RequestClose:
 		c.CloseWith(nil)
 	case RequestNudge:
 		c.callNudged()
-		c.endEvent()
+		c.finishEvent()
 	case RequestDo:
 		if !c.is(handshaking | openPending | closing | failed) {
 			c.callHandler(req.shared.Do)
-			c.endEvent()
+			c.finishEvent()
 		} else if req.shared.OnLost != nil {
 			req.shared.OnLost()
 		}
@@ -342,7 +342,7 @@ func (c *Conn) NextAction() Action {
 			return SendFile
 		}
 		return Send
-	case c.hasOutput() && (c.is(closing) || c.checkHighWater()):
+	case c.hasOutput() && (c.is(closing) || c.pauseReadingAtHighWater()):
 		return Wait
 	case c.is(closing):
 		return c.nextClosingAction()

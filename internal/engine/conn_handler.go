@@ -105,5 +105,5 @@ func (c *Conn) callTimer() {
 	} else if c.runtime.Timer != nil {
 		c.callHandler(c.runtime.Timer)
 	}
-	c.endEvent()
+	c.finishEvent()
 }

@@ -173,12 +173,12 @@ func TestPanicError(t *testing.T) {
 func TestPartHoldsNothing(t *testing.T) {
 	d := newDesk(t, &calls{})
 	d.Write([]byte("unsent"))
-	d.keepInput([]byte("unused"))
+	d.bufferUnusedInput([]byte("unused"))
 	if d.BufferMemory() == 0 {
 		t.Fatal("the connection holds nothing from the beginning")
 	}
 	d.Abort(ErrOverBudget)
-	d.DeferClosed()
+	d.DeferClosedToWorker()
 	if n, counted := d.BufferMemory(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
 		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}

@@ -78,7 +78,7 @@ func (c *Conn) sendDirect(pieces [][]byte) int {
 	if c.out == nil && len(pieces) == 1 { // the usual case
 		n = c.runtime.SendDirect(c, pieces[0], nil)
 	} else {
-		n = c.sendDirectAll(pieces)
+		n = c.writevDirect(pieces)
 	}
 	if n <= 0 {
 		return 0
@@ -89,19 +89,19 @@ func (c *Conn) sendDirect(pieces [][]byte) int {
 	if c.out != nil {
 		before = min(n, c.out.Len())
 		var left int
-		if left, posted = c.consumeOutput(before); left == 0 {
+		if left, posted = c.discardSentOutput(before); left == 0 {
 			c.releaseOutput(c.out)
 			c.out = nil
 		} else {
 			c.out.recordProgress(before, c.runtime.Clock())
 		}
 	}
-	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that endEvent checks the limits
+	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that finishEvent checks the limits
 	return n - before
 }
 
-// sendDirectAll is sendDirect with a pooled list, which SendDirect may retain during the call.
-func (c *Conn) sendDirectAll(pieces [][]byte) int {
+// writevDirect is sendDirect with a pooled list, which SendDirect may retain during the call.
+func (c *Conn) writevDirect(pieces [][]byte) int {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
 	if c.out != nil {
@@ -118,9 +118,9 @@ func (c *Conn) sendDirectAll(pieces [][]byte) int {
 	return n
 }
 
-// consumeOutput removes n sent bytes from the output. It returns how many are left, and how many no
+// discardSentOutput removes n sent bytes from the output. It returns how many are left, and how many no
 // longer count as posted.
-func (c *Conn) consumeOutput(n int) (left, released int) {
+func (c *Conn) discardSentOutput(n int) (left, released int) {
 	c.out.discardFront(n)
 	left = c.out.Len()
 	if released = c.out.postedBytes - left; released <= 0 {
@@ -139,11 +139,11 @@ func (c *Conn) releaseOutput(b *Buffer) {
 	c.runtime.putBuffer(b)
 }
 
-// finishOutput frees the output, all of which has been sent, and continues with queued files.
-func (c *Conn) finishOutput() {
+// freeSentOutput frees the output, all of which has been sent, and continues with queued files.
+func (c *Conn) freeSentOutput() {
 	c.releaseOutput(c.out)
 	c.out = nil
-	c.promoteQueuedOutput()
+	c.advanceFileQueue()
 }
 
 // directSent returns how many bytes of the handler were sent directly in this event. They count as
@@ -168,9 +168,9 @@ func (c *Conn) setDirectSent(n int) {
 	}
 }
 
-// endEvent completes an event: it starts a layer that was requested, and resets directSent. If that
+// finishEvent completes an event: it starts a layer that was requested, and resets directSent. If that
 // ends a pause that the handler was told of, the handler is told.
-func (c *Conn) endEvent() {
+func (c *Conn) finishEvent() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()
 	}
@@ -178,6 +178,6 @@ func (c *Conn) endEvent() {
 		return
 	}
 	c.setDirectSent(0)
-	c.checkHighWater() // records the pause before a driver waits to write
-	c.checkLowWater()
+	c.pauseReadingAtHighWater() // records the pause before a driver waits to write
+	c.resumeReadingAtLowWater()
 }

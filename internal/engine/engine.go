@@ -215,7 +215,7 @@ type Config struct {
 // mailbox is full; try again in a later call. A loop may call handlers of connections nudged
 // earlier from within nudge or after the Scheduler has returned, so Scheduler and handler must
 // tolerate nesting. A long call blocks the loop. Panics in a Scheduler are not recovered.
-type Scheduler func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
+type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (next time.Duration)
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
@@ -223,7 +223,7 @@ type ConnVisitor interface {
 	// been called or is due. It calls beforePost before each post; either s.Do or s.OnLost follows.
 	// done is called after the last beforePost, with the number of connections whose mailbox was
 	// full. VisitConns does not block.
-	VisitConns(s *Shared, put func(), done func(full int)) error
+	VisitConns(s *Shared, beforePost func(), done func(full int)) error
 }
 
 // MaxSchedulerDelay and MinSchedulerDelay bound the time between two calls of a Scheduler in a
@@ -323,10 +323,10 @@ type Engine interface {
 	// distributed over the loops in turn.
 	Dial(d DialRequest) error
 	// Adopt takes over a net.Conn that has a descriptor and is not used otherwise, as if a listener
-	// had accepted it: listener is its number, or -1 for the first one. read has bytes that were
-	// read from it already. It fails with ErrFull if too many adoptions are queued, with ErrClosed
+	// had accepted it: listener is its number, or -1 for the first one. alreadyRead was read from
+	// it before. It fails with ErrFull if too many adoptions are queued, with ErrClosed
 	// after Stop, and if the descriptor can't be taken. After an error, nc is unchanged.
-	Adopt(nc net.Conn, listener int, read []byte) error
+	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
 	// Broadcast sends p to all open connections that have completed their handshake. It keeps one
 	// copy and does not block. It fails with ErrFull if too many broadcasts or bytes are under way,
 	// with ErrTooLarge for more than Limits.MaxUnsent, and with ErrClosed after Stop.

@@ -285,7 +285,7 @@ func (c *Conn) Import(r *Record) {
 	}
 	c.AppendToTransport(r.Output)
 	if len(r.Input) > 0 {
-		c.keepInput(r.Input)
+		c.bufferUnusedInput(r.Input)
 		c.in.waitingSince = max(c.runtime.Clock()-r.InputAge, 1)
 		c.refusedBytes = uint32(min(max(r.RefusedBytes, 0), len(r.Input)))
 		if r.InputHeld {
@@ -293,7 +293,7 @@ func (c *Conn) Import(r *Record) {
 		}
 	}
 	c.restoreHandlerState(r)
-	c.endEvent()
+	c.finishEvent()
 }
 
 // restoreHandlerState passes the saved state to the handler.
@@ -408,7 +408,7 @@ type Migrator interface {
 	SocketsPerListener() []int
 	// SendListenerSockets sends the descriptors of all sockets in the order of listeners, with a
 	// message, in as many packets as needed.
-	SendListenerSockets(control *os.File, word string) error
+	SendListenerSockets(control *os.File, message string) error
 	// SetListenersShared sets whether another process uses the listeners, too. Shared listeners are
 	// not shut down when the engine ends.
 	SetListenersShared(on bool)

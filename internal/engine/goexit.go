@@ -64,10 +64,10 @@ func runCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// endEventAfterGoexit ends the event of a connection whose handler called Goexit, because the
+// finishEventAfterGoexit ends the event of a connection whose handler called Goexit, because the
 // handler's callers will not.
-func (c *Conn) endEventAfterGoexit() {
-	c.endEvent()
+func (c *Conn) finishEventAfterGoexit() {
+	c.finishEvent()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
 		o.SettleLater(c)
 	}

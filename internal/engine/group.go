@@ -149,7 +149,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	defer g.sending.Unlock()
 	t, chunks := g.broadcastOrChunks(p)
 	if chunks == nil {
-		t.handleSlow()
+		t.penalizeSlowConns()
 		return t.sent, t.full
 	}
 	message := chunks[0].refs[0].newShared(p)
@@ -157,7 +157,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 		one := m.broadcast(message)
 		t.sent += one.sent
 		t.full += one.full
-		one.handleSlow()
+		one.penalizeSlowConns()
 		g.lockAndRemoveClosed(one.closed)
 	}
 	g.mu.Lock()
@@ -222,7 +222,7 @@ func (g *Group) SendLatest(p []byte) (sent, full int) {
 		one := m.sendLatest(len(p))
 		t.sent += one.sent
 		t.full += one.full
-		one.handleSlow()
+		one.penalizeSlowConns()
 		g.lockAndRemoveClosed(one.closed)
 	}
 	return t.sent, t.full

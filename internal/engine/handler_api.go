@@ -40,7 +40,7 @@ func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
 		}
 		c.writeThroughLayer(joined)
 	}
-	c.endEvent()
+	c.finishEvent()
 	return true
 }
 
@@ -280,7 +280,7 @@ func (c *Conn) callOpened() {
 // callReceived calls Received, or Shed with a shedReason. It repeats callHandler for speed.
 func (c *Conn) callReceived(in []byte, shedReason error) (used int) {
 	returned := false
-	defer c.endHandlerCall(&returned)
+	defer c.recoverHandlerPanic(&returned)
 	c.state |= inCall
 	if shedReason != nil {
 		used = c.runtime.Shed(c, in, shedReason)
@@ -306,14 +306,14 @@ func (c *Conn) callNudged() {
 func (c *Conn) OnNudge() {
 	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
 		c.callNudged()
-		c.endEvent()
+		c.finishEvent()
 	}
 }
 
 // callHandler calls f and recovers a panic.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
-	defer c.endHandlerCall(&returned)
+	defer c.recoverHandlerPanic(&returned)
 	c.state |= inCall
 	f(c)
 	returned = true
@@ -331,9 +331,9 @@ func (c *Conn) callClosed() {
 	c.callHandler(func(c *Conn) { c.handler().Closed(c, reason) })
 }
 
-// endHandlerCall ends a handler call. After a panic or runtime.Goexit it aborts this connection
+// recoverHandlerPanic ends a handler call. After a panic or runtime.Goexit it aborts this connection
 // only. A Goexit continues to end the frames below; see goexit.go.
-func (c *Conn) endHandlerCall(returned *bool) {
+func (c *Conn) recoverHandlerPanic(returned *bool) {
 	c.state &^= inCall
 	if *returned {
 		return
@@ -344,6 +344,6 @@ func (c *Conn) endHandlerCall(returned *bool) {
 		v = ErrGoexit
 	}
 	if c.abortWith(c.runtime.reportPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
-		c.endEventAfterGoexit()
+		c.finishEventAfterGoexit()
 	}
 }

@@ -9,16 +9,16 @@ func (c *Conn) OnRead(p []byte) {
 	if sample := n%timingSampleRate == 0; (sample || c.runtime.TimeAllCalls) && !c.runtime.OnWorkers {
 		start := c.runtime.Now()
 		c.runtime.SetClock(start)
-		c.handleRead(p)
+		c.routeInput(p)
 		end := c.runtime.Now()
 		c.runtime.SetClock(end)
 		c.runtime.recordHandlerTime(c, end-start, sample)
 		return
 	}
-	c.handleRead(p)
+	c.routeInput(p)
 }
 
-func (c *Conn) handleRead(p []byte) {
+func (c *Conn) routeInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
 		// Lingering: input is discarded.
@@ -28,9 +28,9 @@ func (c *Conn) handleRead(p []byte) {
 		c.OnPlaintext(p)
 	}
 	if c.is(readBeforeClose) {
-		c.noteReadBeforeClose()
+		c.updateReadBeforeClose()
 	}
-	c.endEvent()
+	c.finishEvent()
 }
 
 // OnPlaintext handles input for the handler; p is valid during the call. Only this counts as a sign
@@ -42,25 +42,25 @@ func (c *Conn) OnPlaintext(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	c.state &^= neverHeard | unansweredMask
 	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
-		c.forwardOrBuffer(p)
+		c.relayOrBufferInput(p)
 	} else if rest := c.feedHandler(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-		c.keepInput(rest)
+		c.bufferUnusedInput(rest)
 	}
 }
 
-// forwardOrBuffer handles plaintext that is relayed, kept for a worker, or appended to unused
+// relayOrBufferInput handles plaintext that is relayed, kept for a worker, or appended to unused
 // input.
-func (c *Conn) forwardOrBuffer(p []byte) {
+func (c *Conn) relayOrBufferInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
 		if c.in != nil {
-			c.keepInput(p)
+			c.bufferUnusedInput(p)
 		} else {
 			c.forwardToPartner(p)
 		}
 	case c.runtime.OnWorkers:
-		c.keepInput(p)
+		c.bufferUnusedInput(p)
 		c.state |= inputHeld
 	default:
 		c.runtime.appendInput(c.in, p)
@@ -68,7 +68,7 @@ func (c *Conn) forwardOrBuffer(p []byte) {
 	}
 }
 
-func (c *Conn) keepInput(p []byte) {
+func (c *Conn) bufferUnusedInput(p []byte) {
 	if c.in == nil {
 		c.in = c.runtime.getBuffer(len(p))
 	}
@@ -82,7 +82,7 @@ func (c *Conn) FeedHandler() {
 	if c.is(relayed) {
 		c.state &^= drainedPending | drainingPending
 		c.forwardBuffered()
-		c.endEvent()
+		c.finishEvent()
 		return
 	}
 	if c.is(openPending) {
@@ -101,14 +101,14 @@ func (c *Conn) FeedHandler() {
 		c.feedBuffered(nil)
 	}
 	if c.is(peerEOF) && !c.is(eofDelivered|inputHeld|readPaused|closing|failed) {
-		c.callEndedWithRest()
+		c.callEndedWithUnusedInput()
 	}
-	c.endEvent()
+	c.finishEvent()
 }
 
-// callEndedWithRest calls Ended with the unused input. What it leaves because the connection is
+// callEndedWithUnusedInput calls Ended with the unused input. What it leaves because the connection is
 // paused waits until output has been sent.
-func (c *Conn) callEndedWithRest() {
+func (c *Conn) callEndedWithUnusedInput() {
 	var rest []byte
 	if c.in != nil {
 		rest = c.in.Bytes()
@@ -158,7 +158,7 @@ func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
 		used := c.callReceived(part, shedReason)
 		switch {
 		case used < 0 || used > len(part):
-			c.abortBadCount(used, len(part), shedReason)
+			c.abortInvalidCount(used, len(part), shedReason)
 		case used > 0:
 			in, c.refusedBytes = in[used:], 0
 		case c.isInputPaused():
@@ -175,12 +175,12 @@ func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
 }
 
 // isInputPaused reports whether input must not be passed to the handler now.
-func (c *Conn) isInputPaused() bool { return c.checkHighWater() || c.is(readPaused|yielded) }
+func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is(readPaused|yielded) }
 
-// checkHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
+// pauseReadingAtHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
 // and enters that state if needed. With IgnoreHighWater it returns false, but Drained is called
 // nevertheless.
-func (c *Conn) checkHighWater() bool {
+func (c *Conn) pauseReadingAtHighWater() bool {
 	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
@@ -188,15 +188,15 @@ func (c *Conn) checkHighWater() bool {
 	return c.is(overHighWater) && !c.runtime.IgnoreHighWater && !c.HasIndependentDirections()
 }
 
-// checkLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
-func (c *Conn) checkLowWater() {
+// resumeReadingAtLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
+func (c *Conn) resumeReadingAtLowWater() {
 	if c.remotePartner() != nil {
 		c.onRemoteOutputSent()
 	}
 	if !c.is(overHighWater) || c.UnsentBytes() > c.runtime.Limits.LowWater {
 		return
 	}
-	c.clearHighWater()
+	c.clearOverHighWater()
 	if c.is(relayed) {
 		c.resumeLocalPartner()
 		return
@@ -206,8 +206,8 @@ func (c *Conn) checkLowWater() {
 	}
 }
 
-// clearHighWater ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
-func (c *Conn) clearHighWater() {
+// clearOverHighWater ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
+func (c *Conn) clearOverHighWater() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
 	c.restartPeerTimeouts()

@@ -66,9 +66,9 @@ func (l *LatestSubscription) isUnsubscribed() bool {
 	return l.unsubscribed
 }
 
-// announce records that there is a newer value. It reports whether that needs a request, and how
+// announceNewer records that there is a newer value. It reports whether that needs a request, and how
 // many values it has replaced.
-func (l *LatestSubscription) announce() (needsRequest bool, replaced int64) {
+func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.announced = l.value.newest.Load().number
@@ -118,7 +118,7 @@ func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	case size > r.c.runtime.Limits.MaxUnsent:
 		return ErrTooLarge
 	}
-	needsRequest, replaced := sub.announce()
+	needsRequest, replaced := sub.announceNewer()
 	if replaced > 0 {
 		r.c.runtime.Counters.Add(Replaced, replaced)
 	}
@@ -175,8 +175,8 @@ func (c *Conn) writeLatestValues() {
 	}
 }
 
-// AddMissed adds n messages that were lost without this connection's owner noticing.
-func (c *Conn) AddMissed(n int64) {
+// AddMissedMessages adds n messages that were lost without this connection's owner noticing.
+func (c *Conn) AddMissedMessages(n int64) {
 	if n > 0 {
 		c.ensureExtra().droppedMessages += n
 	}

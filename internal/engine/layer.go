@@ -53,7 +53,7 @@ func (c *Conn) startLayer(l Layer) {
 		x.expiry = c.runtime.Now() + t
 	}
 	c.resumeLayer()
-	c.endEvent()
+	c.finishEvent()
 }
 
 // SetLayer replaces a layer that has completed; nil removes it.
@@ -89,7 +89,7 @@ func (c *Conn) OnHandshakeDone() {
 }
 
 func (c *Conn) feedLayer(p []byte) {
-	c.handleLayerError(c.extra.layer.OnRead(c, p))
+	c.closeForLayerError(c.extra.layer.OnRead(c, p))
 	c.updateLayerMemory()
 }
 
@@ -133,7 +133,7 @@ func (c *Conn) writeThroughLayer(p []byte) {
 			appendOutput(c.runtime, c.tailBuffer(len(p)), p)
 		}
 	case l != nil:
-		c.handleLayerError(l.Write(c, p))
+		c.closeForLayerError(l.Write(c, p))
 	default:
 		c.AppendToTransport(p)
 	}
@@ -153,13 +153,13 @@ func (c *Conn) AppendToTransport(p []byte) {
 // resumeLayer continues the layer's handshake.
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
-		c.handleLayerError(l.Resume(c))
+		c.closeForLayerError(l.Resume(c))
 		c.updateLayerMemory()
 	}
 }
 
-// handleLayerError closes the connection for a layer's error.
-func (c *Conn) handleLayerError(err error) {
+// closeForLayerError closes the connection for a layer's error.
+func (c *Conn) closeForLayerError(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):
 		return

@@ -35,7 +35,7 @@ func (c *Conn) logLimitClose(why error, size uint64) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.observedAttr(why, size),
+		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(why, size),
 		slog.Int("unsent", c.UnsentBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
@@ -71,8 +71,8 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-// observedAttr returns the observed value that exceeded the limit.
-func (c *Conn) observedAttr(why error, size uint64) slog.Attr {
+// observedValueAttr returns the observed value that exceeded the limit.
+func (c *Conn) observedValueAttr(why error, size uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
 	switch why {
@@ -131,8 +131,8 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortBadCount aborts a connection whose handler has returned an impossible number of used bytes.
-func (c *Conn) abortBadCount(used, offered int, shedReason error) {
+// abortInvalidCount aborts a connection whose handler has returned an impossible number of used bytes.
+func (c *Conn) abortInvalidCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {
 		method = "Shed"

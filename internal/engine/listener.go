@@ -101,9 +101,9 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// acquire counts a connection as open, and as accepted unless it was imported. It reports false if
+// acquireSlot counts a connection as open, and as accepted unless it was imported. It reports false if
 // MaxConns are open.
-func (e *ListenerCounters) acquire(imported bool) bool {
+func (e *ListenerCounters) acquireSlot(imported bool) bool {
 	if e == nil {
 		return true
 	}
@@ -121,7 +121,7 @@ func (e *ListenerCounters) acquire(imported bool) bool {
 	}
 }
 
-func (e *ListenerCounters) release() {
+func (e *ListenerCounters) releaseSlot() {
 	if e != nil {
 		e.openConns.Add(-1)
 	}

@@ -42,9 +42,9 @@ type QueuedRequest struct {
 // QueuedRequestSize is the size of a QueuedRequest in bytes.
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// release releases the shared data of a request that has been delivered or dropped. It must be
+// releaseShared releases the shared data of a request that has been delivered or dropped. It must be
 // called once.
-func (m QueuedRequest) release() {
+func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
 		m.batch.removeHolder()
@@ -63,7 +63,7 @@ func (m QueuedRequest) DropIfBytes() bool {
 		n = len(m.shared.Bytes)
 	}
 	m.Conn.releasePosted(max(n, emptyRequestSize))
-	m.release()
+	m.releaseShared()
 	return true
 }
 
@@ -232,7 +232,7 @@ type waitingSender struct {
 
 // Put queues a request for a connection of generation gen. The caller must wake the owner. It fails
 // with ErrClosed or ErrFull; then nothing was queued.
-func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
+func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maxRequests := b.MaxRequests
@@ -248,7 +248,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case r.removed != nil && r.removed.has(Ref{c, gen}):
+	case r.removed != nil && r.removed.has(Ref{c, generation}):
 		return errRemoved
 	case b.numRequests >= maxRequests && !r.alwaysFits, added > 0 && b.bytes > 0 && added > maxBytes-b.bytes:
 		if r.spaceWait != nil {
@@ -259,7 +259,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	if size == 0 {
 		size, postedLimit = emptyRequestSize, math.MaxInt
 	}
-	if err := c.refState.reservePosted(gen, size, postedLimit); err != nil {
+	if err := c.refState.reservePosted(generation, size, postedLimit); err != nil {
 		return err
 	}
 	copied := 0
@@ -271,9 +271,9 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	b.numRequests++
 	b.bytes += added
 	b.lastShared = r.Shared
-	b.closeBatches()
+	b.endBatchRun()
 	b.ensureSpace(copied)
-	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: gen, Size: uint32(copied), Kind: r.Kind})
+	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
@@ -434,7 +434,7 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.numRequests, b.bytes, b.lastShared = 0, 0, nil
 	b.takenMemory, b.queuedMemory = b.takenMemory+b.queuedMemory, 0
-	b.closeBatches()
+	b.endBatchRun()
 	b.wakeWaitingSenders()
 	b.nonEmpty.Store(false)
 	return requests, data

@@ -42,10 +42,10 @@ func (m *refState) releasePosted(n int) (remaining int, senderWaits bool) {
 
 // markSenderWaiting sets the waiting bit. It returns false if at most maxPosted bytes are posted or
 // the generation has changed.
-func (m *refState) markSenderWaiting(gen uint32, maxPosted int) bool {
+func (m *refState) markSenderWaiting(generation uint32, maxPosted int) bool {
 	for {
 		v := m.v.Load()
-		if uint32(v>>32) != gen || postedBytesIn(v) <= maxPosted {
+		if uint32(v>>32) != generation || postedBytesIn(v) <= maxPosted {
 			return false
 		}
 		if v&senderWaiting != 0 || m.v.CompareAndSwap(v, v|senderWaiting) {
@@ -62,10 +62,10 @@ func (m *refState) nextGenerationIfIdle() bool {
 	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
 }
 
-func (m *refState) reservePosted(gen uint32, n, maxPosted int) error {
+func (m *refState) reservePosted(generation uint32, n, maxPosted int) error {
 	for {
 		v := m.v.Load()
-		if uint32(v>>32) != gen {
+		if uint32(v>>32) != generation {
 			return ErrClosed
 		}
 		if int64(postedBytesIn(v))+int64(n) > min(int64(maxPosted), senderWaiting-1) {
@@ -144,10 +144,10 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveBroadcast returns a broadcast request for a connection that is with a worker, to be passed
+// ReserveBroadcastRequest returns a broadcast request for a connection that is with a worker, to be passed
 // to OnRequest when it returns. It fails if the connection has closed or has too much posted. It is
 // safe for concurrent use.
-func (c *Conn) ReserveBroadcast(s *Shared) (QueuedRequest, error) {
+func (c *Conn) ReserveBroadcastRequest(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePosted(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
 		return QueuedRequest{}, err

@@ -45,7 +45,7 @@ func TestFoundRelayIdle(t *testing.T) {
 	o.host.SetClock(2 * time.Minute)
 	a.OnRead([]byte("news"))
 	o.deliver()
-	if why, _ := b.exceededLimit(2*time.Minute + time.Second); why != nil {
+	if why, _ := b.exceededTimeLimit(2*time.Minute + time.Second); why != nil {
 		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
 	}
 }

@@ -131,7 +131,7 @@ func (c *Conn) enterRelay(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
 	if c.is(overHighWater) {
-		c.clearHighWater()
+		c.clearOverHighWater()
 	}
 	if c.restartPeerTimeouts(); c.is(peerEOF) {
 		c.extra.expiry = 0
@@ -295,7 +295,7 @@ func (c *Conn) forwardToRemote(p []byte) {
 			r.unacknowledged += n
 			p = p[n:]
 		case errors.Is(err, ErrFull):
-			c.keepInput(p)
+			c.bufferUnusedInput(p)
 			r.unacknowledged = max(r.unacknowledged, c.runtime.Limits.HighWater+1)
 			p = nil
 		default: // it is closing and will tell us
@@ -361,7 +361,7 @@ func (c *Conn) CountSpliced(n int) {
 		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
 	if c.is(readBeforeClose) {
-		c.noteReadBeforeClose()
+		c.updateReadBeforeClose()
 	}
 }
 

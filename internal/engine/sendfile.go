@@ -56,7 +56,7 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	case err != nil || n == 0:
 		return err
 	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemory()-c.postedOutput()+c.directSent()+int(n) <= c.runtime.Limits.MaxUnsent:
-		return c.writeFileCopy(f, offset, int(n))
+		return c.copyFileToOutput(f, offset, int(n))
 	case len(c.queuedFiles().all()) == MaxQueuedFiles:
 		return ErrFull
 	}
@@ -98,11 +98,11 @@ func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
 	return n, nil
 }
 
-// copyBuffers recycles the buffers of writeFileCopy.
+// copyBuffers recycles the buffers of copyFileToOutput.
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
-// writeFileCopy writes a small part as data, which is cheaper than keeping the file open.
-func (c *Conn) writeFileCopy(f *os.File, offset int64, n int) error {
+// copyFileToOutput writes a small part as data, which is cheaper than keeping the file open.
+func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	room := copyBuffers.Get().(*[minDirectSend]byte)
 	defer copyBuffers.Put(room)
 	p := room[:n]
@@ -163,8 +163,8 @@ func (q *fileQueue) startProgressTimer(now time.Duration) {
 	}
 }
 
-// extendWaiting moves the start of the time limit by d, but not beyond now.
-func (q *fileQueue) extendWaiting(d, now time.Duration) {
+// extendProgressTimer moves the start of the time limit by d, but not beyond now.
+func (q *fileQueue) extendProgressTimer(d, now time.Duration) {
 	if q != nil {
 		q.waitingSince = min(q.waitingSince+d, now)
 	}
@@ -227,18 +227,18 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 // onFileSent records that n bytes of the first file were sent. The rest waits until the connection
 // is writable, so that a long file does not hold up others.
 func (c *Conn) onFileSent(n int) {
-	if c.advanceFile(n) {
+	if c.advanceQueuedFile(n) {
 		c.state &^= blocked
-		c.promoteQueuedOutput()
+		c.advanceFileQueue()
 	} else {
 		c.state |= blocked
 		c.queuedFiles().startProgressTimer(c.runtime.Clock())
 	}
-	c.checkLowWater()
+	c.resumeReadingAtLowWater()
 }
 
-// advanceFile moves the first file on by n bytes and reports whether that was all.
-func (c *Conn) advanceFile(n int) (all bool) {
+// advanceQueuedFile moves the first file on by n bytes and reports whether that was all.
+func (c *Conn) advanceQueuedFile(n int) (done bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
 	first.offset += int64(n)
@@ -259,18 +259,18 @@ func (c *Conn) LoadFilePiece() {
 		c.abortWith(NormalizeError(fileReadError(err)))
 		return
 	}
-	c.advanceFile(n)
+	c.advanceQueuedFile(n)
 	if c.layer() == nil {
 		c.out = b
 		return
 	}
 	c.writeBufferThroughLayer(b)
-	c.promoteQueuedOutput()
+	c.advanceFileQueue()
 }
 
-// promoteQueuedOutput continues with the first file when the output is empty, or with the data
+// advanceFileQueue continues with the first file when the output is empty, or with the data
 // behind a finished one.
-func (c *Conn) promoteQueuedOutput() {
+func (c *Conn) advanceFileQueue() {
 	for c.out == nil && c.queuedFiles() != nil && !c.is(failed) {
 		q := c.extra.fileQueue
 		first := q.entries[0]

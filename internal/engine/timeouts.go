@@ -102,11 +102,11 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	case c.is(closing | handshaking):
 		if c.is(handshaking) {
 			c.resumeLayer() // its request may not have fit into the mailbox
-			c.endEvent()
+			c.finishEvent()
 		}
 		return true
 	}
-	why, beat := c.exceededLimit(now)
+	why, beat := c.exceededTimeLimit(now)
 	switch {
 	case beat:
 		c.sendHeartbeat()
@@ -195,9 +195,9 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededLimit returns the close reason of the limit that has passed, otherwise whether a
+// exceededTimeLimit returns the close reason of the limit that has passed, otherwise whether a
 // heartbeat is due.
-func (c *Conn) exceededLimit(now time.Duration) (why error, heartbeatDue bool) {
+func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
 	c.fillTimeLimits(now, &limits)
 	for i := range limits {
@@ -248,7 +248,7 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if c.extra != nil && c.extra.handlerPartialSince > 0 {
 		c.extra.handlerPartialSince = min(c.extra.handlerPartialSince+d, c.runtime.Clock())
 	}
-	c.queuedFiles().extendWaiting(d, c.runtime.Clock())
+	c.queuedFiles().extendProgressTimer(d, c.runtime.Clock())
 }
 
 // NextTimeout returns when CheckTimeouts may have something to do, as currently known; ok is false
@@ -289,7 +289,7 @@ func (c *Conn) sendHeartbeat() {
 	c.state += oneUnanswered
 	c.runtime.Counters.Add(Heartbeats, 1)
 	c.callHandler(c.runtime.Heartbeat.Send)
-	c.endEvent()
+	c.finishEvent()
 }
 
 // ResetHeartbeat is called from Heartbeat.Send if no answer is expected: the silence starts anew.

@@ -23,18 +23,18 @@ import (
 // So a framer cuts the same messages whichever is called, each message goes to one of the two, and
 // the answers are in order.
 
-// DeferClosed leaves the call of Closed to a worker's Run, instead of OnClosed. It frees the
+// DeferClosedToWorker leaves the call of Closed to a worker's Run, instead of OnClosed. It frees the
 // buffers.
-func (c *Conn) DeferClosed() {
+func (c *Conn) DeferClosedToWorker() {
 	c.dropInput()
 	c.dropOutput()
 	c.extra.closedByWorker = true
 }
 
-// IsClosedDeferred reports whether DeferClosed was called.
+// IsClosedDeferred reports whether DeferClosedToWorker was called.
 func (c *Conn) IsClosedDeferred() bool { return c.extra != nil && c.extra.closedByWorker }
 
-// UndeferClosed undoes DeferClosed if no worker will run the connection.
+// UndeferClosed undoes DeferClosedToWorker if no worker will run the connection.
 func (c *Conn) UndeferClosed() { c.extra.closedByWorker = false }
 
 // Run makes the handler calls that are due, on a worker, which owns the connection until it returns
@@ -44,7 +44,7 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		slot = times.startCall()
 	}
-	defer c.finishRun(start, times, slot) // even after a panic
+	defer c.recordRunAndReturn(start, times, slot) // even after a panic
 	if c.IsClosedDeferred() {
 		c.callClosed()
 	} else {
@@ -52,8 +52,8 @@ func (c *Conn) Run(context.Context) {
 	}
 }
 
-// finishRun records the run and returns the connection to its loop.
-func (c *Conn) finishRun(started time.Duration, times *HandlerTimes, slot int32) {
+// recordRunAndReturn records the run and returns the connection to its loop.
+func (c *Conn) recordRunAndReturn(started time.Duration, times *HandlerTimes, slot int32) {
 	took := c.runtime.Now() - started
 	if times != nil {
 		times.endCall(slot, took)
@@ -76,7 +76,7 @@ func (c *Conn) CanShed() bool {
 func (c *Conn) ShedInput(why error) {
 	c.runtime.Counters.Add(Shed, 1)
 	c.feedBuffered(why)
-	c.endEvent()
+	c.finishEvent()
 }
 
 // OnSubmittedToWorker reports that the connection waits for a worker, and OnReturnedFromWorker that
@@ -99,5 +99,5 @@ func (c *Conn) OnReturnedFromWorker() {
 			b.waitingSince, b.withWorkerSince = min(b.waitingSince+now-b.withWorkerSince, now), 0
 		}
 	}
-	c.queuedFiles().extendWaiting(now, now)
+	c.queuedFiles().extendProgressTimer(now, now)
 }

@@ -41,8 +41,8 @@ var errNoTime = errors.New("no worker has time")
 // worker, or if none will do it on its owner.
 func TestClosedBeforeOpened(t *testing.T) {
 	for name, end := range map[string]func(d *desk){
-		"worker": func(d *desk) { d.DeferClosed(); d.Conn.Run(context.Background()); d.OnClosed() },
-		"owner":  func(d *desk) { d.DeferClosed(); d.UndeferClosed(); d.OnClosed() },
+		"worker": func(d *desk) { d.DeferClosedToWorker(); d.Conn.Run(context.Background()); d.OnClosed() },
+		"owner":  func(d *desk) { d.DeferClosedToWorker(); d.UndeferClosed(); d.OnClosed() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newAway(t, &calls{})
@@ -73,10 +73,10 @@ func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d.OnReturnedFromWorker()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.ShedInput(errNoTime)
-	if why, _ := d.exceededLimit(10*time.Second + 900*time.Millisecond); why != nil {
+	if why, _ := d.exceededTimeLimit(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
 	}
-	if why, _ := d.exceededLimit(12 * time.Second); why != ErrMessageTimeout {
+	if why, _ := d.exceededTimeLimit(12 * time.Second); why != ErrMessageTimeout {
 		t.Errorf("after 2 s: %v, want ErrMessageTimeout", why)
 	}
 }

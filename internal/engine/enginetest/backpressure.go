@@ -13,18 +13,18 @@ import (
 )
 
 var backpressureCases = []testCase{
-	{"Writable streams without end of input", streaming},
-	{"largest debtors give way to MaxBuffered", overBudget},
-	{"Draining says goodbye", drainingGoodbye},
-	{"ShutdownRate spreads the end", shutdownSpread},
-	{"ShutdownRate and the end of patience", shutdownCut},
+	{"Writable streams without end of input", testStreamingToSlowReader},
+	{"largest debtors give way to MaxBuffered", testBufferBudget},
+	{"Draining says goodbye", testGoodbyeOnDrain},
+	{"ShutdownRate spreads the end", testShutdownRate},
+	{"ShutdownRate and the end of patience", testShutdownRateCutOff},
 }
 
-// streaming has handlers write much more than MaxUnsent, as far as they may, and
+// testStreamingToSlowReader has handlers write much more than MaxUnsent, as far as they may, and
 // go on in Writable: to one that reads at once, and to one that reads late.
-func streaming(b *bench) {
+func testStreamingToSlowReader(b *testEnv) {
 	const pieces, size = 300, 20 << 10
-	piece := pattern(size)
+	piece := testPattern(size)
 	stream := func(c *engine.Conn) {
 		n, _ := c.Value().(int)
 		for ; n < pieces && !c.IsPaused(); n++ {
@@ -35,7 +35,7 @@ func streaming(b *bench) {
 		c.SetValue(n)
 	}
 	var calls atomic.Int64
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		stream(c)
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 256<<10, 100<<10, 10<<10 }),
@@ -49,7 +49,7 @@ func streaming(b *bench) {
 			}
 		})
 	late, quick := s.dial(), s.dial()
-	late.smallBuffers()
+	late.shrinkSocketBuffers()
 	late.Send("go")
 	quick.Send("go")
 	quick.Expect(string(bytes.Repeat(piece, pieces)))
@@ -66,10 +66,10 @@ func streaming(b *bench) {
 	s.wantClosed(io.EOF, io.EOF)
 }
 
-// overBudget has some connections owe much, and one little: the large ones go.
-func overBudget(b *bench) {
+// testBufferBudget has some connections owe much, and one little: the large ones go.
+func testBufferBudget(b *testEnv) {
 	const much, n = 2 << 20, 4
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] != 'g' {
 			return answerLine(c, in)
 		}
@@ -83,7 +83,7 @@ func overBudget(b *bench) {
 	s.wantBytesIn(11)
 	for range n {
 		c := s.dial()
-		c.smallBuffers()
+		c.shrinkSocketBuffers()
 		c.Send("g")
 	}
 	testkit.WaitFor(b, "the budget is not kept", func() bool {
@@ -101,16 +101,16 @@ func overBudget(b *bench) {
 	small.Expect("half a message\n")
 }
 
-func drainingGoodbye(b *bench) {
+func testGoodbyeOnDrain(b *testEnv) {
 	const n = 20
 	var called atomic.Int64
-	s := b.serve(lines(), func(cfg *engine.Config) {
+	s := b.startServer(lines(), func(cfg *engine.Config) {
 		cfg.Draining = func(c *engine.Conn) {
 			called.Add(1)
 			c.Write([]byte("goodbye\n"))
 		}
 	})
-	clients := s.dials(n)
+	clients := s.dialMany(n)
 	clients[0].Send("half a mess")
 	s.wantOpened(n)
 	s.wantBytesIn(11)
@@ -130,9 +130,9 @@ func drainingGoodbye(b *bench) {
 	s.wantCause(engine.ClosedShutdown, n)
 }
 
-// shutdownSpread has some hundred connections end at a rate.
-func shutdownSpread(b *bench) {
-	s, clients := b.serveMany(150, 1000)
+// testShutdownRate has some hundred connections end at a rate.
+func testShutdownRate(b *testEnv) {
+	s, clients := b.startServerWithClients(150, 1000)
 	var gone sync.WaitGroup
 	defer gone.Wait()
 	for _, c := range clients {
@@ -148,9 +148,9 @@ func shutdownSpread(b *bench) {
 	}
 }
 
-// serveMany has n connections open.
-func (b *bench) serveMany(n, rate int) (s *server, clients []*client) {
-	s = b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
+// startServerWithClients has n connections open.
+func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*client) {
+	s = b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
 	for range n {
 		clients = append(clients, s.dial())
 	}
@@ -158,9 +158,9 @@ func (b *bench) serveMany(n, rate int) (s *server, clients []*client) {
 	return s, clients
 }
 
-// shutdownCut has the rate so low that the end would take hours.
-func shutdownCut(b *bench) {
-	s, clients := b.serveMany(60, 1)
+// testShutdownRateCutOff has the rate so low that the end would take hours.
+func testShutdownRateCutOff(b *testEnv) {
+	s, clients := b.startServerWithClients(60, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
 	testkit.WaitFor(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
@@ -172,5 +172,5 @@ func shutdownCut(b *bench) {
 	if err := testkit.Receive(b, done, "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of those that were cut off")
 	}
-	s.closed(len(clients))
+	s.awaitClosed(len(clients))
 }

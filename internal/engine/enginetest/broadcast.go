@@ -17,15 +17,15 @@ import (
 )
 
 var castCases = []testCase{
-	{"broadcast to all, in order, while others come and go", castToAll},
-	{"broadcast to a peer that does not read", func(b *bench) { castToSlow(b, false) }},
-	{"broadcast to a peer that does not read, with messages dropped", func(b *bench) { castToSlow(b, true) }},
-	{"broadcast to a connection whose handler takes long", castToBusy},
-	{"broadcast while the engine stops", castAtStop},
+	{"broadcast to all, in order, while others come and go", testBroadcastToAll},
+	{"broadcast to a peer that does not read", func(b *testEnv) { testBroadcastToSlowReader(b, false) }},
+	{"broadcast to a peer that does not read, with messages dropped", func(b *testEnv) { testBroadcastToSlowReader(b, true) }},
+	{"broadcast to a connection whose handler takes long", testBroadcastToBusyHandlers},
+	{"broadcast while the engine stops", testBroadcastDuringStop},
 }
 
-// cast broadcasts, again if there is no room.
-func (s *server) cast(p []byte) {
+// broadcast broadcasts, again if there is no room.
+func (s *server) broadcast(p []byte) {
 	s.t.Helper()
 	for {
 		switch err := s.Broadcast(p); {
@@ -39,15 +39,15 @@ func (s *server) cast(p []byte) {
 	}
 }
 
-// bulletin is a message that tells its number.
-func bulletin(i, size int) []byte {
+// broadcastMessage is a message that tells its number.
+func broadcastMessage(i, size int) []byte {
 	p := fmt.Appendf(nil, "%d:", i)
 	return append(append(p, bytes.Repeat([]byte{'x'}, max(size-len(p)-1, 0))...), '\n')
 }
 
-func castToAll(b *bench) {
+func testBroadcastToAll(b *testEnv) {
 	const n, messages = 30, 60
-	s := b.serve(echo())
+	s := b.startServer(newEchoScript())
 	clients := make([]*client, n)
 	for i := range clients {
 		clients[i] = s.dial()
@@ -61,7 +61,7 @@ func castToAll(b *bench) {
 			size = 300 << 10
 		}
 		sizes = append(sizes, size)
-		want.Write(bulletin(i, size))
+		want.Write(broadcastMessage(i, size))
 	}
 	var readers, passing sync.WaitGroup
 	for i, c := range clients {
@@ -73,10 +73,10 @@ func castToAll(b *bench) {
 	}
 	stop := make(chan struct{})
 	for range 3 {
-		passing.Go(func() { comeAndGo(b, s, stop) })
+		passing.Go(func() { connectAndCloseRepeatedly(b, s, stop) })
 	}
 	for i, size := range sizes {
-		s.cast(bulletin(i, size))
+		s.broadcast(broadcastMessage(i, size))
 		for s.Counters()[engine.BytesOut] < int64(i-10)*n && !b.Failed() {
 			runtime.Gosched()
 		}
@@ -92,8 +92,8 @@ func castToAll(b *bench) {
 	}
 }
 
-// comeAndGo opens and closes connections, in order and by reset.
-func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
+// connectAndCloseRepeatedly opens and closes connections, in order and by reset.
+func connectAndCloseRepeatedly(b *testEnv, s *server, stop <-chan struct{}) {
 	for i := 0; ; i++ {
 		select {
 		case <-stop:
@@ -114,8 +114,8 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 	}
 }
 
-// castUntil broadcasts until ok, no faster than r takes it; it gives how many.
-func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
+// broadcastUntil broadcasts until ok, no faster than r takes it; it gives how many.
+func broadcastUntil(b *testEnv, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
 	testkit.WaitFor(b, "the broadcasts have no effect", func() bool {
 		if ok(s.Counters()) {
 			return true
@@ -124,7 +124,7 @@ func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts
 			return false
 		}
 		for range 20 {
-			s.cast(bulletin(n, size))
+			s.broadcast(broadcastMessage(n, size))
 			n++
 		}
 		return false
@@ -139,7 +139,7 @@ type reader struct {
 	done    chan struct{}
 }
 
-func (c *client) reads(b *bench) *reader {
+func (c *client) startReader(b *testEnv) *reader {
 	r := &reader{done: make(chan struct{})}
 	r.last.Store(-1)
 	go func() {
@@ -149,13 +149,13 @@ func (c *client) reads(b *bench) *reader {
 			line, err := in.ReadString('\n')
 			if err != nil {
 				if line != "" {
-					b.Errorf("a client's end comes within a message: %s, %v", brief([]byte(line)), err)
+					b.Errorf("a client's end comes within a message: %s, %v", abbreviate([]byte(line)), err)
 				}
 				return
 			}
 			var i int64
 			if _, err := fmt.Sscanf(line, "%d:", &i); err != nil || i <= r.last.Load() {
-				b.Errorf("a client got message %s after %d", brief([]byte(line)), r.last.Load())
+				b.Errorf("a client got message %s after %d", abbreviate([]byte(line)), r.last.Load())
 			}
 			r.last.Store(i)
 			r.n.Add(1)
@@ -164,9 +164,9 @@ func (c *client) reads(b *bench) *reader {
 	return r
 }
 
-// wantAll waits until a client has got all of n messages but those that were
+// wantAllBroadcasts waits until a client has got all of n messages but those that were
 // dropped, which had only this one to go to, and ends it.
-func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
+func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 	b.Helper()
 	testkit.WaitFor(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
 		return r.n.Load()+s.Counters()[engine.Dropped] >= int64(n)
@@ -178,42 +178,42 @@ func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
 	testkit.Receive(b, r.done, "a client's end")
 }
 
-// castToSlow has a peer that does not read: it is closed, or misses messages.
-func castToSlow(b *bench, drop bool) {
-	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
+// testBroadcastToSlowReader has a peer that does not read: it is closed, or misses messages.
+func testBroadcastToSlowReader(b *testEnv, drop bool) {
+	s := b.startServer(newEchoScript(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	slow := s.dial()
-	slow.smallBuffers()
+	slow.shrinkSocketBuffers()
 	if drop {
 		s.wantOpened(1)
-		n := castUntil(b, s, 8<<10, nil, func(c engine.Counts) bool { return c[engine.Dropped] > 20 })
+		n := broadcastUntil(b, s, 8<<10, nil, func(c engine.Counts) bool { return c[engine.Dropped] > 20 })
 		if n := s.reasons(); len(n) > 0 {
 			b.Errorf("closed for %v", n)
 		}
-		slow.reads(b).wantAll(b, s, slow, n)
+		slow.startReader(b).wantAllBroadcasts(b, s, slow, n)
 		s.wantClosed(io.EOF)
 		return
 	}
 	quick := s.dial()
 	s.wantOpened(2)
-	got := quick.reads(b)
-	n := castUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
-	got.wantAll(b, s, quick, n)
+	got := quick.startReader(b)
+	n := broadcastUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
+	got.wantAllBroadcasts(b, s, quick, n)
 	s.wantClosed(engine.ErrSlowConsumer, io.EOF)
 	s.wantCause(engine.ClosedSlow, 1)
 }
 
-// castToBusy holds one handler up, until broadcasts have no effect any more: others get all where
+// testBroadcastToBusyHandlers holds one handler up, until broadcasts have no effect any more: others get all where
 // they do not wait for its loop, and what is kept for it is bounded.
-func castToBusy(b *bench) {
+func testBroadcastToBusyHandlers(b *testEnv) {
 	const size = 1000
 	missed := make(chan int64, 1)
-	s, held, _, release := b.hold(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
+	s, held, _, release := b.blockHandler(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
 		limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
 		func(cfg *engine.Config) { cfg.DropMessages = true })
 	sent := 0
 	for full := 0; full < 5 && sent < 5000; {
-		switch err := s.Broadcast(bulletin(sent, size)); {
+		switch err := s.Broadcast(broadcastMessage(sent, size)); {
 		case errors.Is(err, engine.ErrFull):
 			full++
 			runtime.Gosched()
@@ -224,22 +224,22 @@ func castToBusy(b *bench) {
 		}
 	}
 	release()
-	held.reads(b).wantAll(b, s, held, sent)
+	held.startReader(b).wantAllBroadcasts(b, s, held, sent)
 	s.wantClosed(io.EOF)
 	if got, want := testkit.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
 		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
 	}
 }
 
-func castAtStop(b *bench) {
+func testBroadcastDuringStop(b *testEnv) {
 	const n, news = 20, "news\n"
-	s := b.serve(lines())
+	s := b.startServer(lines())
 	var clients []*client
 	var ends []<-chan string
 	for range n {
 		c := s.dial()
 		c.Send("half a message")
-		clients, ends = append(clients, c), append(ends, readAll(c))
+		clients, ends = append(clients, c), append(ends, readAllInBackground(c))
 	}
 	s.wantOpened(n)
 	s.wantBytesIn(n * 14)
@@ -256,7 +256,7 @@ func castAtStop(b *bench) {
 	for i, c := range clients {
 		c.CloseWrite()
 		if got := testkit.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
-			b.Errorf("a client got %s", brief([]byte(got)))
+			b.Errorf("a client got %s", abbreviate([]byte(got)))
 		}
 	}
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))

@@ -23,7 +23,7 @@ func (s *server) dial() *client {
 	return dialTo(s.t, s.Addr().String())
 }
 
-func (s *server) dials(n int) (all []*client) {
+func (s *server) dialMany(n int) (all []*client) {
 	s.t.Helper()
 	for range n {
 		all = append(all, s.dial())
@@ -31,12 +31,12 @@ func (s *server) dials(n int) (all []*client) {
 	return all
 }
 
-// stream is a client that speaks TLS, or not, and has small buffers if it is slow.
-func (s *server) stream(encrypted, slow bool) io.ReadWriter {
+// dialStream is a client that speaks TLS, or not, and has small buffers if it is slow.
+func (s *server) dialStream(encrypted, slow bool) io.ReadWriter {
 	s.t.Helper()
 	c := s.dial()
 	if slow {
-		c.smallBuffers()
+		c.shrinkSocketBuffers()
 	}
 	if !encrypted {
 		return c
@@ -64,8 +64,8 @@ func tryDial(t testing.TB, addr string) (*client, error) {
 // Read reads what the methods of testkit.Conn have left, too.
 func (c *client) Read(p []byte) (int, error) { return c.R.Read(p) }
 
-// smallBuffers keeps the kernel from taking much that nobody reads.
-func (c *client) smallBuffers() {
+// shrinkSocketBuffers keeps the kernel from taking much that nobody reads.
+func (c *client) shrinkSocketBuffers() {
 	nc := c.Conn.Conn.(*net.TCPConn)
 	if err := errors.Join(nc.SetReadBuffer(128<<10), nc.SetWriteBuffer(128<<10)); err != nil {
 		c.t.Fatal(err)
@@ -77,9 +77,9 @@ func (c *client) tryExpect(want string) error {
 	got := make([]byte, len(want))
 	n, err := io.ReadFull(c, got)
 	if err != nil {
-		return fmt.Errorf("client: got %d bytes, %s, then %w; want %s", n, brief(got[:n]), err, brief([]byte(want)))
+		return fmt.Errorf("client: got %d bytes, %s, then %w; want %s", n, abbreviate(got[:n]), err, abbreviate([]byte(want)))
 	}
-	return compare(got, []byte(want))
+	return compareBytes(got, []byte(want))
 }
 
 func (c *client) tryWrite(p string) error {
@@ -100,8 +100,8 @@ func (c *client) exchange(text string) {
 	c.ask(text, text)
 }
 
-// sendsAll sends p and ends sending, in the background.
-func (c *client) sendsAll(p []byte) <-chan error {
+// sendInBackground sends p and ends sending, in the background.
+func (c *client) sendInBackground(p []byte) <-chan error {
 	sent := make(chan error, 1)
 	go func() {
 		_, err := c.Write(p)
@@ -111,8 +111,8 @@ func (c *client) sendsAll(p []byte) <-chan error {
 	return sent
 }
 
-// readAll reads to the end in the background.
-func readAll(c *client) <-chan string {
+// readAllInBackground reads to the end in the background.
+func readAllInBackground(c *client) <-chan string {
 	got := make(chan string, 1)
 	go func() {
 		all, err := io.ReadAll(c)
@@ -124,7 +124,7 @@ func readAll(c *client) <-chan string {
 	return got
 }
 
-func compare(got, want []byte) error {
+func compareBytes(got, want []byte) error {
 	if bytes.Equal(got, want) {
 		return nil
 	}
@@ -133,10 +133,10 @@ func compare(got, want []byte) error {
 		at++
 	}
 	return fmt.Errorf("client: got %d bytes, want %d; from byte %d on: %s, want %s",
-		len(got), len(want), at, brief(got[at:]), brief(want[at:]))
+		len(got), len(want), at, abbreviate(got[at:]), abbreviate(want[at:]))
 }
 
-func brief(p []byte) string {
+func abbreviate(p []byte) string {
 	if len(p) > 40 {
 		return fmt.Sprintf("%q… (%d bytes)", p[:40], len(p))
 	}

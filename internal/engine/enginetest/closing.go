@@ -13,32 +13,32 @@ import (
 )
 
 var closeCases = []testCase{
-	{"reset while output is owed", resetWhileOwing},
-	{"close in Opened", closeInOpened},
-	{"close with output owed and input unread", closeLingers},
-	{"close while paused with input unread", closeWhilePaused},
-	{"client that never closes", lingerExpires},
-	{"clients that flood while the server closes", closeFlooding},
-	{"client that never closes, beside slow handlers", lingerBesideSlow},
+	{"reset while output is owed", testResetWithUnsentOutput},
+	{"close in Opened", testCloseInOpened},
+	{"close with output owed and input unread", testCloseLingers},
+	{"close while paused with input unread", testCloseWhilePaused},
+	{"client that never closes", testLingerExpires},
+	{"clients that flood while the server closes", testCloseFloodingPeer},
+	{"client that never closes, beside slow handlers", testLingerBesideSlowHandler},
 }
 
-func resetWhileOwing(b *bench) {
+func testResetWithUnsentOutput(b *testEnv) {
 	const owed = 8 << 20
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(make([]byte, owed))
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 3 * owed / 2 }))
 	c := s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send("g")
 	c.Expect("\x00")
 	c.Reset()
 	s.wantClosed(syscall.ECONNRESET)
 }
 
-func closeInOpened(b *bench) {
+func testCloseInOpened(b *testEnv) {
 	for _, greeting := range []string{"", "sorry, not today\n"} {
-		s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 			c.WriteString(greeting)
 			c.CloseWith(nil)
 		}})
@@ -49,19 +49,19 @@ func closeInOpened(b *bench) {
 	}
 }
 
-// closeLingers has input left in the kernel when the server closes. A server
+// testCloseLingers has input left in the kernel when the server closes. A server
 // that closed its descriptor then would send a reset, which destroys what the
 // client has not read yet.
-func closeLingers(b *bench) {
+func testCloseLingers(b *testEnv) {
 	const owed = 6 << 20
-	answer := pattern(owed)
-	s := b.serve(&Script{Received: func(c *engine.Conn, _ []byte) int {
+	answer := testPattern(owed)
+	s := b.startServer(&Script{Received: func(c *engine.Conn, _ []byte) int {
 		c.Write(answer)
 		c.CloseWith(nil)
 		return 1
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
 	c := s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	more := strings.Repeat("nobody wants this", 1000)
 	c.Send("xyz")
 	s.wantBytesIn(3)
@@ -73,21 +73,21 @@ func closeLingers(b *bench) {
 	s.wantClosed(nil)
 }
 
-// closeWhilePaused closes from outside while input is held back because much
+// testCloseWhilePaused closes from outside while input is held back because much
 // output is owed. How much the kernel takes before is not known: the client
 // gets a number of whole answers, and an orderly end.
-func closeWhilePaused(b *bench) {
+func testCloseWhilePaused(b *testEnv) {
 	const owed, requests = 2 << 20, 20
-	answer := pattern(owed)
-	s := b.serve(&Script{Received: func(c *engine.Conn, _ []byte) int {
+	answer := testPattern(owed)
+	s := b.startServer(&Script{Received: func(c *engine.Conn, _ []byte) int {
 		c.Write(answer)
 		return 1
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
 	c := s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send(strings.Repeat("g", requests))
 	s.wantBytesIn(requests)
-	b.ok(s.wantOpened(1)[0].Close())
+	b.checkNoError(s.wantOpened(1)[0].Close())
 	c.Send("more that is never read")
 	got, err := io.ReadAll(c)
 	if err != nil {
@@ -95,16 +95,16 @@ func closeWhilePaused(b *bench) {
 	}
 	if n := len(got) / owed; n < 1 || n >= requests {
 		b.Errorf("client: got %d bytes, want some answers of %d, less than %d", len(got), owed, requests)
-	} else if err := compare(got, bytes.Repeat(answer, n)); err != nil {
+	} else if err := compareBytes(got, bytes.Repeat(answer, n)); err != nil {
 		b.Error(err)
 	}
 	c.Close()
 	s.wantClosed(nil)
 }
 
-func lingerExpires(b *bench) {
+func testLingerExpires(b *testEnv) {
 	const limit = 200 * time.Millisecond
-	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 		c.WriteString("goodbye")
 		c.CloseWith(nil)
 	}}, limited(func(l *engine.Limits) { l.Linger = limit }))
@@ -118,8 +118,8 @@ func lingerExpires(b *bench) {
 	}
 }
 
-// flood sends until the connection ends.
-func (c *client) flood() {
+// sendUntilError sends until the connection ends.
+func (c *client) sendUntilError() {
 	p := bytes.Repeat([]byte("x"), 256<<10)
 	for {
 		if _, err := c.Write(p); err != nil {
@@ -128,25 +128,25 @@ func (c *client) flood() {
 	}
 }
 
-// closeFlooding closes connections whose peers send on and on: they linger no longer
+// testCloseFloodingPeer closes connections whose peers send on and on: they linger no longer
 // for that.
-func closeFlooding(b *bench) {
+func testCloseFloodingPeer(b *testEnv) {
 	const n = 16
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.CloseWith(nil)
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
 	for range n {
-		go s.dial().flood()
+		go s.dial().sendUntilError()
 	}
 	s.wantClosed(slices.Repeat([]error{nil}, n)...)
 }
 
-// lingerBesideSlow closes a connection while handlers of others take long, one after
+// testLingerBesideSlowHandler closes a connection while handlers of others take long, one after
 // the other: that does not keep its peer for ever.
-func lingerBesideSlow(b *bench) {
+func testLingerBesideSlowHandler(b *testEnv) {
 	var over atomic.Bool
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		switch {
 		case in[0] == 'c':
 			c.CloseWith(nil)

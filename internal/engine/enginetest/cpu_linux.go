@@ -6,8 +6,8 @@ import (
 )
 
 // cpuTime is the processor time that this process has used.
-func cpuTime(b *bench) time.Duration {
+func cpuTime(b *testEnv) time.Duration {
 	var u syscall.Rusage
-	b.must(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	b.requireNoError(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -5,4 +5,4 @@ package enginetest
 import "time"
 
 // cpuTime is not known here.
-func cpuTime(*bench) time.Duration { return 0 }
+func cpuTime(*testEnv) time.Duration { return 0 }

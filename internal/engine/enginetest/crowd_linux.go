@@ -13,10 +13,10 @@ import (
 // crowdTable is how many connections of a crowd share a descriptor table.
 const crowdTable = 400
 
-// Crowd opens n connections to an address and holds them until the test's cleanup. Where the
+// DialCrowd opens n connections to an address and holds them until the test's cleanup. Where the
 // system allows it their descriptors are in tables of their own, which leaves the process's
 // limit to the server.
-func Crowd(t testing.TB, addr string, n int) {
+func DialCrowd(t testing.TB, addr string, n int) {
 	t.Helper()
 	to := netip.MustParseAddrPort(addr)
 	opened, end := make(chan error), make(chan struct{})
@@ -28,15 +28,15 @@ func Crowd(t testing.TB, addr string, n int) {
 	for n > 0 {
 		some := min(n, crowdTable)
 		n -= some
-		holding.Go(func() { sock.RunOnNewThread(func() { holdCrowd(to, some, opened, end) }) })
+		holding.Go(func() { sock.RunOnNewThread(func() { dialAndHoldCrowd(to, some, opened, end) }) })
 		if err := <-opened; err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// holdCrowd holds n connections on its own thread until end.
-func holdCrowd(to netip.AddrPort, n int, opened chan<- error, end <-chan struct{}) {
+// dialAndHoldCrowd holds n connections on its own thread until end.
+func dialAndHoldCrowd(to netip.AddrPort, n int, opened chan<- error, end <-chan struct{}) {
 	if sock.CheckPrivateTables() == nil {
 		release, err := sock.UnshareDescriptorTable(nil)
 		if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Crowd opens n connections to an address and holds them until the test's cleanup.
-func Crowd(t testing.TB, addr string, n int) {
+// DialCrowd opens n connections to an address and holds them until the test's cleanup.
+func DialCrowd(t testing.TB, addr string, n int) {
 	t.Helper()
 	for range n {
 		c, err := net.Dial("tcp", addr)

@@ -17,25 +17,25 @@ import (
 )
 
 var dialCases = []testCase{
-	{"Dial", func(b *bench) { dialOut(b, engine.DialRequest{Target: echoServer(b)}) }},
-	{"Dial from an address", dialFrom},
-	{"Dial of more than MaxConns", dialTooMany},
-	{"Dial from an engine that listens to itself", dialItself},
-	{"Dial of a unix socket", func(b *bench) { dialPath(b, unixPath(b)) }},
+	{"Dial", func(b *testEnv) { testDial(b, engine.DialRequest{Target: echoServer(b)}) }},
+	{"Dial from an address", testDialFromSource},
+	{"Dial of more than MaxConns", testDialTooMany},
+	{"Dial from an engine that listens to itself", testDialSelf},
+	{"Dial of a unix socket", func(b *testEnv) { testDialUnixPath(b, tempUnixPath(b)) }},
 }
 
 // dialsOnly has an engine that does not listen.
 func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
 
 // echoServer is a plain one.
-func echoServer(b *bench) netip.AddrPort {
+func echoServer(b *testEnv) netip.AddrPort {
 	l := listen(b)
-	echoAt(b, l)
+	serveEcho(b, l)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echoAt serves a listener until the test ends.
-func echoAt(b *bench, l net.Listener) {
+// serveEcho serves a listener until the test ends.
+func serveEcho(b *testEnv, l net.Listener) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -54,8 +54,8 @@ func echoAt(b *bench, l net.Listener) {
 	b.Cleanup(func() { l.Close(); running.Wait() })
 }
 
-// caller is a script that says hello and closes when it has come back.
-func caller(b *bench, target netip.AddrPort) *Script {
+// newDialScript is a script that says hello and closes when it has come back.
+func newDialScript(b *testEnv, target netip.AddrPort) *Script {
 	start := engine.MonotonicNow()
 	return &Script{
 		Opened: func(c *engine.Conn) {
@@ -84,15 +84,15 @@ func caller(b *bench, target netip.AddrPort) *Script {
 	}
 }
 
-func dialOut(b *bench, to engine.DialRequest) {
+func testDial(b *testEnv, to engine.DialRequest) {
 	const n = 50
-	s := b.serve(caller(b, to.Target), dialsOnly)
+	s := b.startServer(newDialScript(b, to.Target), dialsOnly)
 	if s.Addr() != nil {
 		b.Errorf("Addr is %v for an engine that does not listen, want nil", s.Addr())
 	}
 	to.Count = n / 2
 	for range 2 {
-		b.must(s.Dial(to))
+		b.requireNoError(s.Dial(to))
 	}
 	s.wantOpened(n)
 	s.wantClosed(make([]error, n)...)
@@ -101,18 +101,18 @@ func dialOut(b *bench, to engine.DialRequest) {
 	}
 }
 
-// dialFrom needs more than one loopback address, which only Linux has without
+// testDialFromSource needs more than one loopback address, which only Linux has without
 // further ado.
-func dialFrom(b *bench) {
+func testDialFromSource(b *testEnv) {
 	if runtime.GOOS != "linux" {
 		b.Skip("127.0.0.2 is no address of this system")
 	}
 	l := listen(b)
-	s := b.serve(&Script{}, dialsOnly)
+	s := b.startServer(&Script{}, dialsOnly)
 	source := netip.MustParseAddr("127.0.0.2")
-	b.must(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}))
 	nc, err := l.Accept()
-	b.must(err)
+	b.requireNoError(err)
 	if got := nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); got != source {
 		b.Errorf("dialled from %v, want %v", got, source)
 	}
@@ -120,7 +120,7 @@ func dialFrom(b *bench) {
 	s.wantClosed(io.EOF)
 }
 
-func dialRefused(b *bench) {
+func testDialRefused(b *testEnv) {
 	refused := error(syscall.ECONNREFUSED)
 	if runtime.GOOS == "windows" {
 		refused = syscall.Errno(10061)
@@ -128,33 +128,33 @@ func dialRefused(b *bench) {
 	l := listen(b)
 	target := l.Addr().(*net.TCPAddr).AddrPort()
 	l.Close()
-	s := b.serve(&Script{}, dialsOnly)
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: 3}))
+	s := b.startServer(&Script{}, dialsOnly)
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 3}))
 	s.wantDialFailed(refused, refused, refused)
 	s.wantOpened(0)
 }
 
-func dialTooMany(b *bench) {
+func testDialTooMany(b *testEnv) {
 	const most, more = 3, 2
 	target := echoServer(b)
-	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = most }))
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: most + more}))
+	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = most }))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: most + more}))
 	refs := s.wantOpened(most)
 	s.wantDialFailed(engine.ErrFull, engine.ErrFull)
 	for _, r := range refs {
-		b.ok(r.Close())
+		b.checkNoError(r.Close())
 	}
 	s.wantClosed(make([]error, most)...)
 	// A worker that has called Closed gives the connection back to its loop.
 	testkit.WaitFor(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
 }
 
-// dialItself has both ends of each connection in one engine.
-func dialItself(b *bench) {
+// testDialSelf has both ends of each connection in one engine.
+func testDialSelf(b *testEnv) {
 	const n = 20
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) {
 			if c.IsDialled() {
 				c.WriteString("ping\n")
@@ -168,24 +168,24 @@ func dialItself(b *bench) {
 			return answerLine(c, in)
 		},
 	})
-	b.must(s.Dial(engine.DialRequest{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}))
-	whys := s.closed(2 * n)
+	b.requireNoError(s.Dial(engine.DialRequest{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}))
+	whys := s.awaitClosed(2 * n)
 	if ends := len(slices.DeleteFunc(whys, func(err error) bool { return err == nil })); ends != n {
 		b.Errorf("closed for %v, want %d times nil and %d times %v", whys, n, n, io.EOF)
 	}
 }
 
-// unixPath is a path for a unix socket, short enough for all systems.
-func unixPath(b *bench) string {
+// tempUnixPath is a path for a unix socket, short enough for all systems.
+func tempUnixPath(b *testEnv) string {
 	dir, err := os.MkdirTemp("", "m")
-	b.must(err)
+	b.requireNoError(err)
 	b.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
 
-func dialPath(b *bench, path string) {
+func testDialUnixPath(b *testEnv, path string) {
 	l, err := net.Listen("unix", path)
-	b.must(err)
-	echoAt(b, l)
-	dialOut(b, engine.DialRequest{Path: path})
+	b.requireNoError(err)
+	serveEcho(b, l)
+	testDial(b, engine.DialRequest{Path: path})
 }

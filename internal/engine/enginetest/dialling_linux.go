@@ -21,41 +21,41 @@ import (
 
 func init() {
 	resetCases = []testCase{
-		{"Dial with Reset", dialReset},
-		{"Dial with Reset, and be killed", dialKilled},
+		{"Dial with Reset", testDialReset},
+		{"Dial with Reset, and be killed", testDialDuringKill},
 	}
 	systemCases = append(systemCases,
-		testCase{"Dial from an address that is not ours", dialFromNowhere},
-		testCase{"Stop while dialling", stopWhileDialling},
-		testCase{"Dial after a connection whose socket stays open elsewhere", dialAfterShared},
+		testCase{"Dial from an address that is not ours", testDialFromForeignAddress},
+		testCase{"Stop while dialling", testStopWhileDialling},
+		testCase{"Dial after a connection whose socket stays open elsewhere", testDialAfterSharedListeners},
 	)
 }
 
-// dialReset closes dialled connections: nothing must be left of them, such as a
+// testDialReset closes dialled connections: nothing must be left of them, such as a
 // port in TIME_WAIT.
-func dialReset(b *bench) {
+func testDialReset(b *testEnv) {
 	const n = 5
 	target := echoServer(b)
-	before := socketsTo(b, target) // of another case, if the port was its target
-	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
+	before := countSocketsTo(b, target) // of another case, if the port was its target
+	s := b.startServer(newDialScript(b, target), dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
-	testkit.WaitFor(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
 }
 
 // killedTarget is set for a process that dials there until it is killed.
 const killedTarget = "MYRIAD_TEST_KILLED_TARGET"
 
-// dialKilled kills a process that has dialled: nothing must be left of its
+// testDialDuringKill kills a process that has dialled: nothing must be left of its
 // connections. That process is this test once more.
-func dialKilled(b *bench) {
+func testDialDuringKill(b *testEnv) {
 	const n = 200
 	if target := os.Getenv(killedTarget); target != "" {
 		dialUntilKilled(b, netip.MustParseAddrPort(target), n)
 		return
 	}
 	target := echoServer(b)
-	before := socketsTo(b, target)
+	before := countSocketsTo(b, target)
 	var path []string
 	for part := range strings.SplitSeq(b.Name(), "/") {
 		path = append(path, "^"+regexp.QuoteMeta(part)+"$")
@@ -63,40 +63,40 @@ func dialKilled(b *bench) {
 	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String(), fmt.Sprint("-test.short=", testing.Short()))
 	child.Env = append(os.Environ(), killedTarget+"="+target.String())
 	said, err := child.StdoutPipe()
-	b.must(err)
+	b.requireNoError(err)
 	if _, err = child.StdinPipe(); err != nil { // which ends with this process
 		b.Fatal(err)
 	}
-	b.must(child.Start())
+	b.requireNoError(child.Start())
 	first, err := bufio.NewReader(said).ReadString('\n')
 	if err != nil || first != dialledAll {
 		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
 	}
 	// The kernel's table is not read in one moment.
-	testkit.WaitFor(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return socketsTo(b, target) >= n })
+	testkit.WaitFor(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return countSocketsTo(b, target) >= n })
 	_ = child.Process.Kill()
 	_ = child.Wait() // "signal: killed"
-	testkit.WaitFor(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
 }
 
 // dialledAll is what that process says when it has dialled.
 const dialledAll = "all are open\n"
 
-func dialUntilKilled(b *bench, target netip.AddrPort, n int) {
-	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
+func dialUntilKilled(b *testEnv, target netip.AddrPort, n int) {
+	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
 		func(cfg *engine.Config) { cfg.ResetDialled = true })
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantOpened(n)
 	fmt.Print(dialledAll)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
 }
 
-// socketsTo counts the sockets, in whatever state, that are connected to a target on
+// countSocketsTo counts the sockets, in whatever state, that are connected to a target on
 // 127.0.0.1, or have been.
-func socketsTo(b *bench, target netip.AddrPort) (n int) {
+func countSocketsTo(b *testEnv, target netip.AddrPort) (n int) {
 	b.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
-	b.must(err)
+	b.requireNoError(err)
 	remote := fmt.Sprintf("0100007F:%04X", target.Port())
 	for line := range strings.Lines(string(table)) {
 		if strings.Fields(line)[2] == remote {
@@ -106,28 +106,28 @@ func socketsTo(b *bench, target netip.AddrPort) (n int) {
 	return n
 }
 
-// dialFromNowhere dials from an address that is not ours, which fails at once
+// testDialFromForeignAddress dials from an address that is not ours, which fails at once
 // and must give back the room that it took.
-func dialFromNowhere(b *bench) {
+func testDialFromForeignAddress(b *testEnv) {
 	target := echoServer(b)
-	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
+	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
 	for i := range 3 {
 		source := netip.MustParseAddr("192.0.2.1")
-		b.must(s.Dial(engine.DialRequest{Target: target, Source: source, Count: 1}))
+		b.requireNoError(s.Dial(engine.DialRequest{Target: target, Source: source, Count: 1}))
 		s.wantDialFailed(slices.Repeat([]error{syscall.EADDRNOTAVAIL}, i+1)...)
 	}
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(1)
 }
 
-// stopWhileDialling stops while connections are being made to someone who
+// testStopWhileDialling stops while connections are being made to someone who
 // takes none: those fail at once. A few, up to the backlog, are made.
-func stopWhileDialling(b *bench) {
+func testStopWhileDialling(b *testEnv) {
 	const n = 20
-	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
-	b.must(s.Dial(engine.DialRequest{Target: deafListener(b), Count: n}))
+	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: newNeverAcceptingListener(b), Count: n}))
 	testkit.WaitFor(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
-	b.ok(s.stopNow(b))
+	b.checkNoError(s.stopNow(b))
 	made := len(s.reasons())
 	if made == n {
 		b.Errorf("all %d dials succeeded at once", n)
@@ -136,11 +136,11 @@ func stopWhileDialling(b *bench) {
 	s.wantDialFailed(slices.Repeat([]error{engine.ErrClosed}, n-made)...)
 }
 
-// dialAfterShared closes a connection whose socket is still open by another descriptor, as
+// testDialAfterSharedListeners closes a connection whose socket is still open by another descriptor, as
 // after a hand-over or in a child process that was just forked, and then dials. The
 // events of that socket must not be taken for those of the dial, which is never answered.
-func dialAfterShared(b *bench) {
-	target := deafListener(b)
+func testDialAfterSharedListeners(b *testEnv) {
+	target := newNeverAcceptingListener(b)
 	for {
 		nc, err := net.DialTimeout("tcp", target.String(), short)
 		if err != nil {
@@ -148,39 +148,39 @@ func dialAfterShared(b *bench) {
 		}
 		defer nc.Close()
 	}
-	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 		if c.IsDialled() {
 			b.Error("the dial that is never answered has succeeded")
 		}
 	}}, dialsOnly)
 	l := listen(b)
 	c, err := tryDial(b, l.Addr().String())
-	b.must(err)
+	b.requireNoError(err)
 	accepted, err := l.Accept()
-	b.must(err)
+	b.requireNoError(err)
 	shared, err := accepted.(*net.TCPConn).File()
-	b.must(err)
+	b.requireNoError(err)
 	defer shared.Close()
-	b.must(s.Adopt(accepted, -1, nil))
+	b.requireNoError(s.Adopt(accepted, -1, nil))
 	ref := s.wantOpened(1)[0]
 	owner, _, _ := ref.Location()
 	c.CloseWrite()
 	s.wantClosed(io.EOF)
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: 1, Loop: owner + 1, Timeout: short}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 1, Loop: owner + 1, Timeout: short}))
 	s.wantDialFailed(engine.ErrDialTimeout)
 }
 
-// deafListener accepts nothing and has the shortest backlog there is.
-func deafListener(b *bench) netip.AddrPort {
+// newNeverAcceptingListener accepts nothing and has the shortest backlog there is.
+func newNeverAcceptingListener(b *testEnv) netip.AddrPort {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	b.must(err)
+	b.requireNoError(err)
 	b.Cleanup(func() { syscall.Close(fd) })
-	b.must(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	b.requireNoError(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	if err := syscall.Listen(fd, 0); err != nil {
 		b.Fatal(err)
 	}
 	addr, err := syscall.Getsockname(fd)
-	b.must(err)
+	b.requireNoError(err)
 	at := addr.(*syscall.SockaddrInet4)
 	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
 }

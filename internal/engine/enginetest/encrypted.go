@@ -26,17 +26,17 @@ import (
 )
 
 var layerCases = []testCase{
-	{"PROXY header in pieces, with input behind it", proxyHeader},
-	{"PROXY headers that are wrong or missing, and plain text instead of TLS", greetingRefused},
-	{"part of a TLS record counts as memory", tlsPart},
-	{"PROXY header of a source that has too many", proxySource},
-	{"TLS ends: half-close, close_notify, truncation, Close", tlsEnds},
-	{"TLS that the peer breaks after the handshake", tlsBroken},
-	{"TLS with many clients at once, Send and broadcasts", tlsMany},
-	{"TLS behind a PROXY header, with state", tlsProxied},
-	{"TLS with Stop during handshakes", tlsStop},
-	{"TLS client that ends at once", tlsQuickEnd},
-	{"TLS with a low HighWater", tlsLowWater},
+	{"PROXY header in pieces, with input behind it", testProxyHeader},
+	{"PROXY headers that are wrong or missing, and plain text instead of TLS", testHandshakeRefused},
+	{"part of a TLS record counts as memory", testTLSPartialRecord},
+	{"PROXY header of a source that has too many", testProxySource},
+	{"TLS ends: half-close, close_notify, truncation, Close", testTLSClose},
+	{"TLS that the peer breaks after the handshake", testTLSBrokenRecord},
+	{"TLS with many clients at once, Send and broadcasts", testTLSManyConns},
+	{"TLS behind a PROXY header, with state", testTLSBehindProxyHeader},
+	{"TLS with Stop during handshakes", testTLSStop},
+	{"TLS client that ends at once", testTLSQuickEnd},
+	{"TLS with a low HighWater", testTLSLowWater},
 }
 
 // cert is a certificate for site.test, which signs itself.
@@ -65,8 +65,8 @@ func clientTLS() *tls.Config {
 // is slow for a second, as on a busy machine, loses its own.
 const handshakes = 8
 
-// layered gives connections layers: with a PROXY header first, and TLS.
-func (b *bench) layered(proxied, encrypted bool) with {
+// withLayers gives connections layers: with a PROXY header first, and TLS.
+func (b *testEnv) withLayers(proxied, encrypted bool) with {
 	cfg := &layers.Config{}
 	if proxied {
 		cfg.IsProxy = func(netip.Addr) bool { return true }
@@ -111,15 +111,15 @@ func exchangeTLS(c *tls.Conn, p []byte) error {
 	if _, err := io.ReadFull(c, got); err != nil {
 		return fmt.Errorf("client: reading: %w", err)
 	}
-	if err := compare(got, p); err != nil {
+	if err := compareBytes(got, p); err != nil {
 		return err
 	}
 	return <-errs
 }
 
-func proxyHeader(b *bench) {
+func testProxyHeader(b *testEnv) {
 	peers := make(chan netip.AddrPort, 10)
-	s := b.serve(&Script{Received: answerLine, Opened: func(c *engine.Conn) { peers <- c.Peer() }}, b.layered(true, false))
+	s := b.startServer(&Script{Received: answerLine, Opened: func(c *engine.Conn) { peers <- c.Peer() }}, b.withLayers(true, false))
 	const header = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"
 	want := netip.MustParseAddrPort("192.0.2.1:1234")
 	whole := s.dial()
@@ -140,10 +140,10 @@ func proxyHeader(b *bench) {
 	}
 }
 
-// greetingRefused has peers say what is no PROXY header and no TLS.
-func greetingRefused(b *bench) {
+// testHandshakeRefused has peers say what is no PROXY header and no TLS.
+func testHandshakeRefused(b *testEnv) {
 	for _, proxied := range []bool{true, false} {
-		s := b.serve(lines(), b.layered(proxied, !proxied))
+		s := b.startServer(lines(), b.withLayers(proxied, !proxied))
 		wrong, ends := s.dial(), s.dial()
 		wrong.Send("GET / HTTP/1.1\r\n\r\n")
 		ends.Send("PROXY")
@@ -154,7 +154,7 @@ func greetingRefused(b *bench) {
 			s.wantRefused(engine.RefusedProxy, 2)
 		} else {
 			s.wantRefused(engine.RefusedHandshake, 2)
-			b.ok(exchangeTLS(s.dialTLS(), []byte("hello\n")))
+			b.checkNoError(exchangeTLS(s.dialTLS(), []byte("hello\n")))
 			continue
 		}
 		if n := s.Counters()[engine.Accepted]; n != 0 {
@@ -163,8 +163,8 @@ func greetingRefused(b *bench) {
 	}
 }
 
-func proxySource(b *bench) {
-	s := b.serve(lines(), b.layered(true, false), func(cfg *engine.Config) {
+func testProxySource(b *testEnv) {
+	s := b.startServer(lines(), b.withLayers(true, false), func(cfg *engine.Config) {
 		cfg.Admission = engine.AdmissionRules{MaxPerSource: 1, SourcePrefix: 64, Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
 	})
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
@@ -220,11 +220,11 @@ func (l *patient) OnEOF(*engine.Conn) error { return nil }
 func (l *patient) SendClose(*engine.Conn)   {}
 func (l *patient) OnClosed(*engine.Conn)    {}
 
-// endsInGreeting has a peer end its sending before its layer has done its part:
+// testEOFInHandshake has a peer end its sending before its layer has done its part:
 // the handler hears of it afterwards. Until then nobody is busy with it.
-func endsInGreeting(b *bench) {
+func testEOFInHandshake(b *testEnv) {
 	l := &patient{ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}
-	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
+	s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
 		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
 	c := s.dial()
 	c.Send("x")
@@ -240,13 +240,13 @@ func endsInGreeting(b *bench) {
 		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Handshaking], n[engine.Accepted])
 	}
 	close(l.ready)
-	b.ok(ref.ResumeLayer())
+	b.checkNoError(ref.ResumeLayer())
 	c.ExpectEOF("goodbye")
 	s.wantClosed(io.EOF)
 }
 
-func tlsEnds(b *bench) {
-	s := b.serve(&Script{
+func testTLSClose(b *testEnv) {
+	s := b.startServer(&Script{
 		Received: func(c *engine.Conn, in []byte) int {
 			n := answerLine(c, in)
 			if bytes.HasPrefix(in, []byte("close")) {
@@ -255,7 +255,7 @@ func tlsEnds(b *bench) {
 			return n
 		},
 		Ended: func(c *engine.Conn, in []byte) { c.Write([]byte("that was all")) },
-	}, b.layered(false, true))
+	}, b.withLayers(false, true))
 	half := s.dialTLS()
 	half.Write([]byte("a\nb\n"))
 	half.CloseWrite() // close_notify, and no end of the transport
@@ -267,8 +267,8 @@ func tlsEnds(b *bench) {
 
 	cut := s.dial()
 	t, err := cut.encrypt(clientTLS())
-	b.must(err)
-	b.must(exchangeTLS(t, []byte("c\n")))
+	b.requireNoError(err)
+	b.requireNoError(exchangeTLS(t, []byte("c\n")))
 	cut.CloseWrite() // without close_notify
 	cut.ExpectClosed()
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF)
@@ -282,16 +282,16 @@ func tlsEnds(b *bench) {
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF, nil)
 }
 
-// tlsBroken has peers send a record that nobody has encrypted, no record, and the alert
+// testTLSBrokenRecord has peers send a record that nobody has encrypted, no record, and the alert
 // of a client that got the like.
-func tlsBroken(b *bench) {
+func testTLSBrokenRecord(b *testEnv) {
 	const record = "\x17\x03\x03\x00\x20not encrypted, and of 32 bytes..."
-	s := b.serve(lines(), b.layered(false, true))
+	s := b.startServer(lines(), b.withLayers(false, true))
 	for i, p := range []string{record, "no record\n", ""} {
 		c := s.dial()
-		heard := &mishearing{Conn: c}
+		heard := &corruptingReader{Conn: c}
 		t := tls.Client(heard, clientTLS())
-		b.must(exchangeTLS(t, []byte("hello\n")))
+		b.requireNoError(exchangeTLS(t, []byte("hello\n")))
 		if p == "" {
 			heard.instead = strings.NewReader(record)
 			t.Read(make([]byte, 1))
@@ -299,7 +299,7 @@ func tlsBroken(b *bench) {
 		c.Send(p)
 		c.ExpectClosed()
 		c.Close()
-		why := s.closed(i + 1)[i]
+		why := s.awaitClosed(i + 1)[i]
 		var broken *engine.TLSError
 		var op *net.OpError
 		var header tls.RecordHeaderError
@@ -310,24 +310,24 @@ func tlsBroken(b *bench) {
 	}
 }
 
-// mishearing is a connection that reads something else, if there is anything.
-type mishearing struct {
+// corruptingReader is a connection that reads something else, if there is anything.
+type corruptingReader struct {
 	net.Conn
 	instead io.Reader
 }
 
-func (m *mishearing) Read(p []byte) (int, error) {
+func (m *corruptingReader) Read(p []byte) (int, error) {
 	if m.instead != nil {
 		return m.instead.Read(p)
 	}
 	return m.Conn.Read(p)
 }
 
-// tlsMany has more clients than handshakes may be under way, each with an echo,
+// testTLSManyConns has more clients than handshakes may be under way, each with an echo,
 // a message from outside and a broadcast.
-func tlsMany(b *bench) {
+func testTLSManyConns(b *testEnv) {
 	const n = 40
-	s := b.serve(lines(), b.layered(false, true))
+	s := b.startServer(lines(), b.withLayers(false, true))
 	conns := make([]*tls.Conn, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -355,7 +355,7 @@ func tlsMany(b *bench) {
 		return
 	}
 	for _, r := range s.wantOpened(n) {
-		b.ok(r.Send([]byte("for you\n")))
+		b.checkNoError(r.Send([]byte("for you\n")))
 	}
 	want := "for you\n"
 	for _, c := range conns {
@@ -364,8 +364,8 @@ func tlsMany(b *bench) {
 			b.Errorf("from Send: %q, %v", got, err)
 		}
 	}
-	large := pattern(200_000)
-	s.cast(large)
+	large := testPattern(200_000)
+	s.broadcast(large)
 	for _, c := range conns {
 		got := make([]byte, len(large))
 		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, large) {
@@ -373,25 +373,25 @@ func tlsMany(b *bench) {
 		}
 		c.Close()
 	}
-	s.closed(n)
+	s.awaitClosed(n)
 }
 
-func tlsProxied(b *bench) {
+func testTLSBehindProxyHeader(b *testEnv) {
 	type seen struct {
 		peer  netip.AddrPort
 		state *tls.ConnectionState
 	}
 	opened := make(chan seen, 1)
-	s := b.serve(&Script{Received: answerLine, Opened: func(c *engine.Conn) {
+	s := b.startServer(&Script{Received: answerLine, Opened: func(c *engine.Conn) {
 		opened <- seen{c.Peer(), layers.TLSState(c)}
-	}}, b.layered(true, true))
+	}}, b.withLayers(true, true))
 	raw := s.dial()
 	raw.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
 	cfg := clientTLS()
 	cfg.Certificates = []tls.Certificate{cert()}
 	c, err := raw.encrypt(cfg)
-	b.must(err)
-	b.must(exchangeTLS(c, []byte("hello\n")))
+	b.requireNoError(err)
+	b.requireNoError(exchangeTLS(c, []byte("hello\n")))
 	got := testkit.Receive(b, opened, "Opened")
 	if want := netip.MustParseAddrPort("192.0.2.1:1234"); got.peer != want {
 		b.Errorf("Peer is %v, want %v", got.peer, want)
@@ -403,8 +403,8 @@ func tlsProxied(b *bench) {
 	s.wantClosed(io.EOF)
 }
 
-func tlsStop(b *bench) {
-	s := b.serve(lines(), b.layered(false, true))
+func testTLSStop(b *testEnv) {
+	s := b.startServer(lines(), b.withLayers(false, true))
 	ready := s.dialTLS()
 	s.wantOpened(1)
 	var stalled []*client
@@ -427,11 +427,11 @@ func tlsStop(b *bench) {
 	s.wantClosed(engine.ErrServerClosed)
 }
 
-// tlsQuickEnd has clients end, with all that they have to say, as soon as they
+// testTLSQuickEnd has clients end, with all that they have to say, as soon as they
 // can.
-func tlsQuickEnd(b *bench) {
+func testTLSQuickEnd(b *testEnv) {
 	const n = handshakes
-	s := b.serve(lines(), b.layered(false, true))
+	s := b.startServer(lines(), b.withLayers(false, true))
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
@@ -457,17 +457,17 @@ func tlsQuickEnd(b *bench) {
 		})
 	}
 	all.Wait()
-	for _, why := range s.closed(n) {
+	for _, why := range s.awaitClosed(n) {
 		if why != io.EOF {
 			b.Errorf("closed for %v, want EOF", why)
 		}
 	}
 }
 
-// tlsLowWater has HighWater below what the handshake sends: Writable is not
+// testTLSLowWater has HighWater below what the handshake sends: Writable is not
 // called before Opened.
-func tlsLowWater(b *bench) {
-	s := b.serve(lines(), b.layered(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
+func testTLSLowWater(b *testEnv) {
+	s := b.startServer(lines(), b.withLayers(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
 		func(cfg *engine.Config) {
 			cfg.Drained = func(c *engine.Conn) {
 				if layers.TLSState(c) == nil {
@@ -477,34 +477,34 @@ func tlsLowWater(b *bench) {
 		})
 	c := s.dialTLS()
 	for range 10 {
-		b.must(exchangeTLS(c, []byte("a line that is longer than HighWater\n")))
+		b.requireNoError(exchangeTLS(c, []byte("a line that is longer than HighWater\n")))
 	}
 	c.Close()
 	s.wantClosed(io.EOF)
 }
 
-// tlsPart has a peer send part of a record and no more: what it makes us keep counts.
-func tlsPart(b *bench) {
-	s := b.serve(echo(), b.layered(false, true))
-	raw, c := s.sendPart(b)
+// testTLSPartialRecord has a peer send part of a record and no more: what it makes us keep counts.
+func testTLSPartialRecord(b *testEnv) {
+	s := b.startServer(newEchoScript(), b.withLayers(false, true))
+	raw, c := s.sendPartialRecord(b)
 	testkit.WaitFor(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
 	raw.Close()
 	_, _ = io.ReadAll(c) // the end, or that it is closed
 	testkit.WaitFor(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
-// recordPart is how much of a record sendPart sends.
+// recordPart is how much of a record sendPartialRecord sends.
 const recordPart = 10 << 10
 
-// sendPart has a TLS client send a part of a record.
-func (s *server) sendPart(b *bench) (raw *client, c *tls.Conn) {
+// sendPartialRecord has a TLS client send a part of a record.
+func (s *server) sendPartialRecord(b *testEnv) (raw *client, c *tls.Conn) {
 	raw = s.dial()
 	c, err := raw.encrypt(clientTLS())
-	b.must(err)
-	b.must(exchangeTLS(c, []byte("hello\n")))
+	b.requireNoError(err)
+	b.requireNoError(exchangeTLS(c, []byte("hello\n")))
 	const size = 16 << 10
 	header := []byte{23, 3, 3, size >> 8, size & 0xff}
-	if _, err := raw.Write(append(header, pattern(recordPart)...)); err != nil {
+	if _, err := raw.Write(append(header, testPattern(recordPart)...)); err != nil {
 		b.Fatal(err)
 	}
 	return raw, c

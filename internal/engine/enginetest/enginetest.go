@@ -24,23 +24,23 @@ import (
 // patience bounds every wait.
 const patience = testkit.Timeout
 
-// bench is what a case runs on: a model with a number of loops.
-type bench struct {
+// testEnv is what a case runs on: a model with a number of loops.
+type testEnv struct {
 	testing.TB
 	model engine.Model
 	loops int
 }
 
-// ok reports an error, on any goroutine.
-func (b *bench) ok(err error) {
+// checkNoError reports an error, on any goroutine.
+func (b *testEnv) checkNoError(err error) {
 	b.Helper()
 	if err != nil {
 		b.Error(err)
 	}
 }
 
-// must ends the case with an error.
-func (b *bench) must(err error) {
+// requireNoError ends the case with an error.
+func (b *testEnv) requireNoError(err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)
@@ -50,7 +50,7 @@ func (b *bench) must(err error) {
 // testCase is one promise.
 type testCase struct {
 	name string
-	run  func(b *bench)
+	run  func(b *testEnv)
 }
 
 // Kind is what the outcome of cases may differ with, beside the model.
@@ -70,7 +70,7 @@ const (
 // Run runs the cases of a kind against a model with a number of loops, which counts if it
 // has any. Cases run in parallel, but for those that must be alone in the process.
 func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
-	start(t, m) // which also lets Go open the descriptors that it keeps
+	testStartAndStop(t, m) // which also lets Go open the descriptors that it keeps
 	checkLeaks(t)
 	for _, group := range []struct {
 		kind  Kind
@@ -78,7 +78,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		cases []testCase
 	}{
 		{0, true, aloneCases},
-		{0, false, nearCases(m, loops, quietRelays)}, // these wait most of the time, beside the others
+		{0, false, relayTestCases(m, loops, quietRelays)}, // these wait most of the time, beside the others
 		{0, false, timeCases},
 		{0, false, resetCases},
 		{Handlers | Moves, false, inputCases},
@@ -101,7 +101,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers | Moves, false, listenCases},
 		{Handlers | Sockets, false, operatorCases},
 		{Handlers | Sockets, false, handoverCases},
-		{Handlers | Sockets, false, nearCases(m, loops, relays)},
+		{Handlers | Sockets, false, relayTestCases(m, loops, relays)},
 		{Handlers, false, fanCases},
 	} {
 		if kind != All && group.kind&kind == 0 {
@@ -113,14 +113,14 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 					t.Parallel()
 				}
 				testkit.ReserveDescriptors(t, cmp.Or(manyDescriptors[c.name], fewDescriptors))
-				c.run(&bench{TB: t, model: m, loops: loops})
+				c.run(&testEnv{TB: t, model: m, loops: loops})
 			})
 		}
 	}
 }
 
-// start starts and stops the model.
-func start(t *testing.T, m engine.Model) {
+// testStartAndStop starts and stops the model.
+func testStartAndStop(t *testing.T, m engine.Model) {
 	e, err := m.Start(engine.Config{
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: newWitness(t, &Script{}),
 		Limits: Limits(), Loops: 1, Log: slog.New(slog.DiscardHandler),
@@ -136,11 +136,11 @@ func start(t *testing.T, m engine.Model) {
 // aloneCases are those that look at what this process uses, or for which nobody else may
 // listen at a port that has become free.
 var aloneCases = []testCase{
-	{"Stop frees the address", stopFrees},
-	{"second listener that can't be opened", badListener},
-	{"Dial to a port that refuses", dialRefused},
-	{"peer that ends while a layer is at work", endsInGreeting},
-	{"Ref tells of its connection", refTells},
+	{"Stop frees the address", testStopFreesResources},
+	{"second listener that can't be opened", testBadListener},
+	{"Dial to a port that refuses", testDialRefused},
+	{"peer that ends while a layer is at work", testEOFInHandshake},
+	{"Ref tells of its connection", testRefValues},
 }
 
 // fewDescriptors is what a case has open at a time, at most, unless manyDescriptors has its name.
@@ -184,7 +184,7 @@ func Limits() engine.Limits {
 // included.
 func checkLeaks(t *testing.T) {
 	running := testkit.Goroutines()
-	before := openFiles()
+	before := countOpenFiles()
 	t.Cleanup(func() {
 		if err := testkit.CheckGoroutines(running); err != nil {
 			t.Error(err)
@@ -192,12 +192,12 @@ func checkLeaks(t *testing.T) {
 		if before < 0 {
 			return
 		}
-		testkit.WaitFor(t, "descriptors are left behind", func() bool { return openFiles() <= before })
+		testkit.WaitFor(t, "descriptors are left behind", func() bool { return countOpenFiles() <= before })
 	})
 }
 
-// openFiles counts the descriptors of this process; -1 where that is unknown.
-func openFiles() int {
+// countOpenFiles counts the descriptors of this process; -1 where that is unknown.
+func countOpenFiles() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return -1

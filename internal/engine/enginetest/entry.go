@@ -15,15 +15,15 @@ import (
 )
 
 var entryCases = []testCase{
-	{"more connections than MaxConns", tooManyConns},
-	{"more connections from a source than are let in", perSource},
-	{"denied addresses, with an answer", denied},
-	{"several listeners, one with a bound", severalListeners},
+	{"more connections than MaxConns", testTooManyConns},
+	{"more connections from a source than are let in", testMaxPerSource},
+	{"denied addresses, with an answer", testDeniedAddress},
+	{"several listeners, one with a bound", testSeveralListeners},
 }
 
-func tooManyConns(b *bench) {
+func testTooManyConns(b *testEnv) {
 	const most, more = 4, 3
-	s := b.serve(lines(), limited(func(l *engine.Limits) { l.MaxConns = most }))
+	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxConns = most }))
 	var clients []*client
 	for range most {
 		c := s.dial()
@@ -41,16 +41,16 @@ func tooManyConns(b *bench) {
 	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
-	s.wantRoom()
+	s.wantAccepting()
 	for _, c := range slices.Backward(clients[1:]) {
 		c.Close()
 	}
-	s.closed(most)
+	s.awaitClosed(most)
 }
 
-// wantRoom waits until another connection is let in: its place is given back a moment after the
+// wantAccepting waits until another connection is let in: its place is given back a moment after the
 // one that had it has closed.
-func (s *server) wantRoom() {
+func (s *server) wantAccepting() {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "no room comes back after a connection has closed", func() bool {
 		c := s.dial()
@@ -59,11 +59,11 @@ func (s *server) wantRoom() {
 	})
 }
 
-// severalListeners has connections at three listeners, know by which they have come, and
+// testSeveralListeners has connections at three listeners, know by which they have come, and
 // be counted there; what was dialled has none.
-func severalListeners(b *bench) {
+func testSeveralListeners(b *testEnv) {
 	own := listen(b)
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		fmt.Fprintf(c, "%s %d\n", c.ListenerName(), c.Listener())
 		return len(in)
 	}}, func(cfg *engine.Config) {
@@ -81,24 +81,24 @@ func severalListeners(b *bench) {
 		c.ask("?", want)
 		there = append(there, c)
 	}
-	wantListening(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
+	wantListenerStats(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
 	full := dialTo(b, at[1].Addr.String())
 	full.Read(make([]byte, 1)) // it is turned away, by its end or a reset
-	wantListening(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
+	wantListenerStats(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
 	if n := s.Counters().RefusedBy(engine.RefusedFull); n != 1 {
 		b.Errorf("%d are counted as refused for want of room, want 1", n)
 	}
 	there[1].Close()
 	s.wantClosed(io.EOF)
-	wantListening(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
+	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
 	again := dialTo(b, at[1].Addr.String())
 	again.ask("?", "b 1\n")
 	other := listen(b)
-	b.must(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()
-	b.must(err)
+	b.requireNoError(err)
 	s.wantOpened(6)
-	wantListening(b, s, "a 1 1 0, b 2 3 1, c 1 1 0")
+	wantListenerStats(b, s, "a 1 1 0, b 2 3 1, c 1 1 0")
 	dialled.Close()
 	for _, c := range append(there, again) {
 		c.Close()
@@ -111,8 +111,8 @@ func severalListeners(b *bench) {
 	}
 }
 
-// wantListening waits until the listeners have counted so many open, accepted and refused.
-func wantListening(b *bench, s *server, want string) {
+// wantListenerStats waits until the listeners have counted so many open, accepted and refused.
+func wantListenerStats(b *testEnv, s *server, want string) {
 	b.Helper()
 	text := func() string {
 		var all []string
@@ -124,12 +124,12 @@ func wantListening(b *bench, s *server, want string) {
 	testkit.WaitFor(b, "Listening is not "+want, func() bool { return text() == want })
 }
 
-// badListener starts at two addresses of which the second is taken: nothing is left of
+// testBadListener starts at two addresses of which the second is taken: nothing is left of
 // the first.
-func badListener(b *bench) {
+func testBadListener(b *testEnv) {
 	taken := listen(b)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	b.must(err)
+	b.requireNoError(err)
 	free.Close()
 	at := free.Addr().String()
 	e, err := b.model.Start(engine.Config{
@@ -146,7 +146,7 @@ func badListener(b *bench) {
 	}
 }
 
-// dialFrom connects from another address of the loopback.
+// testDialFromSource connects from another address of the loopback.
 func (s *server) dialFrom(ip string) *client {
 	s.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}, Timeout: patience}
@@ -165,8 +165,8 @@ func (s *server) wantRefused(cause engine.Cause, n int64) {
 	}
 }
 
-// refusing answers who is turned away.
-func refusing(answer string, want error, b *bench) with {
+// withRefusalReply answers who is turned away.
+func withRefusalReply(answer string, want error, b *testEnv) with {
 	return func(cfg *engine.Config) {
 		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte {
 			if !errors.Is(why, want) || !peer.IsValid() {
@@ -177,8 +177,8 @@ func refusing(answer string, want error, b *bench) with {
 	}
 }
 
-func perSource(b *bench) {
-	s := b.serve(lines(), refusing("too many\n", engine.ErrRefusedSource, b),
+func testMaxPerSource(b *testEnv) {
+	s := b.startServer(lines(), withRefusalReply("too many\n", engine.ErrRefusedSource, b),
 		func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{MaxPerSource: 2, SourcePrefix: 64} })
 	a, other := s.dial(), s.dialFrom("127.0.0.2")
 	a.exchange("hello\n")
@@ -193,14 +193,14 @@ func perSource(b *bench) {
 	s.wantRefused(engine.RefusedSource, 3)
 	a.Close()
 	s.wantClosed(io.EOF)
-	s.wantRoom()
+	s.wantAccepting()
 }
 
-// acceptRate has more come at once than are taken in a second.
-func acceptRate(b *bench) {
+// testAcceptRate has more come at once than are taken in a second.
+func testAcceptRate(b *testEnv) {
 	const n, rate = 16, 8
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
-	clients := s.dials(n)
+	s := b.startServer(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
+	clients := s.dialMany(n)
 	for _, c := range clients {
 		c.exchange("is anybody there?\n")
 	}
@@ -209,8 +209,8 @@ func acceptRate(b *bench) {
 	}
 }
 
-func denied(b *bench) {
-	s := b.serve(lines(), refusing("not you\n", engine.ErrDenied, b), func(cfg *engine.Config) {
+func testDeniedAddress(b *testEnv) {
+	s := b.startServer(lines(), withRefusalReply("not you\n", engine.ErrDenied, b), func(cfg *engine.Config) {
 		cfg.Admission = engine.AdmissionRules{
 			Deny:  []netip.Prefix{netip.MustParsePrefix("127.0.0.3/32")},
 			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.3/32")},

@@ -16,17 +16,17 @@ import (
 // This file is what one message to many may cost, and what a slow one of them misses.
 
 var fanCases = []testCase{
-	{"broadcasts that wait go out together", func(b *bench) { together(b, true) }},
-	{"mail that waits goes out together", func(b *bench) { together(b, false) }},
-	{"messages to many are in order with those to one", manyAndOne},
-	{"no message of a group behind an answer to who has left", leavesGroup},
-	{"a value that is not sent is replaced", latestToSlow},
-	{"a value to a connection whose handler takes long is replaced", latestToBusy},
-	{"a value before the end", latestAtEnd},
+	{"broadcasts that wait go out together", func(b *testEnv) { testMessagesTogether(b, true) }},
+	{"mail that waits goes out together", func(b *testEnv) { testMessagesTogether(b, false) }},
+	{"messages to many are in order with those to one", testGroupAndSingleSendOrder},
+	{"no message of a group behind an answer to who has left", testLeaveGroup},
+	{"a value that is not sent is replaced", testLatestToSlowReader},
+	{"a value to a connection whose handler takes long is replaced", testLatestToBusyHandler},
+	{"a value before the end", testLatestAtClose},
 }
 
-// hold has the handler of a new connection take long, until release is called.
-func (b *bench) hold(script *Script, changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
+// blockHandler has the handler of a new connection take long, until release is called.
+func (b *testEnv) blockHandler(script *Script, changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
 	entered, wait := make(chan struct{}), make(chan struct{})
 	script.Received = func(_ *engine.Conn, in []byte) int {
 		if in[0] == 'h' {
@@ -35,7 +35,7 @@ func (b *bench) hold(script *Script, changes ...with) (s *server, held *client, 
 		}
 		return len(in)
 	}
-	s = b.serve(script, changes...)
+	s = b.startServer(script, changes...)
 	held = s.dial()
 	ref = s.wantOpened(1)[0]
 	held.Send("h")
@@ -43,17 +43,17 @@ func (b *bench) hold(script *Script, changes ...with) (s *server, held *client, 
 	return s, held, ref, func() { close(wait) }
 }
 
-// together has messages wait while a handler takes long: they go out many in a send.
-func together(b *bench, casts bool) {
+// testMessagesTogether has messages wait while a handler takes long: they go out many in a send.
+func testMessagesTogether(b *testEnv, casts bool) {
 	const messages = 200
-	s, held, ref, release := b.hold(&Script{})
+	s, held, ref, release := b.blockHandler(&Script{})
 	want := ""
 	for i := range messages {
 		text := fmt.Sprintf("%d,", i)
 		if want += text; casts {
-			s.cast([]byte(text))
+			s.broadcast([]byte(text))
 		} else {
-			b.must(ref.Send([]byte(text)))
+			b.requireNoError(ref.Send([]byte(text)))
 		}
 	}
 	if casts && s.Loops() == 0 { // where others than the handler's owner bring them
@@ -73,11 +73,11 @@ func together(b *bench, casts bool) {
 	})
 }
 
-// manyAndOne sends to all of a group and to one of it in turn, from one goroutine.
-func manyAndOne(b *bench) {
+// testGroupAndSingleSendOrder sends to all of a group and to one of it in turn, from one goroutine.
+func testGroupAndSingleSendOrder(b *testEnv) {
 	const conns, messages = 40, 150
-	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = conns * messages * 2 }))
-	clients := s.dials(conns)
+	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = conns * messages * 2 }))
+	clients := s.dialMany(conns)
 	refs := s.wantOpened(conns)
 	var g engine.Group
 	for _, r := range refs {
@@ -91,14 +91,14 @@ func manyAndOne(b *bench) {
 		}
 		all, one = all+text, one+text
 		if i%7 == 0 {
-			b.ok(refs[2].Send([]byte("you,")))
+			b.checkNoError(refs[2].Send([]byte("you,")))
 			one += "you,"
 		}
 		if i%50 == 0 {
 			runtime.Gosched()
 		}
 	}
-	got := endsOf(b, clients)
+	got := readEnds(b, clients)
 	slices.Sort(got)
 	want := append(slices.Repeat([]string{all}, conns-1), one)
 	slices.Sort(want)
@@ -107,21 +107,21 @@ func manyAndOne(b *bench) {
 	}
 }
 
-// endsOf is what each client gets until the end, when it sends no more.
-func endsOf(b *bench, clients []*client) (got []string) {
+// readEnds is what each client gets until the end, when it sends no more.
+func readEnds(b *testEnv, clients []*client) (got []string) {
 	for _, c := range clients {
 		c.CloseWrite()
-		got = append(got, testkit.Receive(b, readAll(c), "the end"))
+		got = append(got, testkit.Receive(b, readAllInBackground(c), "the end"))
 	}
 	return got
 }
 
-// leavesGroup has connections leave a group, few or many, while others broadcast to it: what is sent
+// testLeaveGroup has connections leave a group, few or many, while others broadcast to it: what is sent
 // to one when it has left is behind all that it gets of the group.
-func leavesGroup(b *bench) {
-	s, opened := b.serve(&Script{}), 0
+func testLeaveGroup(b *testEnv) {
+	s, opened := b.startServer(&Script{}), 0
 	for _, conns := range []int{1, 5, 60} {
-		clients := s.dials(conns)
+		clients := s.dialMany(conns)
 		opened += conns
 		refs := s.wantOpened(opened)[opened-conns:]
 		var g engine.Group
@@ -147,7 +147,7 @@ func leavesGroup(b *bench) {
 		}
 		over.Store(true)
 		broadcasts.Wait()
-		for i, got := range endsOf(b, clients) {
+		for i, got := range readEnds(b, clients) {
 			if !strings.HasSuffix(got, "left") {
 				b.Errorf("of %d, client %d got %.20q behind the answer", conns, i, got[strings.Index(got, "left")+4:])
 			}
@@ -158,8 +158,8 @@ func leavesGroup(b *bench) {
 	}
 }
 
-// publish makes one the newest value of a topic, and tells a connection.
-func (s *server) publish(topic *engine.LatestValue, r engine.Ref, l *engine.LatestSubscription, p []byte) {
+// sendLatest makes one the newest value of a topic, and tells a connection.
+func (s *server) sendLatest(topic *engine.LatestValue, r engine.Ref, l *engine.LatestSubscription, p []byte) {
 	s.t.Helper()
 	topic.Set(p)
 	if err := r.SendLatest(l, len(p)); err != nil {
@@ -167,21 +167,21 @@ func (s *server) publish(topic *engine.LatestValue, r engine.Ref, l *engine.Late
 	}
 }
 
-// latestToSlow publishes much more than a connection may owe: its peer gets some of it
+// testLatestToSlowReader publishes much more than a connection may owe: its peer gets some of it
 // when it reads, each value whole, and the last one. None is missing in the books.
-func latestToSlow(b *bench) {
+func testLatestToSlowReader(b *testEnv) {
 	const size = 8 << 10
 	missed := make(chan int64, 1)
-	s := b.serve(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
+	s := b.startServer(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.MissedMessages() }},
 		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }))
 	slow := s.dial()
-	slow.smallBuffers()
+	slow.shrinkSocketBuffers()
 	ref := s.wantOpened(1)[0]
 	var topic engine.LatestValue
 	latest, n := engine.NewLatestSubscription(&topic), 0
 	testkit.WaitFor(b, "nothing is replaced", func() bool {
 		for range 20 {
-			s.publish(&topic, ref, latest, bulletin(n, size))
+			s.sendLatest(&topic, ref, latest, broadcastMessage(n, size))
 			n++
 		}
 		return s.Counters()[engine.Replaced] > 1000
@@ -192,7 +192,7 @@ func latestToSlow(b *bench) {
 	if err := ref.SendLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
-	got := slow.reads(b)
+	got := slow.startReader(b)
 	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
 	replaced := s.Counters()[engine.Replaced]
 	if taken := got.n.Load(); taken+replaced != int64(n) {
@@ -209,39 +209,39 @@ func latestToSlow(b *bench) {
 	}
 }
 
-func latestToBusy(b *bench) {
+func testLatestToBusyHandler(b *testEnv) {
 	const values = 50
-	s, held, ref, release := b.hold(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
+	s, held, ref, release := b.blockHandler(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = 1 }))
 	var topic engine.LatestValue
 	latest := engine.NewLatestSubscription(&topic)
 	for i := range values {
-		s.publish(&topic, ref, latest, bulletin(i, 0))
+		s.sendLatest(&topic, ref, latest, broadcastMessage(i, 0))
 	}
-	got := held.reads(b)
+	got := held.startReader(b)
 	release()
 	testkit.WaitFor(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
 	if n, r := got.n.Load(), s.Counters()[engine.Replaced]; n != 1 || r != values-1 {
 		b.Errorf("got %d values, %d were replaced; want 1, %d", n, r, values-1)
 	}
-	s.publish(&topic, ref, latest, bulletin(values, 0))
+	s.sendLatest(&topic, ref, latest, broadcastMessage(values, 0))
 	testkit.WaitFor(b, "a later value does not come", func() bool { return got.last.Load() == values })
 	held.CloseWrite()
 	testkit.Receive(b, got.done, "the end")
 }
 
-// latestAtEnd has the peer end while values come: what was published before the
+// testLatestAtClose has the peer end while values come: what was published before the
 // connection began to close arrives.
-func latestAtEnd(b *bench) {
-	s := b.serve(&Script{})
+func testLatestAtClose(b *testEnv) {
+	s := b.startServer(&Script{})
 	for i := range 20 {
 		c := s.dial()
 		ref := s.wantOpened(i + 1)[i]
-		got := c.reads(b)
+		got := c.startReader(b)
 		go c.CloseWrite()
 		var topic engine.LatestValue
 		latest, last := engine.NewLatestSubscription(&topic), int64(-1)
 		for n := 0; ; n++ {
-			topic.Set(bulletin(n, 100))
+			topic.Set(broadcastMessage(n, 100))
 			if ref.SendLatest(latest, 100) != nil {
 				break
 			}

@@ -12,36 +12,36 @@ import (
 )
 
 var fileCases = []testCase{
-	{"SendFile between writes", func(b *bench) { fileBetweenWrites(b, false) }},
-	{"SendFile with TLS", func(b *bench) { fileBetweenWrites(b, true) }},
-	{"SendFile to a slow reader keeps little in memory", func(b *bench) { fileSlowly(b, false) }},
-	{"SendFile with TLS to a slow reader", func(b *bench) { fileSlowly(b, true) }},
-	{"SendFile of a file that is cut off", fileCutOff},
-	{"SendFile to a client that resets", fileReset},
-	{"SendFile during Stop", fileDrained},
+	{"SendFile between writes", func(b *testEnv) { testFileBetweenWrites(b, false) }},
+	{"SendFile with TLS", func(b *testEnv) { testFileBetweenWrites(b, true) }},
+	{"SendFile to a slow reader keeps little in memory", func(b *testEnv) { testFileToSlowReader(b, false) }},
+	{"SendFile with TLS to a slow reader", func(b *testEnv) { testFileToSlowReader(b, true) }},
+	{"SendFile of a file that is cut off", testFileTruncated},
+	{"SendFile to a client that resets", testFileReset},
+	{"SendFile during Stop", testFileDuringDrain},
 }
 
 const fileSize = 6 << 20
 
-// file makes a file of n bytes of pattern.
-func (b *bench) file(n int) (*os.File, string) {
+// newRandomFile makes a file of n bytes of pattern.
+func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 	b.Helper()
-	content := pattern(n)
+	content := testPattern(n)
 	f, err := os.Create(filepath.Join(b.TempDir(), "file"))
 	if err == nil {
 		_, err = f.Write(content)
 	}
-	b.must(err)
+	b.requireNoError(err)
 	b.Cleanup(func() { f.Close() })
 	return f, string(content)
 }
 
-// answerFile serves, and answers all input with answer. It is nil where files can't be
+// serveFileAnswers serves, and answers all input with answer. It is nil where files can't be
 // sent: loops with descriptor tables of their own say so, and send nothing.
-func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server {
-	probe, _ := b.file(100)
+func (b *testEnv) serveFileAnswers(answer func(c *engine.Conn), changes ...with) *server {
+	probe, _ := b.newRandomFile(100)
 	sends := make(chan error, 1)
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == '?' {
 			sends <- c.SendFile(probe, 0, 0)
 			c.WriteString("!")
@@ -53,7 +53,7 @@ func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server
 	c := s.dial()
 	defer func() {
 		c.Close()
-		s.closed(1)
+		s.awaitClosed(1)
 	}()
 	c.Send("?")
 	c.Expect("!")
@@ -65,13 +65,13 @@ func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server
 	return s
 }
 
-func fileBetweenWrites(b *bench, encrypted bool) {
-	f, content := b.file(1 << 20)
-	large := string(pattern(64 << 10))
+func testFileBetweenWrites(b *testEnv, encrypted bool) {
+	f, content := b.newRandomFile(1 << 20)
+	large := string(testPattern(64 << 10))
 	offset, err := f.Seek(17, io.SeekStart)
-	b.must(err)
-	s := b.answerFile(func(c *engine.Conn) {
-		b.ok(c.Ref().Send([]byte("posted")))
+	b.requireNoError(err)
+	s := b.serveFileAnswers(func(c *engine.Conn) {
+		b.checkNoError(c.Ref().Send([]byte("posted")))
 		own, err := os.Open(f.Name())
 		if err != nil {
 			b.Error(err)
@@ -91,24 +91,24 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 		if got := c.UnsentBytes(); before < len(content) || got < len(content)+300000+len(large) {
 			b.Errorf("Pending is %d and %d with files that wait", before, got)
 		}
-		b.ok(errors.Join(errs...))
-	}, b.onlyTLS(encrypted))
+		b.checkNoError(errors.Join(errs...))
+	}, b.withTLSIf(encrypted))
 	if s == nil {
 		return
 	}
 	want := "head" + content + "middle" + content[1000:301000] + content[7:107] + large +
 		content[20:20020] + content[1000000:1020000] + "end"
 	for _, slow := range []bool{false, true} {
-		stream := s.stream(encrypted, slow)
+		stream := s.dialStream(encrypted, slow)
 		for range 2 {
 			_, err := io.WriteString(stream, "x")
-			b.must(err)
+			b.requireNoError(err)
 			got := make([]byte, len(want)+len("posted"))
 			n, err := io.ReadFull(stream, got)
 			if err != nil {
 				b.Fatalf("client: %d bytes, then %v", n, err)
 			}
-			b.must(compare(got, []byte(want+"posted")))
+			b.requireNoError(compareBytes(got, []byte(want+"posted")))
 		}
 	}
 	if at, err := f.Seek(0, io.SeekCurrent); at != offset || err != nil {
@@ -116,10 +116,10 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 	}
 }
 
-// onlyTLS encrypts all connections but the first, if any: the probe of answerFile speaks
+// withTLSIf encrypts all connections but the first, if any: the probe of serveFileAnswers speaks
 // no TLS.
-func (b *bench) onlyTLS(encrypted bool) with {
-	layered := b.layered(false, encrypted)
+func (b *testEnv) withTLSIf(encrypted bool) with {
+	layered := b.withLayers(false, encrypted)
 	return func(cfg *engine.Config) {
 		layered(cfg)
 		if !encrypted {
@@ -136,28 +136,28 @@ func (b *bench) onlyTLS(encrypted bool) with {
 	}
 }
 
-// fileSlowly has a file wait for its reader: then reading pauses, memory stays bounded,
+// testFileToSlowReader has a file wait for its reader: then reading pauses, memory stays bounded,
 // and Writable comes when almost all has gone.
-func fileSlowly(b *bench, encrypted bool) {
-	f, content := b.file(4 * fileSize)
+func testFileToSlowReader(b *testEnv, encrypted bool) {
+	f, content := b.newRandomFile(4 * fileSize)
 	const high, low = 200 << 10, 100 << 10
 	drained := make(chan int, 10)
-	s := b.answerFile(func(c *engine.Conn) {
-		b.ok(c.SendFile(f, 0, -1))
+	s := b.serveFileAnswers(func(c *engine.Conn) {
+		b.checkNoError(c.SendFile(f, 0, -1))
 		if !c.IsPaused() {
 			b.Error("not Paused with a file that waits")
 		}
 		if _, err := c.Write(make([]byte, 10)); err != nil { // files don't count against MaxUnsent
 			b.Errorf("Write behind a file: %v", err)
 		}
-	}, b.onlyTLS(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
+	}, b.withTLSIf(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
 		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.UnsentBytes() } })
 	if s == nil {
 		return
 	}
-	stream := s.stream(encrypted, true)
+	stream := s.dialStream(encrypted, true)
 	_, err := io.WriteString(stream, "x")
-	b.must(err)
+	b.requireNoError(err)
 	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	s2 := s.Counters()
 	got, most := make([]byte, len(content)+10), int64(0)
@@ -171,23 +171,23 @@ func fileSlowly(b *bench, encrypted bool) {
 	if most-s2[engine.Buffered] > 300<<10 {
 		b.Errorf("up to %d bytes of memory were held for a file", most)
 	}
-	b.ok(compare(got, append([]byte(content), make([]byte, 10)...)))
+	b.checkNoError(compareBytes(got, append([]byte(content), make([]byte, 10)...)))
 	if left := testkit.Receive(b, drained, "Writable"); left > low {
 		b.Errorf("Writable while %d bytes are owed", left)
 	}
 }
 
-func fileCutOff(b *bench) {
+func testFileTruncated(b *testEnv) {
 	const left = 100 << 10
-	f, content := b.file(fileSize)
-	s := b.answerFile(func(c *engine.Conn) {
+	f, content := b.newRandomFile(fileSize)
+	s := b.serveFileAnswers(func(c *engine.Conn) {
 		if err := c.SendFile(f, 1, fileSize); !errors.Is(err, engine.ErrShortFile) {
 			b.Errorf("SendFile of more than there is: %v", err)
 		}
 		c.WriteString("head")
-		b.ok(c.SendFile(f, 0, fileSize))
+		b.checkNoError(c.SendFile(f, 0, fileSize))
 		c.WriteString("tail")
-		b.ok(f.Truncate(left))
+		b.checkNoError(f.Truncate(left))
 	})
 	if s == nil {
 		return
@@ -199,16 +199,16 @@ func fileCutOff(b *bench) {
 		b.Errorf("client: %v", err)
 	}
 	if want := "head" + content[:left]; len(got) > len(want) || string(got) != want[:len(got)] {
-		b.Error(compare(got, []byte(want)))
+		b.Error(compareBytes(got, []byte(want)))
 	}
-	if why := s.closed(2)[1]; !errors.Is(why, engine.ErrShortFile) {
+	if why := s.awaitClosed(2)[1]; !errors.Is(why, engine.ErrShortFile) {
 		b.Errorf("closed for %v, want %v", why, engine.ErrShortFile)
 	}
 }
 
-func fileReset(b *bench) {
-	f, content := b.file(4 * fileSize)
-	s := b.answerFile(func(c *engine.Conn) {
+func testFileReset(b *testEnv) {
+	f, content := b.newRandomFile(4 * fileSize)
+	s := b.serveFileAnswers(func(c *engine.Conn) {
 		for range 3 {
 			c.SendFile(f, 0, -1)
 			c.WriteString("between")
@@ -218,28 +218,28 @@ func fileReset(b *bench) {
 		return
 	}
 	c := s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send("x")
 	c.Expect(content[:100000])
 	c.Reset()
-	if why := s.closed(2)[1]; !testkit.IsReset(why) {
+	if why := s.awaitClosed(2)[1]; !testkit.IsReset(why) {
 		b.Errorf("closed for %v, want a reset", why)
 	}
 	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
-// fileDrained stops in the middle: the file is sent whole.
-func fileDrained(b *bench) {
-	f, content := b.file(4 * fileSize)
-	s := b.answerFile(func(c *engine.Conn) {
-		b.ok(c.SendFile(f, 0, -1))
+// testFileDuringDrain stops in the middle: the file is sent whole.
+func testFileDuringDrain(b *testEnv) {
+	f, content := b.newRandomFile(4 * fileSize)
+	s := b.serveFileAnswers(func(c *engine.Conn) {
+		b.checkNoError(c.SendFile(f, 0, -1))
 		c.WriteString("end")
 	})
 	if s == nil {
 		return
 	}
 	c, idle := s.dial(), s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send("x")
 	c.Expect(content[:1000])
 	s.wantOpened(3)

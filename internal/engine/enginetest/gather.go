@@ -23,8 +23,8 @@ func frameHead(kind byte, n int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(n))
 }
 
-// answerBody answers a byte with a head and a body, in one of the ways there are.
-func answerBody(c *engine.Conn, i int, body []byte) (err error) {
+// writeHeadAndBody answers a byte with a head and a body, in one of the ways there are.
+func writeHeadAndBody(c *engine.Conn, i int, body []byte) (err error) {
 	head := frameHead('b', len(body))
 	switch i % 4 {
 	case 0:
@@ -43,12 +43,12 @@ func answerBody(c *engine.Conn, i int, body []byte) (err error) {
 	return err
 }
 
-// headsAndBodies has two clients, one of which reads slowly, get large answers, and
+// testHeadsAndBodies has two clients, one of which reads slowly, get large answers, and
 // notes from outside between them.
-func headsAndBodies(b *bench, encrypted bool) {
-	body := pattern(bodySize)
+func testHeadsAndBodies(b *testEnv, encrypted bool) {
+	body := testPattern(bodySize)
 	refs := make(chan engine.Ref, 2)
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { refs <- c.Ref() },
 		Received: func(c *engine.Conn, in []byte) int {
 			for i := range in {
@@ -57,31 +57,31 @@ func headsAndBodies(b *bench, encrypted bool) {
 				}
 				n, _ := c.Value().(int)
 				c.SetValue(n + 1)
-				if err := answerBody(c, n, body[n:]); err != nil {
+				if err := writeHeadAndBody(c, n, body[n:]); err != nil {
 					b.Errorf("answer %d: %v", n, err)
 				}
 			}
 			return len(in)
 		},
-	}, b.layered(false, encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 4<<20, 300<<10, 100<<10 }))
+	}, b.withLayers(false, encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 4<<20, 300<<10, 100<<10 }))
 	done := make(chan error, 4)
 	for i := range 2 {
 		slow := i == 1
-		stream := s.stream(encrypted, slow)
+		stream := s.dialStream(encrypted, slow)
 		ref := testkit.Receive(b, refs, "Opened")
-		go func() { done <- sendNotes(ref) }()
-		go func() { done <- readFrames(stream, body, slow) }()
+		go func() { done <- sendSmallMessages(ref) }()
+		go func() { done <- readAndCheckFrames(stream, body, slow) }()
 		if _, err := stream.Write(make([]byte, bodies)); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for range 4 {
-		b.ok(testkit.Receive(b, done, "all frames"))
+		b.checkNoError(testkit.Receive(b, done, "all frames"))
 	}
 }
 
-// sendNotes sends numbered notes from outside.
-func sendNotes(ref engine.Ref) error {
+// sendSmallMessages sends numbered notes from outside.
+func sendSmallMessages(ref engine.Ref) error {
 	for i := range notes {
 		note := binary.BigEndian.AppendUint32(frameHead('n', 4), uint32(i))
 		for {
@@ -102,8 +102,8 @@ func sendNotes(ref engine.Ref) error {
 	return nil
 }
 
-// readFrames reads all answers and notes, and checks their order and bytes.
-func readFrames(r io.Reader, body []byte, slow bool) error {
+// readAndCheckFrames reads all answers and notes, and checks their order and bytes.
+func readAndCheckFrames(r io.Reader, body []byte, slow bool) error {
 	got, head := map[byte]int{}, make([]byte, 5)
 	for got['b']+got['n'] < bodies+notes {
 		if _, err := io.ReadFull(r, head); err != nil {
@@ -121,7 +121,7 @@ func readFrames(r io.Reader, body []byte, slow bool) error {
 		if head[0] == 'n' {
 			want = binary.BigEndian.AppendUint32(nil, uint32(i))
 		}
-		if err := compare(p, want); err != nil {
+		if err := compareBytes(p, want); err != nil {
 			return fmt.Errorf("%c%d: %w", head[0], i, err)
 		}
 		got[head[0]]++

@@ -20,23 +20,23 @@ import (
 
 func init() {
 	handoverCases = []testCase{
-		{"hand over", handOver},
-		{"hand over output that is not taken", handOverOutput},
-		{"hand over under load", handOverLoad},
-		{"hand over to nobody", handOverToNobody},
-		{"hand over in part", handOverInPart},
-		{"hand over that ends while a connection is saved", handOverEndsInSave},
-		{"hand over to who has room for some", handOverFull},
-		{"hand over to who has room for just all", handOverExactly},
-		{"two hand over to who has room for just all", handOverTogether},
-		{"hand over with mail on its way", handOverMail},
-		{"hand over while there are always broadcasts", handOverCasts},
-		{"hand over what can't be", handOverStays},
+		{"hand over", testExport},
+		{"hand over output that is not taken", testExportWithOutput},
+		{"hand over under load", testExportUnderLoad},
+		{"hand over to nobody", testExportToDeadProcess},
+		{"hand over in part", testExportPartially},
+		{"hand over that ends while a connection is saved", testExportCloseInSave},
+		{"hand over to who has room for some", testExportToFullEngine},
+		{"hand over to who has room for just all", testExportExactCapacity},
+		{"two hand over to who has room for just all", testExportBothWays},
+		{"hand over with mail on its way", testExportWithPostedRequests},
+		{"hand over while there are always broadcasts", testExportWithBroadcasts},
+		{"hand over what can't be", testExportObstacles},
 	}
 }
 
-// saves gives an engine's connections state: what the script keeps as their value.
-func saves(cfg *engine.Config) {
+// withSaveAndRestore gives an engine's connections state: what the script keeps as their value.
+func withSaveAndRestore(cfg *engine.Config) {
 	cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
 		n, _ := c.Value().(int)
 		return binary.AppendUvarint(to, uint64(n)), nil
@@ -54,22 +54,22 @@ func saves(cfg *engine.Config) {
 	}
 }
 
-// successor is an engine that goes on with what another one hands over: its connections are
+// startSuccessor is an engine that goes on with what another one hands over: its connections are
 // opened as far as its witness knows when they have come.
-func (b *bench) successor(script *Script, changes ...with) *server {
-	return b.serve(script, append([]with{func(cfg *engine.Config) {
-		w := cfg.Handler.(*witness)
-		saves(cfg)
+func (b *testEnv) startSuccessor(script *Script, changes ...with) *server {
+	return b.startServer(script, append([]with{func(cfg *engine.Config) {
+		w := cfg.Handler.(*callChecker)
+		withSaveAndRestore(cfg)
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
 			return restore(c, state)
 		}
 	}}, changes...)...)
 }
 
-// channels joins each loop of two engines.
-func (b *bench) channels(from, to *server) (ours []*os.File) {
+// connectChannels joins each loop of two engines.
+func (b *testEnv) connectChannels(from, to *server) (ours []*os.File) {
 	b.Helper()
 	n := max(from.Loops(), 1)
 	if to != nil {
@@ -78,7 +78,7 @@ func (b *bench) channels(from, to *server) (ours []*os.File) {
 	var theirs []*os.File
 	for range n {
 		pair, err := sock.NewFDSocketpair()
-		b.must(err)
+		b.requireNoError(err)
 		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
 	}
 	b.Cleanup(func() { closeFiles(ours) })
@@ -86,7 +86,7 @@ func (b *bench) channels(from, to *server) (ours []*os.File) {
 		closeFiles(theirs)
 		return ours
 	}
-	b.must(to.Engine.(engine.Migrator).ImportConns(theirs))
+	b.requireNoError(to.Engine.(engine.Migrator).ImportConns(theirs))
 	return ours
 }
 
@@ -96,8 +96,8 @@ func closeFiles(all []*os.File) {
 	}
 }
 
-// handOver hands all over that s has, and says how many have gone.
-func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.ExportResult, error) {
+// exportConns hands all over that s has, and says how many have gone.
+func (s *server) exportConns(ctx context.Context, channels []*os.File) (engine.ExportResult, error) {
 	s.t.Helper()
 	if err := s.PauseAccept(true); err != nil {
 		s.t.Fatal(err)
@@ -107,17 +107,17 @@ func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.Expo
 	return s.Engine.(engine.Migrator).ExportConns(ctx, channels)
 }
 
-// moves hands all over that s has, and wants n to have gone.
-func (s *server) moves(b *bench, to *server, n int) {
+// exportConnsTo hands all over that s has, and wants n to have gone.
+func (s *server) exportConnsTo(b *testEnv, to *server, n int) {
 	b.Helper()
-	moved, err := s.handOver(b.Context(), b.channels(s, to))
+	moved, err := s.exportConns(b.Context(), b.connectChannels(s, to))
 	if err != nil || moved != (engine.ExportResult{Exported: n}) {
 		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
 	}
 }
 
-// counting answers each line with itself and how many there were before on this connection.
-func counting() *Script {
+// newCountingScript answers each line with itself and how many there were before on this connection.
+func newCountingScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		line, _, whole := strings.Cut(string(in), "\n")
 		if !whole {
@@ -130,17 +130,17 @@ func counting() *Script {
 	}}
 }
 
-func handOver(b *bench) {
+func testExport(b *testEnv) {
 	const n = 300
-	from := b.serve(counting(), saves)
-	to := b.successor(counting())
-	clients := from.dials(n)
+	from := b.startServer(newCountingScript(), withSaveAndRestore)
+	to := b.startSuccessor(newCountingScript())
+	clients := from.dialMany(n)
 	for _, c := range clients {
 		c.Send("a\nb")
 		c.Expect("a0\n")
 	}
 	from.wantBytesIn(3 * n)
-	from.moves(b, to, n)
+	from.exportConnsTo(b, to, n)
 	from.wantClosed(slices.Repeat([]error{engine.ErrHandedOver}, n)...)
 	to.wantOpened(n)
 	for _, c := range clients {
@@ -160,33 +160,33 @@ func handOver(b *bench) {
 	}
 }
 
-// handOverOutput hands connections over that owe their peers more than the kernel takes.
-func handOverOutput(b *bench) {
+// testExportWithOutput hands connections over that owe their peers more than the kernel takes.
+func testExportWithOutput(b *testEnv) {
 	const n, size = 2, 8 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
-	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(pattern(size))
+	from := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(testPattern(size))
 		return len(in)
 	}}, limited(big))
-	to := b.successor(echo(), limited(big))
-	clients := from.dials(n)
+	to := b.startSuccessor(newEchoScript(), limited(big))
+	clients := from.dialMany(n)
 	for _, c := range clients {
-		c.smallBuffers()
+		c.shrinkSocketBuffers()
 		c.Send("x")
 	}
 	testkit.WaitFor(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
-	from.moves(b, to, n)
-	all := string(pattern(size))
+	from.exportConnsTo(b, to, n)
+	all := string(testPattern(size))
 	for _, c := range clients {
 		c.Expect(all)
 	}
 }
 
-// handOverLoad hands over while all clients exchange lines as fast as they can.
-func handOverLoad(b *bench) {
+// testExportUnderLoad hands over while all clients exchange lines as fast as they can.
+func testExportUnderLoad(b *testEnv) {
 	const n = 50
-	from := b.serve(lines(), saves)
-	to := b.successor(lines())
+	from := b.startServer(lines(), withSaveAndRestore)
+	to := b.startSuccessor(lines())
 	stop, ended := make(chan struct{}), make(chan error, n)
 	for range n {
 		c := from.dial()
@@ -207,25 +207,25 @@ func handOverLoad(b *bench) {
 		}()
 	}
 	from.wantOpened(n)
-	from.moves(b, to, n)
+	from.exportConnsTo(b, to, n)
 	before := to.Counters()[engine.BytesIn]
 	to.wantBytesIn(int(before) + 10_000)
 	close(stop)
 	for range n {
-		b.ok(testkit.Receive(b, ended, "the end of a client"))
+		b.checkNoError(testkit.Receive(b, ended, "the end of a client"))
 	}
 }
 
-// handOverToNobody hands over to a process that has gone: nothing is to change.
-func handOverToNobody(b *bench) {
+// testExportToDeadProcess hands over to a process that has gone: nothing is to change.
+func testExportToDeadProcess(b *testEnv) {
 	const n = 20
-	from := b.serve(counting(), saves)
-	clients := from.dials(n)
+	from := b.startServer(newCountingScript(), withSaveAndRestore)
+	clients := from.dialMany(n)
 	for _, c := range clients {
 		c.Send("a\nb")
 		c.Expect("a0\n")
 	}
-	moved, err := from.handOver(b.Context(), b.channels(from, nil))
+	moved, err := from.exportConns(b.Context(), b.connectChannels(from, nil))
 	if err == nil || moved != (engine.ExportResult{}) {
 		b.Errorf("handed over %+v, %v; want an error", moved, err)
 	}
@@ -233,37 +233,37 @@ func handOverToNobody(b *bench) {
 		c.Send("\n")
 		c.Expect("b1\n")
 	}
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }
 
-// handOverFull hands over to an engine that has room for some: the others stay.
-func handOverFull(b *bench) {
+// testExportToFullEngine hands over to an engine that has room for some: the others stay.
+func testExportToFullEngine(b *testEnv) {
 	const n, room = 30, 10
-	from := b.serve(lines())
-	to := b.successor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
-	clients := from.dials(n)
+	from := b.startServer(lines())
+	to := b.startSuccessor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
+	clients := from.dialMany(n)
 	from.wantOpened(n)
-	from.moves(b, to, room)
+	from.exportConnsTo(b, to, room)
 	for _, c := range clients {
 		c.exchange("a\n")
 	}
 	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }
 
-// handOverExactly hands over to an engine that has room for just so many, from loops of which
+// testExportExactCapacity hands over to an engine that has room for just so many, from loops of which
 // one has most of them: the others need less room than they are promised.
-func handOverExactly(b *bench) {
-	script := counting()
+func testExportExactCapacity(b *testEnv) {
+	script := newCountingScript()
 	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.LoopIndex())}) }
-	from := b.serve(script, saves)
+	from := b.startServer(script, withSaveAndRestore)
 	var clients []*client
 	var owners [10]int
 	for len(clients) < 30 || owners[0] < 20 {
 		c := from.dial()
 		var owner [1]byte
 		_, err := io.ReadFull(c, owner[:])
-		b.must(err)
+		b.requireNoError(err)
 		if owner := owner[0] - '0'; owner == 0 || owners[owner] < 2 {
 			owners[owner]++
 			clients = append(clients, c)
@@ -272,8 +272,8 @@ func handOverExactly(b *bench) {
 		}
 	}
 	testkit.WaitFor(b, "clients have not gone", func() bool { return from.Counters()[engine.Open] == int64(len(clients)) })
-	to := b.successor(counting(), limited(func(l *engine.Limits) { l.MaxConns = len(clients) }))
-	from.moves(b, to, len(clients))
+	to := b.startSuccessor(newCountingScript(), limited(func(l *engine.Limits) { l.MaxConns = len(clients) }))
+	from.exportConnsTo(b, to, len(clients))
 	for _, c := range clients {
 		c.Send("a\n")
 		c.Expect("a0\n")
@@ -282,23 +282,23 @@ func handOverExactly(b *bench) {
 	}
 }
 
-// handOverTogether has two engines hand over to one that has room for just so many: the channels of
+// testExportBothWays has two engines hand over to one that has room for just so many: the channels of
 // the first are promised more than it needs, and the second waits for what is given back. The same
 // two go on with what has no room.
-func handOverTogether(b *bench) {
+func testExportBothWays(b *testEnv) {
 	const each, stay = 20, 5
 	for _, left := range []int{0, stay} {
-		to := b.successor(lines(), limited(func(l *engine.Limits) { l.MaxConns = 2*each - left }))
+		to := b.startSuccessor(lines(), limited(func(l *engine.Limits) { l.MaxConns = 2*each - left }))
 		var clients []*client
 		var moving sync.WaitGroup
 		var gone atomic.Int64
 		for range 2 {
-			from := b.serve(lines())
-			clients = append(clients, from.dials(each)...)
+			from := b.startServer(lines())
+			clients = append(clients, from.dialMany(each)...)
 			from.wantOpened(each)
-			channels := b.channels(from, to)
+			channels := b.connectChannels(from, to)
 			moving.Go(func() {
-				moved, err := from.handOver(b.Context(), channels)
+				moved, err := from.exportConns(b.Context(), channels)
 				if err != nil || moved.Unconfirmed != 0 {
 					b.Errorf("handed over %+v, %v", moved, err)
 				}
@@ -318,13 +318,13 @@ func handOverTogether(b *bench) {
 	}
 }
 
-// handOverCasts hands over while there is always a broadcast under way: to more connections
+// testExportWithBroadcasts hands over while there is always a broadcast under way: to more connections
 // than a turn sends to.
-func handOverCasts(b *bench) {
+func testExportWithBroadcasts(b *testEnv) {
 	const n = 270
-	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
-	to := b.successor(lines())
-	clients := from.dials(n)
+	from := b.startServer(newEchoScript(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
+	to := b.startSuccessor(lines())
+	clients := from.dialMany(n)
 	from.wantOpened(n)
 	stop, casting := make(chan struct{}), sync.WaitGroup{}
 	for range 2 {
@@ -334,7 +334,7 @@ func handOverCasts(b *bench) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
+					_ = from.Broadcast(testPattern(1000)) // there is no room, or nobody
 					runtime.Gosched()
 				}
 			}
@@ -348,32 +348,32 @@ func handOverCasts(b *bench) {
 			}
 		})
 	}
-	from.moves(b, to, n)
+	from.exportConnsTo(b, to, n)
 	close(stop)
 	casting.Wait()
 	for _, r := range to.wantOpened(n) {
-		b.must(r.Close())
+		b.requireNoError(r.Close())
 	}
 	reading.Wait()
 }
 
-// handOverInPart ends handing over in the middle: each connection is served by one side or the
+// testExportPartially ends handing over in the middle: each connection is served by one side or the
 // other, and it is known of all that have gone that they have come.
-func handOverInPart(b *bench) {
+func testExportPartially(b *testEnv) {
 	const n = 160
-	from := b.serve(lines(), func(cfg *engine.Config) { cfg.Loops = 1 })
+	from := b.startServer(lines(), func(cfg *engine.Config) { cfg.Loops = 1 })
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	to := b.successor(lines(), func(cfg *engine.Config) {
+	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
 			cancel()
 			return restore(c, state)
 		}
 	})
-	clients := from.dials(n)
+	clients := from.dialMany(n)
 	from.wantOpened(n)
-	moved, err := from.handOver(ctx, b.channels(from, to))
+	moved, err := from.exportConns(ctx, b.connectChannels(from, to))
 	if moved.Unconfirmed != 0 || err != nil && !errors.Is(err, context.Canceled) {
 		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
 	}
@@ -384,15 +384,15 @@ func handOverInPart(b *bench) {
 	if there := to.Counters()[engine.ConnsImported]; there != int64(moved.Exported) {
 		b.Errorf("%d have come of %d that have gone", there, moved.Exported)
 	}
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }
 
-// handOverEndsInSave ends handing over while a connection is saved: when it is over that one has gone
+// testExportCloseInSave ends handing over while a connection is saved: when it is over that one has gone
 // or stayed, and is not on its way any more, so that it can be sent to.
-func handOverEndsInSave(b *bench) {
+func testExportCloseInSave(b *testEnv) {
 	ctx, cancel := context.WithCancel(b.Context())
 	over := make(chan struct{})
-	from := b.serve(lines(), saves, func(cfg *engine.Config) {
+	from := b.startServer(lines(), withSaveAndRestore, func(cfg *engine.Config) {
 		save := cfg.Save
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
 			cancel()
@@ -404,10 +404,10 @@ func handOverEndsInSave(b *bench) {
 			return save(c, to)
 		}
 	})
-	to := b.successor(lines())
+	to := b.startSuccessor(lines())
 	c := from.dial()
 	refs := from.wantOpened(1)
-	moved, err := from.handOver(ctx, b.channels(from, to))
+	moved, err := from.exportConns(ctx, b.connectChannels(from, to))
 	close(over)
 	if moved.Unconfirmed != 0 || err != nil && !errors.Is(err, context.Canceled) {
 		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
@@ -418,14 +418,14 @@ func handOverEndsInSave(b *bench) {
 		c.Expect("x\n")
 	}
 	c.exchange("a\n")
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }
 
-// handOverMail has a goroutine send to a connection all the time: each message that was taken
+// testExportWithPostedRequests has a goroutine send to a connection all the time: each message that was taken
 // arrives, in order, or is for the next owner, as the sender is told.
-func handOverMail(b *bench) {
-	from := b.serve(lines())
-	to := b.successor(lines())
+func testExportWithPostedRequests(b *testEnv) {
+	from := b.startServer(lines())
+	to := b.startSuccessor(lines())
 	c := from.dial()
 	ref := from.wantOpened(1)[0]
 	sent := make(chan int, 1)
@@ -447,19 +447,19 @@ func handOverMail(b *bench) {
 		sent <- n
 	}()
 	c.Expect(string([]byte{0, 1, 2, 3}))
-	from.moves(b, to, 1)
+	from.exportConnsTo(b, to, 1)
 	n := testkit.Receive(b, sent, "the end of sending")
 	want := make([]byte, n-4)
 	for i := range want {
 		want[i] = byte(i + 4)
 	}
 	c.Expect(string(want))
-	b.must(to.wantOpened(1)[0].Send([]byte("z")))
+	b.requireNoError(to.wantOpened(1)[0].Send([]byte("z")))
 	c.Expect("z")
 }
 
-// handOverStays has connections that can't be handed over, yet or at all: they are served on.
-func handOverStays(b *bench) {
+// testExportObstacles has connections that can't be handed over, yet or at all: they are served on.
+func testExportObstacles(b *testEnv) {
 	script := lines()
 	script.Received = func(c *engine.Conn, in []byte) int {
 		switch string(in) {
@@ -470,8 +470,8 @@ func handOverStays(b *bench) {
 		}
 		return answerLine(c, in)
 	}
-	from := b.serve(script)
-	to := b.successor(lines())
+	from := b.startServer(script)
+	to := b.startSuccessor(lines())
 	kept, held, free := from.dial(), from.dial(), from.dial()
 	kept.exchange("keep\n")
 	held.exchange("hold\n")
@@ -479,10 +479,10 @@ func handOverStays(b *bench) {
 	refs := from.wantOpened(3)
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	channels := b.channels(from, to)
+	channels := b.connectChannels(from, to)
 	done := make(chan error, 1)
 	go func() {
-		moved, err := from.handOver(ctx, channels)
+		moved, err := from.exportConns(ctx, channels)
 		if moved.Exported != 2 {
 			err = errors.Join(err, errors.New("not 2 are handed over"))
 		}
@@ -493,11 +493,11 @@ func handOverStays(b *bench) {
 	for _, r := range refs {
 		_ = r.Do(func(c *engine.Conn) { c.Release() }) // those that have gone say ErrClosed
 	}
-	b.ok(testkit.Receive(b, done, "the end of handing over"))
+	b.checkNoError(testkit.Receive(b, done, "the end of handing over"))
 	to.wantOpened(2)
 	for _, c := range []*client{kept, held, free} {
 		c.exchange("z\n")
 	}
 	testkit.WaitFor(b, "not 1 has stayed", func() bool { return from.Counters()[engine.Open] == 1 }) // a worker calls Closed
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }

@@ -12,14 +12,14 @@ import (
 
 func init() {
 	handoverCases = append(handoverCases,
-		testCase{"hand over with the most state", handOverState},
-		testCase{"Goexit in Save and Restore", handOverExits},
+		testCase{"hand over with the most state", testExportState},
+		testCase{"Goexit in Save and Restore", testExportGoexit},
 	)
 }
 
-// handOverState has handlers save as much as is allowed, and a byte more, with which a
+// testExportState has handlers save as much as is allowed, and a byte more, with which a
 // connection stays.
-func handOverState(b *bench) {
+func testExportState(b *testEnv) {
 	script := &Script{Received: func(c *engine.Conn, in []byte) int {
 		switch string(in) {
 		case "most\n":
@@ -29,20 +29,20 @@ func handOverState(b *bench) {
 		}
 		return answerLine(c, in)
 	}}
-	from := b.serve(script, func(cfg *engine.Config) {
+	from := b.startServer(script, func(cfg *engine.Config) {
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
 			size, _ := c.Value().(int)
-			return append(to, pattern(size)...), nil
+			return append(to, testPattern(size)...), nil
 		}
 	})
-	to := b.successor(lines(), func(cfg *engine.Config) {
-		w := cfg.Handler.(*witness)
+	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
+		w := cfg.Handler.(*callChecker)
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
 			if len(state) == 0 {
 				return nil
 			}
-			if !bytes.Equal(state, pattern(engine.MaxState)) {
+			if !bytes.Equal(state, testPattern(engine.MaxState)) {
 				return errors.New("not the state that was saved")
 			}
 			c.Write([]byte(fmt.Sprintf("%d came\n", len(state))))
@@ -61,7 +61,7 @@ func handOverState(b *bench) {
 			*c.all = append(*c.all, client)
 		}
 	}
-	from.moves(b, to, 2*each)
+	from.exportConnsTo(b, to, 2*each)
 	for _, c := range most {
 		c.Expect(fmt.Sprintf("%d came\n", engine.MaxState))
 	}
@@ -69,19 +69,19 @@ func handOverState(b *bench) {
 		c.exchange("on\n")
 	}
 	testkit.WaitFor(b, "those with more have not stayed", func() bool { return from.Counters()[engine.Open] == each })
-	b.must(from.PauseAccept(false))
+	b.requireNoError(from.PauseAccept(false))
 }
 
-// handOverExits has some handlers end their goroutine when they save their state, and others when
+// testExportGoexit has some handlers end their goroutine when they save their state, and others when
 // they read it: their connections close, and the rest goes over.
-func handOverExits(b *bench) {
+func testExportGoexit(b *testEnv) {
 	const each = 15
-	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	from := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if len(in) > 0 {
 			c.SetValue(int(in[0]))
 		}
 		return answerLine(c, in)
-	}}, saves, func(cfg *engine.Config) {
+	}}, withSaveAndRestore, func(cfg *engine.Config) {
 		save := cfg.Save
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
 			if c.Value() == int('s') {
@@ -90,7 +90,7 @@ func handOverExits(b *bench) {
 			return save(c, to)
 		}
 	})
-	to := b.successor(lines(), func(cfg *engine.Config) {
+	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
 			err := restore(c, state)
@@ -112,7 +112,7 @@ func handOverExits(b *bench) {
 			}
 		}
 	}
-	from.moves(b, to, 2*each)
+	from.exportConnsTo(b, to, 2*each)
 	for _, c := range gone {
 		c.ExpectClosed()
 	}

@@ -12,17 +12,17 @@ import (
 )
 
 var inputCases = []testCase{
-	{"storm of clients", storm},
-	{"message of 1 MiB in pieces", messageInPieces},
-	{"many messages in one segment", manyMessages},
-	{"many connections at once", manyConnections},
+	{"storm of clients", testRandomClients},
+	{"message of 1 MiB in pieces", testMessageInPieces},
+	{"many messages in one segment", testManyMessages},
+	{"many connections at once", testManyConnections},
 }
 
-func messageInPieces(b *bench) {
-	s := b.serve(frames(), limited(func(l *engine.Limits) { l.MaxMessage, l.MaxUnsent = 2<<20, 4<<20 }))
+func testMessageInPieces(b *testEnv) {
+	s := b.startServer(newFrameScript(), limited(func(l *engine.Limits) { l.MaxMessage, l.MaxUnsent = 2<<20, 4<<20 }))
 	c := s.dial()
 	const size = 1 << 20
-	message := string(binary.BigEndian.AppendUint32(nil, size)) + string(pattern(size))
+	message := string(binary.BigEndian.AppendUint32(nil, size)) + string(testPattern(size))
 	for i, rest := 0, message; rest != ""; i++ {
 		n := min(len(rest), 1+i*997%40_000)
 		c.Send(rest[:n])
@@ -33,8 +33,8 @@ func messageInPieces(b *bench) {
 	s.wantClosed(io.EOF)
 }
 
-func manyMessages(b *bench) {
-	s := b.serve(lines())
+func testManyMessages(b *testEnv) {
+	s := b.startServer(lines())
 	c := s.dial()
 	c.exchange("ready\n")
 	testkit.WaitFor(b, "the first answer is not counted", func() bool { return s.Counters()[engine.Writes] > 0 })
@@ -51,12 +51,12 @@ func manyMessages(b *bench) {
 	}
 }
 
-// manyConnections has more of them than fit in any batch of events, each with
+// testManyConnections has more of them than fit in any batch of events, each with
 // its own bytes.
-func manyConnections(b *bench) {
+func testManyConnections(b *testEnv) {
 	const n = 300
-	s := b.serve(lines())
-	clients := s.dials(n)
+	s := b.startServer(lines())
+	clients := s.dialMany(n)
 	name := func(c *client) string { return c.LocalAddr().(*net.TCPAddr).String() + "\n" }
 	for range 3 {
 		for _, c := range clients {

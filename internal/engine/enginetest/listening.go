@@ -14,19 +14,19 @@ import (
 )
 
 var listenCases = []testCase{
-	{"handler that does not listen for a while", listensLater},
-	{"handler that listens and does not by turns", listensByTurns},
-	{"peer that ends while nobody listens", func(b *bench) { endsUnheard(b, "tcp", "127.0.0.1:0") }},
-	{"peer at a unix socket that ends while nobody listens", func(b *bench) { endsUnheard(b, "unix", unixPath(b)) }},
-	{"Stop while nobody listens", stopUnheard},
+	{"handler that does not listen for a while", testReadingResumedLater},
+	{"handler that listens and does not by turns", testReadingToggled},
+	{"peer that ends while nobody listens", func(b *testEnv) { testEOFWhileReadingOff(b, "tcp", "127.0.0.1:0") }},
+	{"peer at a unix socket that ends while nobody listens", func(b *testEnv) { testEOFWhileReadingOff(b, "unix", tempUnixPath(b)) }},
+	{"Stop while nobody listens", testStopWhileReadingOff},
 }
 
-// sendMuch sends a pattern until nothing more is taken, and says how much it was.
-func (c *client) sendMuch(b *bench, most int) (sent []byte) {
+// sendUntilBlocked sends a pattern until nothing more is taken, and says how much it was.
+func (c *client) sendUntilBlocked(b *testEnv, most int) (sent []byte) {
 	b.Helper()
 	c.SetWriteDeadline(time.Now().Add(short))
 	defer c.SetWriteDeadline(time.Now().Add(patience))
-	all := pattern(most)
+	all := testPattern(most)
 	n, err := c.Write(all)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.Errorf("%d bytes were taken by one who does not listen, then %v; want it to take no more", n, err)
@@ -34,13 +34,13 @@ func (c *client) sendMuch(b *bench, most int) (sent []byte) {
 	return all[:n]
 }
 
-// listensLater has a handler that uses half of its first input and then does not
+// testReadingResumedLater has a handler that uses half of its first input and then does not
 // listen, until it is nudged. Nothing is lost, and nothing offered meanwhile.
-func listensLater(b *bench) {
+func testReadingResumedLater(b *testEnv) {
 	const most = 16 << 20
 	var got bytes.Buffer
 	var deaf atomic.Bool
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Received: func(c *engine.Conn, in []byte) int {
 			if deaf.Load() {
 				b.Error("Received while the handler does not listen")
@@ -59,16 +59,16 @@ func listensLater(b *bench) {
 		},
 	})
 	c := s.dial()
-	c.smallBuffers()
-	want := c.sendMuch(b, most)
+	c.shrinkSocketBuffers()
+	want := c.sendUntilBlocked(b, most)
 	if in := s.Counters()[engine.BytesIn]; in > 4<<20 {
 		b.Errorf("%d bytes were received of one to whom nobody listens, want no more than what was under way", in)
 	}
-	b.ok(s.wantOpened(1)[0].Nudge())
+	b.checkNoError(s.wantOpened(1)[0].Nudge())
 	c.CloseWrite()
 	c.ExpectEOF("")
 	s.wantClosed(io.EOF)
-	b.ok(compare(got.Bytes(), want))
+	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
 func copyHalf(to *bytes.Buffer, in []byte) int {
@@ -76,13 +76,13 @@ func copyHalf(to *bytes.Buffer, in []byte) int {
 	return n
 }
 
-// listensByTurns takes a few bytes of each offer and then waits to be nudged, as one
+// testReadingToggled takes a few bytes of each offer and then waits to be nudged, as one
 // does who takes no more than so many a second.
-func listensByTurns(b *bench) {
+func testReadingToggled(b *testEnv) {
 	const size, piece = 100_000, 1000
 	var got bytes.Buffer
 	var ref atomic.Pointer[engine.Ref]
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { r := c.Ref(); ref.Store(&r) },
 		Received: func(c *engine.Conn, in []byte) int {
 			n, _ := got.Write(in[:min(len(in), piece)])
@@ -90,29 +90,29 @@ func listensByTurns(b *bench) {
 			return n
 		},
 		Nudged: func(c *engine.Conn) { c.SetReading(true) },
-	}, paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	}, withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 		if r := ref.Load(); r != nil {
 			touch(*r)
 		}
 		return now + 100*time.Microsecond
 	}))
-	want := pattern(size)
+	want := testPattern(size)
 	c := s.dial()
 	c.Send(string(want))
 	c.CloseWrite()
 	c.ExpectEOF("")
 	s.wantClosed(io.EOF)
-	b.ok(compare(got.Bytes(), want))
+	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
-// endsUnheard dials a peer that says something and ends.
-func endsUnheard(b *bench, network, addr string) {
+// testEOFWhileReadingOff dials a peer that says something and ends.
+func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 	l, err := net.Listen(network, addr)
-	b.must(err)
+	b.requireNoError(err)
 	b.Cleanup(func() { l.Close() })
 	var got bytes.Buffer
 	var listens atomic.Bool
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { c.SetReading(false) },
 		Received: func(_ *engine.Conn, in []byte) int {
 			if !listens.Load() {
@@ -136,37 +136,37 @@ func endsUnheard(b *bench, network, addr string) {
 	if network == "tcp" {
 		d = engine.DialRequest{Count: 1, Target: l.Addr().(*net.TCPAddr).AddrPort()}
 	}
-	b.must(s.Dial(d))
+	b.requireNoError(s.Dial(d))
 	nc, err := l.Accept()
-	b.must(err)
+	b.requireNoError(err)
 	r := s.wantOpened(1)[0]
-	want := pattern(10_000)
+	want := testPattern(10_000)
 	if _, err := nc.Write(want); err != nil {
 		b.Fatal(err)
 	}
 	nc.Close()
 	for range 3 { // turns, in which the end is seen
-		b.ok(r.Nudge())
+		b.checkNoError(r.Nudge())
 		time.Sleep(5 * time.Millisecond)
 	}
 	if whys := s.reasons(); len(whys) > 0 {
 		b.Errorf("closed for %v while nobody listens", whys)
 	}
 	listens.Store(true)
-	b.ok(r.Nudge())
+	b.checkNoError(r.Nudge())
 	s.wantClosed(io.EOF)
-	b.ok(compare(got.Bytes(), want))
+	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
-// stopUnheard stops while a handler does not listen, to a peer that has said
+// testStopWhileReadingOff stops while a handler does not listen, to a peer that has said
 // nothing.
-func stopUnheard(b *bench) {
-	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.SetReading(false) }})
+func testStopWhileReadingOff(b *testEnv) {
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.SetReading(false) }})
 	c := s.dial()
 	s.wantOpened(1)
 	done := s.stop(background(b))
 	c.ExpectEOF("")
 	c.Close()
-	b.ok(testkit.Receive(b, done, "the return of Stop"))
+	b.checkNoError(testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }

@@ -15,21 +15,21 @@ import (
 )
 
 var mailCases = []testCase{
-	{"Send from ten goroutines", func(b *bench) {
-		sendConcurrently(b, func(r engine.Ref) func([]byte) error { return r.Send }, func(l *engine.Limits) { l.MaxMail = 64 })
+	{"Send from ten goroutines", func(b *testEnv) {
+		testConcurrentSend(b, func(r engine.Ref) func([]byte) error { return r.Send }, func(l *engine.Limits) { l.MaxMail = 64 })
 	}},
-	{"Send while the client half-closes", sendAtHalfClose},
-	{"mail while both directions end", mailAtBothEnds},
-	{"Send from one connection's handler to another", sendToAnother},
-	{"Nudge, Send and Close from outside", closeFromOutside},
-	{"Send to a connection that has been reset", mailAtReset},
+	{"Send while the client half-closes", testSendAtHalfClose},
+	{"mail while both directions end", testSendAtBothEnds},
+	{"Send from one connection's handler to another", testSendToOtherConn},
+	{"Nudge, Send and Close from outside", testCloseByRef},
+	{"Send to a connection that has been reset", testRequestsAtReset},
 }
 
 const senders = 10
 
-// sendAll sends n messages "sender:number" by send, from each of ten goroutines, until done or
+// sendUntilError sends n messages "sender:number" by send, from each of ten goroutines, until done or
 // refused with ErrClosed. It says how many were accepted of each.
-func sendAll(b *bench, n int, send func([]byte) error) (accepted []int) {
+func sendNumbered(b *testEnv, n int, send func([]byte) error) (accepted []int) {
 	accepted = make([]int, senders)
 	var wg sync.WaitGroup
 	for s := range senders {
@@ -53,8 +53,8 @@ func sendAll(b *bench, n int, send func([]byte) error) (accepted []int) {
 	return accepted
 }
 
-// checkMail checks that what a client got is each sender's messages in order.
-func checkMail(b *bench, got string, accepted []int) {
+// checkReceivedNumbers checks that what a client got is each sender's messages in order.
+func checkReceivedNumbers(b *testEnv, got string, accepted []int) {
 	b.Helper()
 	next := make([]int, senders)
 	for line := range strings.Lines(got) {
@@ -74,38 +74,38 @@ func checkMail(b *bench, got string, accepted []int) {
 	}
 }
 
-// sendConcurrently sends from ten goroutines where there is little room, in one of the ways to send.
-func sendConcurrently(b *bench, sends func(r engine.Ref) func([]byte) error, limits func(l *engine.Limits)) {
+// testConcurrentSend sends from ten goroutines where there is little room, in one of the ways to send.
+func testConcurrentSend(b *testEnv, sends func(r engine.Ref) func([]byte) error, limits func(l *engine.Limits)) {
 	const each = 300
-	s := b.serve(&Script{}, limited(limits))
+	s := b.startServer(&Script{}, limited(limits))
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	got := readAll(c)
-	sendAll(b, each, sends(r))
+	got := readAllInBackground(c)
+	sendNumbered(b, each, sends(r))
 	c.CloseWrite()
-	checkMail(b, testkit.Receive(b, got, "the end of the connection"), slices.Repeat([]int{each}, senders))
+	checkReceivedNumbers(b, testkit.Receive(b, got, "the end of the connection"), slices.Repeat([]int{each}, senders))
 	s.wantClosed(io.EOF)
 }
 
-// sendAtHalfClose has the connection close in order while others send: what
+// testSendAtHalfClose has the connection close in order while others send: what
 // was accepted must arrive.
-func sendAtHalfClose(b *bench) {
-	s := b.serve(&Script{})
+func testSendAtHalfClose(b *testEnv) {
+	s := b.startServer(&Script{})
 	for i := range 20 {
 		c := s.dial()
 		r := s.wantOpened(i + 1)[i]
-		got := readAll(c)
+		got := readAllInBackground(c)
 		go c.CloseWrite()
-		accepted := sendAll(b, 1<<30, r.Send)
-		checkMail(b, testkit.Receive(b, got, "the end of the connection"), accepted)
+		accepted := sendNumbered(b, 1<<30, r.Send)
+		checkReceivedNumbers(b, testkit.Receive(b, got, "the end of the connection"), accepted)
 	}
 }
 
-// mailAtBothEnds has mail come after the connection's last output has been sent, and before it is
+// testSendAtBothEnds has mail come after the connection's last output has been sent, and before it is
 // closed: that is no reset.
-func mailAtBothEnds(b *bench) {
+func testSendAtBothEnds(b *testEnv) {
 	const conns = 40
-	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) { c.CloseWrite() }})
+	s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.CloseWrite() }})
 	for i := range conns {
 		c := s.dial()
 		r := s.wantOpened(i + 1)[i]
@@ -122,12 +122,12 @@ func mailAtBothEnds(b *bench) {
 	s.wantClosed(slices.Repeat([]error{io.EOF}, conns)...)
 }
 
-func sendToAnother(b *bench) {
+func testSendToOtherConn(b *testEnv) {
 	var other atomic.Pointer[engine.Ref]
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		r := c.Ref()
 		if to := other.Swap(&r); to != nil {
-			b.ok(to.Send(in))
+			b.checkNoError(to.Send(in))
 		}
 		return len(in)
 	}})
@@ -142,7 +142,7 @@ func sendToAnother(b *bench) {
 	}
 }
 
-func wantClosedRef(b *bench, r engine.Ref) {
+func wantClosedRef(b *testEnv, r engine.Ref) {
 	b.Helper()
 	if err := r.Send([]byte("wrong")); !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("Send to a closed connection: %v, want %v", err, engine.ErrClosed)
@@ -155,15 +155,15 @@ func wantClosedRef(b *bench, r engine.Ref) {
 	}
 }
 
-func closeFromOutside(b *bench) {
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("awake") }})
+func testCloseByRef(b *testEnv) {
+	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("awake") }})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	for range 3 {
-		b.ok(r.Nudge())
+		b.checkNoError(r.Nudge())
 		c.Expect("awake")
 	}
-	b.ok(r.Send([]byte("goodbye")))
+	b.checkNoError(r.Send([]byte("goodbye")))
 	if err := r.Close(); err != nil {
 		b.Errorf("Close: %v", err)
 	}

@@ -11,17 +11,17 @@ import (
 
 // The cases of what an operator may do to an engine that runs.
 var operatorCases = []testCase{
-	{"nothing is accepted while it is held", holds},
-	{"held where the rate of accepting pauses", holdsWithRate},
-	{"Stop while it is held", stopHeld},
-	{"connection of a peer is closed", expels},
-	{"connection of a peer is closed among many", expelsAmongMany},
-	{"connection of a peer whose handler has not returned", expelsBusy},
-	{"orders after Stop", ordersAfterStop},
+	{"nothing is accepted while it is held", testPauseAccept},
+	{"held where the rate of accepting pauses", testPauseAcceptWithRate},
+	{"Stop while it is held", testStopWhileAcceptPaused},
+	{"connection of a peer is closed", testClosePeerConns},
+	{"connection of a peer is closed among many", testClosePeerConnsAmongMany},
+	{"connection of a peer whose handler has not returned", testClosePeerConnsBusyHandler},
+	{"orders after Stop", testControlCallsAfterStop},
 }
 
-// wantHolding waits until all that accept have heard whether they are held.
-func (s *server) wantHolding(on bool) {
+// wantAcceptPaused waits until all that accept have heard whether they are held.
+func (s *server) wantAcceptPaused(on bool) {
 	s.t.Helper()
 	var want int64
 	if on {
@@ -32,12 +32,12 @@ func (s *server) wantHolding(on bool) {
 	})
 }
 
-func (s *server) holdNow(on bool) {
+func (s *server) pauseAcceptAndWait(on bool) {
 	s.t.Helper()
 	if err := s.PauseAccept(on); err != nil {
 		s.t.Errorf("Hold(%v): %v", on, err)
 	}
-	s.wantHolding(on)
+	s.wantAcceptPaused(on)
 }
 
 // peer is the client as the server sees it.
@@ -45,17 +45,17 @@ func (c *client) peer() netip.AddrPort {
 	return c.LocalAddr().(*net.TCPAddr).AddrPort()
 }
 
-func (s *server) expelNow(c *client) {
+func (s *server) closePeerConnsOf(c *client) {
 	s.t.Helper()
 	if err := s.ClosePeerConns(c.peer()); err != nil {
 		s.t.Errorf("Expel: %v", err)
 	}
 }
 
-// holds has an engine accept nothing until it is told, from the start or while it serves others.
-func holds(b *bench) {
+// testPauseAccept has an engine accept nothing until it is told, from the start or while it serves others.
+func testPauseAccept(b *testEnv) {
 	for _, fromStart := range []bool{false, true} {
-		s := b.serve(lines(), func(cfg *engine.Config) { cfg.StartPaused = fromStart })
+		s := b.startServer(lines(), func(cfg *engine.Config) { cfg.StartPaused = fromStart })
 		var clients []*client
 		meanwhile := func() {
 			for _, c := range clients {
@@ -63,14 +63,14 @@ func holds(b *bench) {
 			}
 		}
 		if fromStart {
-			s.wantHolding(true)
+			s.wantAcceptPaused(true)
 		} else {
-			clients = s.dials(1)
+			clients = s.dialMany(1)
 			meanwhile()
-			s.holdNow(true)
+			s.pauseAcceptAndWait(true)
 		}
 		open := int64(len(clients))
-		late := s.dials(10)
+		late := s.dialMany(10)
 		for _, l := range late {
 			l.Send("is anybody there?\n")
 		}
@@ -81,7 +81,7 @@ func holds(b *bench) {
 			b.Errorf("counted %d accepted, %d open, %d errors while held; want %d, %d and 0",
 				n[engine.Accepted], n[engine.Open], n[engine.AcceptErrors], open, open)
 		}
-		s.holdNow(false)
+		s.pauseAcceptAndWait(false)
 		for _, l := range late {
 			l.Expect("is anybody there?\n")
 		}
@@ -90,43 +90,43 @@ func holds(b *bench) {
 	}
 }
 
-func holdsWithRate(b *bench) {
+func testPauseAcceptWithRate(b *testEnv) {
 	const n, rate = 40, 100
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
+	s := b.startServer(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
 	for range 3 {
-		clients := s.dials(n)
-		s.holdNow(true)
-		s.holdNow(false)
+		clients := s.dialMany(n)
+		s.pauseAcceptAndWait(true)
+		s.pauseAcceptAndWait(false)
 		for _, c := range clients {
 			c.exchange("hello\n")
 		}
 	}
 }
 
-func stopHeld(b *bench) {
-	s := b.serve(lines())
+func testStopWhileAcceptPaused(b *testEnv) {
+	s := b.startServer(lines())
 	c := s.dial()
 	c.exchange("hello\n")
-	s.holdNow(true)
+	s.pauseAcceptAndWait(true)
 	late := s.dial()
 	done := s.stop(background(b))
 	c.ExpectEOF("")
 	c.Close()
-	b.ok(testkit.Receive(b, done, "the return of Stop"))
+	b.checkNoError(testkit.Receive(b, done, "the return of Stop"))
 	late.ExpectClosed()
 	if n := s.Counters()[engine.AcceptPausedCount]; n != 0 {
 		b.Errorf("%d are counted as holding after the end", n)
 	}
 }
 
-func expels(b *bench) {
-	s := b.serve(lines())
-	clients := s.dials(5)
+func testClosePeerConns(b *testEnv) {
+	s := b.startServer(lines())
+	clients := s.dialMany(5)
 	for _, c := range clients {
 		c.exchange("hello\n")
 	}
-	b.ok(s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")))
-	s.expelNow(clients[2])
+	b.checkNoError(s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")))
+	s.closePeerConnsOf(clients[2])
 	clients[2].ExpectClosed()
 	s.wantClosed(engine.ErrClosedByOperator)
 	s.wantCause(engine.ClosedByOperator, 1)
@@ -137,32 +137,32 @@ func expels(b *bench) {
 	}
 }
 
-// expelsAmongMany has more connections than are looked at in one turn.
-func expelsAmongMany(b *bench) {
+// testClosePeerConnsAmongMany has more connections than are looked at in one turn.
+func testClosePeerConnsAmongMany(b *testEnv) {
 	const n = 700
-	s := b.serve(lines())
+	s := b.startServer(lines())
 	var clients []*client
 	for i := range 4 {
 		clients = append(clients, s.dial())
 		if i < 2 {
-			Crowd(b, s.Addr().String(), n/2)
+			DialCrowd(b, s.Addr().String(), n/2)
 		}
 	}
 	s.wantOpened(n + len(clients))
 	for i, c := range clients[:3] {
-		s.expelNow(c)
+		s.closePeerConnsOf(c)
 		c.ExpectClosed()
-		if whys := s.closed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrClosedByOperator {
+		if whys := s.awaitClosed(i + 1); len(whys) != i+1 || whys[i] != engine.ErrClosedByOperator {
 			b.Errorf("closed for %v, want %d for %v", whys, i+1, engine.ErrClosedByOperator)
 		}
 	}
 	clients[3].exchange("still there\n")
 }
 
-// expelsBusy closes a connection while its handler is called: when that returns.
-func expelsBusy(b *bench) {
-	s, c, _, release := b.hold(&Script{})
-	s.expelNow(c)
+// testClosePeerConnsBusyHandler closes a connection while its handler is called: when that returns.
+func testClosePeerConnsBusyHandler(b *testEnv) {
+	s, c, _, release := b.blockHandler(&Script{})
+	s.closePeerConnsOf(c)
 	if whys := s.reasons(); len(whys) != 0 {
 		b.Errorf("closed for %v while the handler has not returned", whys)
 	}
@@ -171,8 +171,8 @@ func expelsBusy(b *bench) {
 	c.ExpectClosed()
 }
 
-func ordersAfterStop(b *bench) {
-	s := b.serve(lines())
+func testControlCallsAfterStop(b *testEnv) {
+	s := b.startServer(lines())
 	wantStopped(b, s, s.stopNow(b))
 	if err := s.PauseAccept(true); err != engine.ErrClosed {
 		b.Errorf("Hold after Stop: %v, want %v", err, engine.ErrClosed)

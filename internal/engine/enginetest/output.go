@@ -9,23 +9,23 @@ import (
 )
 
 var outputCases = []testCase{
-	{"head and body to slow readers, with Send from outside", func(b *bench) { headsAndBodies(b, false) }},
-	{"head and body with TLS", func(b *bench) { headsAndBodies(b, true) }},
-	{"reading pauses for a client that does not read", readingPauses},
-	{"answers owed when the client has half-closed", owedAtHalfClose},
+	{"head and body to slow readers, with Send from outside", func(b *testEnv) { testHeadsAndBodies(b, false) }},
+	{"head and body with TLS", func(b *testEnv) { testHeadsAndBodies(b, true) }},
+	{"reading pauses for a client that does not read", testReadingPausesAtHighWater},
+	{"answers owed when the client has half-closed", testOutputAfterHalfClose},
 }
 
-func readingPauses(b *bench) {
+func testReadingPausesAtHighWater(b *testEnv) {
 	const total, unsent = 8 << 20, 256 << 10
 	var most atomic.Int64
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
 		most.Store(max(most.Load(), int64(c.UnsentBytes())))
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }))
 	c := s.dial()
-	c.smallBuffers()
-	data := pattern(total)
+	c.shrinkSocketBuffers()
+	data := testPattern(total)
 	sent := make(chan error, 1)
 	go func() {
 		_, err := c.Write(data)
@@ -49,20 +49,20 @@ func readingPauses(b *bench) {
 	s.wantClosed(io.EOF)
 }
 
-func owedAtHalfClose(b *bench) {
+func testOutputAfterHalfClose(b *testEnv) {
 	const owed = 8 << 20
-	answer := pattern(owed)
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	answer := testPattern(owed)
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(answer)
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
 	c := s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send("g")
 	s.wantBytesIn(1)
 	c.CloseWrite()
 	if s.Loops() > 0 {
-		s.wantEnded(1) // while almost all is owed
+		s.wantEndedCalls(1) // while almost all is owed
 	}
 	c.ExpectEOF(string(answer))
 	s.wantClosed(io.EOF)

@@ -15,12 +15,12 @@ import (
 // The cases of input that a pool may have no time for. A model without a pool sheds
 // nothing, and keeps the same promises.
 var overloadCases = []testCase{
-	{"pipelined lines that may be shed", func(b *bench) { pipelinedLines(b, true) }},
-	{"pipelined lines that may not be shed", func(b *bench) { pipelinedLines(b, false) }},
+	{"pipelined lines that may be shed", func(b *testEnv) { testPipelinedLines(b, true) }},
+	{"pipelined lines that may not be shed", func(b *testEnv) { testPipelinedLines(b, false) }},
 }
 
-// busyLine answers a line with "busy" in front.
-func busyLine(c *engine.Conn, in []byte) int {
+// shedLineAsBusy answers a line with "busy" in front.
+func shedLineAsBusy(c *engine.Conn, in []byte) int {
 	if !strings.Contains(string(in), "\n") {
 		return 0
 	}
@@ -28,13 +28,13 @@ func busyLine(c *engine.Conn, in []byte) int {
 	return answerLine(c, in)
 }
 
-// pipelinedLines has many connections send numbered lines, some at a time, in pieces
+// testPipelinedLines has many connections send numbered lines, some at a time, in pieces
 // that end anywhere. Each is answered once and in order: served, or busy.
-func pipelinedLines(b *bench, mayShed bool) {
+func testPipelinedLines(b *testEnv, mayShed bool) {
 	const clients, rounds, each = 30, 8, 10
-	s := b.serve(lines(), func(cfg *engine.Config) {
+	s := b.startServer(lines(), func(cfg *engine.Config) {
 		if mayShed {
-			cfg.Shed = cfg.Handler.(*witness).shed(busyLine)
+			cfg.Shed = cfg.Handler.(*callChecker).checkedShed(shedLineAsBusy)
 		}
 	})
 	var busy atomic.Int64
@@ -71,7 +71,7 @@ func pipelinedLines(b *bench, mayShed bool) {
 		})
 	}
 	all.Wait()
-	b.must(errors.Join(errs...))
+	b.requireNoError(errors.Join(errs...))
 	switch shed := s.Counters()[engine.Shed]; {
 	case shed > busy.Load() || (shed == 0) != (busy.Load() == 0):
 		b.Errorf("%d lines were answered as busy in %d sheds", busy.Load(), shed)

@@ -11,31 +11,31 @@ import (
 )
 
 var paceCases = []testCase{
-	{"Pace touches many in one call", paceTouches},
-	{"Pace touches connections that are at work", paceAtWork},
-	{"Pace touches more often than there is room for mail", paceFull},
-	{"Pace without traffic", paceAlone},
-	{"Pace that has nothing planned", paceIdle},
+	{"Pace touches many in one call", testSchedulerNudges},
+	{"Pace touches connections that are at work", testSchedulerUnderLoad},
+	{"Pace touches more often than there is room for mail", testSchedulerMailboxFull},
+	{"Pace without traffic", testSchedulerWithoutConns},
+	{"Pace that has nothing planned", testSchedulerIdle},
 }
 
-// paced has a Pace.
-func paced(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
+// withScheduler has a Pace.
+func withScheduler(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
 
-// plan is a Pace that touches each Ref of a list once, on the loop that owns it.
-type plan struct {
+// nudgePlan is a Pace that touches each Ref of a list once, on the loop that owns it.
+type nudgePlan struct {
 	mu   sync.Mutex
 	refs []engine.Ref
 }
 
 // add has connections touched.
-func (p *plan) add(refs ...engine.Ref) {
+func (p *nudgePlan) add(refs ...engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refs = append(p.refs, refs...)
 }
 
-// take gives what a loop is to touch.
-func (p *plan) take(loop int) (mine []engine.Ref) {
+// takeConnsOfLoop gives what a loop is to touch.
+func (p *nudgePlan) takeConnsOfLoop(loop int) (mine []engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var others []engine.Ref
@@ -50,8 +50,8 @@ func (p *plan) take(loop int) (mine []engine.Ref) {
 	return mine
 }
 
-func (p *plan) pace(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
-	for _, r := range p.take(loop) {
+func (p *nudgePlan) schedule(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	for _, r := range p.takeConnsOfLoop(loop) {
 		if !touch(r) {
 			p.add(r)
 		}
@@ -59,12 +59,12 @@ func (p *plan) pace(loop int, now time.Duration, touch func(engine.Ref) bool) ti
 	return now + time.Millisecond
 }
 
-// paceTouches has more connections touched in a call than a loop settles at once.
-func paceTouches(b *bench) {
+// testSchedulerNudges has more connections touched in a call than a loop settles at once.
+func testSchedulerNudges(b *testEnv) {
 	const n = 150
-	var p plan
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, paced(p.pace))
-	clients := s.dials(n)
+	var p nudgePlan
+	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, withScheduler(p.schedule))
+	clients := s.dialMany(n)
 	p.add(s.wantOpened(n)...)
 	for _, c := range clients {
 		c.Expect("due\n")
@@ -73,18 +73,18 @@ func paceTouches(b *bench) {
 	for _, c := range clients {
 		c.ExpectEOF("")
 	}
-	s.closed(n)
+	s.awaitClosed(n)
 }
 
-// paceAtWork touches connections again and again that talk meanwhile, on workers
+// testSchedulerUnderLoad touches connections again and again that talk meanwhile, on workers
 // where there are some.
-func paceAtWork(b *bench) {
+func testSchedulerUnderLoad(b *testEnv) {
 	const n, rounds = 4, 20
 	var refs atomic.Pointer[[]engine.Ref]
 	var nudges atomic.Int64
 	script := lines()
 	script.Nudged = func(*engine.Conn) { nudges.Add(1) }
-	s := b.serve(script, paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	s := b.startServer(script, withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 		if all := refs.Load(); all != nil {
 			for _, r := range *all {
 				touch(r)
@@ -92,7 +92,7 @@ func paceAtWork(b *bench) {
 		}
 		return now + 100*time.Microsecond
 	}))
-	clients := s.dials(n)
+	clients := s.dialMany(n)
 	opened := s.wantOpened(n)
 	refs.Store(&opened)
 	for range rounds {
@@ -104,19 +104,19 @@ func paceAtWork(b *bench) {
 	for _, c := range clients {
 		c.Close()
 	}
-	s.closed(n)
+	s.awaitClosed(n)
 }
 
-// paceFull touches a connection more often in a call than it has room for mail.
+// testSchedulerMailboxFull touches a connection more often in a call than it has room for mail.
 // Each touch that was taken comes to Nudged, and the others say that they were not.
-func paceFull(b *bench) {
+func testSchedulerMailboxFull(b *testEnv) {
 	const mail, touches = 4, 100
 	var ref atomic.Pointer[engine.Ref]
 	var nudges, taken atomic.Int64
 	var once sync.Once
 	called, release := make(chan struct{}), make(chan struct{})
 	var held atomic.Bool // its goroutine's alone
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Received: func(c *engine.Conn, in []byte) int {
 			if held.Load() {
 				<-release
@@ -124,7 +124,7 @@ func paceFull(b *bench) {
 			return len(in)
 		},
 		Nudged: func(*engine.Conn) { nudges.Add(1) },
-	}, limited(func(l *engine.Limits) { l.MaxMail = mail }), paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	}, limited(func(l *engine.Limits) { l.MaxMail = mail }), withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 		if r := ref.Load(); r != nil {
 			once.Do(func() {
 				for range touches {
@@ -161,7 +161,7 @@ func paceFull(b *bench) {
 // calls counts the calls of a Pace by loop, -1 first.
 type calls []atomic.Int64
 
-func (c calls) least(loops int) int64 {
+func (c calls) minCalls(loops int) int64 {
 	if loops == 0 {
 		return c[0].Load()
 	}
@@ -172,24 +172,24 @@ func (c calls) least(loops int) int64 {
 	return least
 }
 
-// paceAlone has nothing but Pace to end the waits of the loops.
-func paceAlone(b *bench) {
+// testSchedulerWithoutConns has nothing but Pace to end the waits of the loops.
+func testSchedulerWithoutConns(b *testEnv) {
 	count := make(calls, b.loops+1)
-	s := b.serve(&Script{}, paced(func(loop int, now time.Duration, _ func(engine.Ref) bool) time.Duration {
+	s := b.startServer(&Script{}, withScheduler(func(loop int, now time.Duration, _ func(engine.Ref) bool) time.Duration {
 		count[loop+1].Add(1)
 		return now + 300*time.Microsecond
 	}))
-	testkit.WaitFor(b, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
+	testkit.WaitFor(b, "a wait does not end when Pace wants to be called", func() bool { return count.minCalls(s.Loops()) >= 20 })
 }
 
-// paceIdle has a Pace that wants nothing: loops do not turn for it.
-func paceIdle(b *bench) {
+// testSchedulerIdle has a Pace that wants nothing: loops do not turn for it.
+func testSchedulerIdle(b *testEnv) {
 	count := make(calls, b.loops+1)
-	s := b.serve(&Script{}, paced(func(loop int, _ time.Duration, _ func(engine.Ref) bool) time.Duration {
+	s := b.startServer(&Script{}, withScheduler(func(loop int, _ time.Duration, _ func(engine.Ref) bool) time.Duration {
 		count[loop+1].Add(1)
 		return -1
 	}))
-	testkit.WaitFor(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
+	testkit.WaitFor(b, "Pace is never called", func() bool { return count.minCalls(s.Loops()) > 0 })
 	begun := time.Now()
 	time.Sleep(5 * engine.MaxSchedulerDelay)
 	for i := range count {

@@ -34,13 +34,13 @@ var blows = []blow{
 	{"Goexit", runtime.Goexit, engine.ErrGoexit},
 }
 
-var panicCases = append(blowCases(),
-	testCase{"Goexit in many handlers while others are served", exitsAmongOthers},
-	testCase{"Goexit in handlers of connections that are closed by force", exitsWhenKilled},
-	testCase{"Goexit in DialFailed", exitsInDialFailed},
+var panicCases = append(panicTestCases(),
+	testCase{"Goexit in many handlers while others are served", testGoexitAmongOtherConns},
+	testCase{"Goexit in handlers of connections that are closed by force", testGoexitDuringKill},
+	testCase{"Goexit in DialFailed", testGoexitInDialFailed},
 )
 
-func blowCases() (all []testCase) {
+func panicTestCases() (all []testCase) {
 	for _, blow := range blows {
 		for _, c := range []struct {
 			call string
@@ -62,26 +62,26 @@ func blowCases() (all []testCase) {
 				s.Closed = func(c *engine.Conn, _ error) { blow(c) }
 			}},
 		} {
-			all = append(all, testCase{blow.name + " in " + c.call, func(b *bench) { testPanic(b, blow, c.why, c.set) }})
+			all = append(all, testCase{blow.name + " in " + c.call, func(b *testEnv) { testPanic(b, blow, c.why, c.set) }})
 		}
 		all = append(all,
-			testCase{blow.name + " in Writable and Draining", func(b *bench) { panicsInExtensions(b, blow) }},
-			testCase{blow.name + " in Refuse", func(b *bench) { panicsInRefuse(b, blow) }})
+			testCase{blow.name + " in Writable and Draining", func(b *testEnv) { testPanicsInOptionalCalls(b, blow) }},
+			testCase{blow.name + " in Refuse", func(b *testEnv) { testPanicInRefusalReply(b, blow) }})
 	}
 	return all
 }
 
-func panicsInExtensions(b *bench, blow blow) {
+func testPanicsInOptionalCalls(b *testEnv, blow blow) {
 	const owed = 16 << 20 // more than the kernel takes
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(pattern(owed))
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(testPattern(owed))
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*owed, 1000, 1000 }), func(cfg *engine.Config) {
 		cfg.Drained = func(*engine.Conn) { blow.call() }
 		cfg.Draining = cfg.Drained
 	})
 	c, drained := s.dial(), s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	s.wantOpened(2)
 	c.Send("x")
 	testkit.WaitFor(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
@@ -97,7 +97,7 @@ func panicsInExtensions(b *bench, blow blow) {
 // testPanic lets one connection panic where set says, while a bystander,
 // opened before, goes on. The victim does everything in turn: it opens, sends,
 // is nudged, and ends.
-func testPanic(b *bench, blow blow, why error, set func(s *Script, blow func(*engine.Conn))) {
+func testPanic(b *testEnv, blow blow, why error, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
 	var armed atomic.Bool
 	script := &Script{Received: answerLine}
@@ -114,7 +114,7 @@ func testPanic(b *bench, blow blow, why error, set func(s *Script, blow func(*en
 			first(c)
 		}
 	}
-	s := b.serve(script)
+	s := b.startServer(script)
 	bystander := s.dial()
 	bystander.exchange("before\n")
 	armed.Store(true)
@@ -192,12 +192,12 @@ func (x *exitingScript) received(c *engine.Conn, in []byte) int {
 	return len(line) + 1
 }
 
-// exitsAmongOthers has many connections whose handlers end their goroutine, in each call and often
+// testGoexitAmongOtherConns has many connections whose handlers end their goroutine, in each call and often
 // in several of the same turn, while others ask and are answered without a pause.
-func exitsAmongOthers(b *bench) {
+func testGoexitAmongOtherConns(b *testEnv) {
 	const victims, atOnce, bystanders = 150, 30, 4
 	var x exitingScript
-	s := b.serve(x.script())
+	s := b.startServer(x.script())
 	calls := []string{"Received", "Nudged", "Do", "Ended", "Closed", "Closed and Received"}
 
 	var others, all sync.WaitGroup
@@ -222,14 +222,14 @@ func exitsAmongOthers(b *bench) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			b.ok(runVictim(b, s, calls[i%len(calls)]))
+			b.checkNoError(exchangeWithVictim(b, s, calls[i%len(calls)]))
 		})
 	}
 	all.Wait()
 	stop.Store(true)
 	others.Wait()
 
-	whys := s.closed(victims + bystanders)
+	whys := s.awaitClosed(victims + bystanders)
 	testkit.WaitFor(b, "connections are left open", func() bool { return s.Counters()[engine.Open] == 0 })
 	n := 0
 	for _, why := range whys {
@@ -248,8 +248,8 @@ func exitsAmongOthers(b *bench) {
 	}
 }
 
-// runVictim has a handler end its goroutine in a call, unless that was done in Opened.
-func runVictim(b *bench, s *server, call string) error {
+// exchangeWithVictim has a handler end its goroutine in a call, unless that was done in Opened.
+func exchangeWithVictim(b *testEnv, s *server, call string) error {
 	c, err := tryDial(b, s.Addr().String())
 	if err != nil {
 		return err
@@ -264,15 +264,15 @@ func runVictim(b *bench, s *server, call string) error {
 	return nil
 }
 
-// exitsWhenKilled has Closed end its goroutine for each of the connections that a Stop closes by
+// testGoexitDuringKill has Closed end its goroutine for each of the connections that a Stop closes by
 // force.
-func exitsWhenKilled(b *bench) {
+func testGoexitDuringKill(b *testEnv) {
 	const n = 30
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Received: answerLine,
 		Closed:   func(*engine.Conn, error) { runtime.Goexit() },
 	})
-	for _, c := range s.dials(n) {
+	for _, c := range s.dialMany(n) {
 		c.exchange("on\n")
 		c.Send("half a message")
 	}
@@ -281,27 +281,27 @@ func exitsWhenKilled(b *bench) {
 	if err := testkit.Receive(b, s.stop(ctx), "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of the connections that it has closed by force")
 	}
-	if got := s.closed(n); slices.ContainsFunc(got, func(err error) bool { return err != engine.ErrServerClosed }) {
+	if got := s.awaitClosed(n); slices.ContainsFunc(got, func(err error) bool { return err != engine.ErrServerClosed }) {
 		b.Errorf("closed for %v", got)
 	}
 }
 
-func exitsInDialFailed(b *bench) {
+func testGoexitInDialFailed(b *testEnv) {
 	l := listen(b)
 	nobody := l.Addr().(*net.TCPAddr).AddrPort()
 	l.Close()
 	target := echoServer(b)
-	s := b.serve(&Script{DialFailed: func(error) { runtime.Goexit() }}, dialsOnly)
+	s := b.startServer(&Script{DialFailed: func(error) { runtime.Goexit() }}, dialsOnly)
 	const n = 20
-	b.must(s.Dial(engine.DialRequest{Target: nobody, Count: n}))
-	b.must(s.Dial(engine.DialRequest{Target: target, Count: n}))
-	s.dialsFailed(n)
+	b.requireNoError(s.Dial(engine.DialRequest{Target: nobody, Count: n}))
+	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
+	s.awaitDialFailed(n)
 	s.wantOpened(n)
 	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
 }
 
-func panicsInRefuse(b *bench, blow blow) {
-	s := b.serve(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
+func testPanicInRefusalReply(b *testEnv, blow blow) {
+	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
 		cfg.RefusalReply = func(netip.AddrPort, error) []byte {
 			blow.call()
 			return nil
@@ -319,5 +319,5 @@ func panicsInRefuse(b *bench, blow blow) {
 	first.exchange("goes on\n")
 	first.Close()
 	s.wantClosed(io.EOF)
-	s.wantRoom()
+	s.wantAccepting()
 }

@@ -13,8 +13,8 @@ import (
 )
 
 var refCases = []testCase{
-	{"Ref tells nothing of the next connection", refTellsNothing},
-	{"Ref tells while connections come and go", refTellsMany},
+	{"Ref tells nothing of the next connection", testRefOfClosedConn},
+	{"Ref tells while connections come and go", testRefManyConcurrently},
 }
 
 // told is what a Ref tells of its connection.
@@ -24,7 +24,7 @@ type told struct {
 	peered, at, valued bool
 }
 
-func tell(r engine.Ref) (t told) {
+func readRef(r engine.Ref) (t told) {
 	t.peer, t.peered = r.Peer()
 	t.local, t.at = r.LocalAddr()
 	t.value, t.valued = r.Value()
@@ -37,20 +37,20 @@ func (c *client) told(value any) told {
 	return told{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}
 }
 
-func refTells(b *bench) {
+func testRefValues(b *testEnv) {
 	inCall := make(chan told, 1)
-	s := b.serve(&Script{
+	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { c.SetValue("first") },
 		Received: func(c *engine.Conn, in []byte) int {
 			c.SetValue(string(in))
-			inCall <- tell(c.Ref())
+			inCall <- readRef(c.Ref())
 			return len(in)
 		},
-		Closed: func(c *engine.Conn, _ error) { inCall <- tell(c.Ref()) },
+		Closed: func(c *engine.Conn, _ error) { inCall <- readRef(c.Ref()) },
 	})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	if got, want := tell(r), c.told("first"); got != want {
+	if got, want := readRef(r), c.told("first"); got != want {
 		b.Errorf("a Ref tells %+v, want %+v", got, want)
 	}
 	if n := testing.AllocsPerRun(100, func() { r.Peer(); r.Value(); r.ID() }); n > 0 {
@@ -61,30 +61,30 @@ func refTells(b *bench) {
 	if got := testkit.Receive(b, inCall, "Received"); got != want {
 		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
 	}
-	if got := tell(r); got != want {
+	if got := readRef(r); got != want {
 		b.Errorf("a Ref tells %+v, want %+v", got, want)
 	}
 	c.Close()
 	if got := testkit.Receive(b, inCall, "Closed"); got != (told{}) {
 		b.Errorf("a Ref tells %+v in Closed, want nothing", got)
 	}
-	if got := tell(r); got != (told{}) {
+	if got := readRef(r); got != (told{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)
 	}
 }
 
-func refTellsNothing(b *bench) {
-	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.SetValue(c.Ref()) }})
+func testRefOfClosedConn(b *testEnv) {
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.SetValue(c.Ref()) }})
 	first := s.dial()
 	old := s.wantOpened(1)[0]
 	first.Close()
-	s.closed(1)
+	s.awaitClosed(1)
 	_, slot, _ := old.Location()
-	clients, next := s.dialBeside(b, old, 1, &slot)
-	if got := tell(old); got != (told{}) {
+	clients, next := s.dialUntilSlotReused(b, old, 1, &slot)
+	if got := readRef(old); got != (told{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)
 	}
-	if got, want := tell(next), clients[len(clients)-1].told(next); got != want {
+	if got, want := readRef(next), clients[len(clients)-1].told(next); got != want {
 		b.Errorf("the Ref of the next one tells %+v, want %+v", got, want)
 	}
 	ids := map[uint64]bool{engine.Ref{}.ID(): true}
@@ -96,13 +96,13 @@ func refTellsNothing(b *bench) {
 	}
 }
 
-// refTellsMany looks at connections through their Refs from other goroutines while they,
+// testRefManyConcurrently looks at connections through their Refs from other goroutines while they,
 // and those before them in their slots, open and close.
-func refTellsMany(b *bench) {
+func testRefManyConcurrently(b *testEnv) {
 	const rounds = 10
 	var last [2]atomic.Pointer[engine.Ref]
 	var next atomic.Int64
-	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+	s := b.startServer(&Script{Opened: func(c *engine.Conn) {
 		r := c.Ref()
 		c.SetValue(r)
 		last[next.Add(1)%int64(len(last))].Store(&r)
@@ -123,7 +123,7 @@ func refTellsMany(b *bench) {
 				if r == nil {
 					continue
 				}
-				got := tell(*r)
+				got := readRef(*r)
 				if got.valued && got.value != nil && got.value != *r {
 					b.Errorf("the Ref of %d tells the value of %d", r.ID(), got.value.(engine.Ref).ID())
 					return

@@ -15,36 +15,36 @@ import (
 )
 
 var relays = []nearCase{
-	{"Relay of much in both directions", relayMuch},
-	{"Relay to one that does not read", relayToSlow},
-	{"Relay of half-closes", relayHalfClose},
-	{"Relay that ends on one side", relayEnds},
-	{"Relay with a connection that has closed", relayWithClosed},
-	{"Relay that is stopped", relayStopped},
-	{"Relay of many connections that come and go", relayMany},
+	{"Relay of much in both directions", testRelayLargeData},
+	{"Relay to one that does not read", testRelayToSlowReader},
+	{"Relay of half-closes", testRelayHalfClose},
+	{"Relay that ends on one side", testRelayClose},
+	{"Relay with a connection that has closed", testRelayWithClosedConn},
+	{"Relay that is stopped", testRelayStop},
+	{"Relay of many connections that come and go", testManyRelays},
 }
 
 // quietRelays are those of relays and time.
 var quietRelays = []nearCase{
-	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
-	{"Relay that is used one way is not idle", relayOneWay},
+	{"Relay gets no broadcasts and no heartbeats", testRelayTimeouts},
+	{"Relay that is used one way is not idle", testRelayOneWay},
 }
 
 // nearCase is a case with both connections on one loop, or anywhere.
 type nearCase struct {
 	name string
-	run  func(b *bench, near bool)
+	run  func(b *testEnv, near bool)
 }
 
-// nearCases are the cases for a model: on one loop, where it has any, and otherwise, or if it
+// relayTestCases are the cases for a model: on one loop, where it has any, and otherwise, or if it
 // has more, anywhere.
-func nearCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
+func relayTestCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
 	for _, c := range cases {
 		if !m.HasLoops || loops > 1 {
-			all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }})
+			all = append(all, testCase{c.name, func(b *testEnv) { c.run(b, false) }})
 		}
 		if m.HasLoops {
-			all = append(all, testCase{c.name + ", on one loop", func(b *bench) { c.run(b, true) }})
+			all = append(all, testCase{c.name + ", on one loop", func(b *testEnv) { c.run(b, true) }})
 		}
 	}
 	return all
@@ -54,7 +54,7 @@ func nearCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
 // the client's Ref is found by the source port that it dials from: one at a time.
 type relayTo struct {
 	*server
-	b      *bench
+	b      *testEnv
 	near   bool
 	target netip.AddrPort
 
@@ -62,10 +62,10 @@ type relayTo struct {
 	waiting []engine.Ref
 }
 
-func (b *bench) relay(target netip.AddrPort, near bool, changes ...with) *relayTo {
+func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) *relayTo {
 	r := &relayTo{b: b, near: near, target: target}
 	ready := make(chan struct{})
-	r.server = b.serve(&Script{
+	r.server = b.startServer(&Script{
 		Opened: func(c *engine.Conn) {
 			if <-ready; !c.IsDialled() {
 				r.accepted(c)
@@ -110,15 +110,15 @@ func (r *relayTo) accepted(c *engine.Conn) {
 // target is a listener and the connections that it accepts.
 type target struct {
 	net.Listener
-	b *bench
+	b *testEnv
 }
 
-func newTarget(b *bench) target { return target{listen(b), b} }
+func newTarget(b *testEnv) target { return target{listen(b), b} }
 
 func (t target) addr() netip.AddrPort { return t.Addr().(*net.TCPAddr).AddrPort() }
 
-// accept takes the next connection.
-func (t target) accept() *client {
+// acceptRelayed takes the next connection.
+func (t target) acceptRelayed() *client {
 	t.b.Helper()
 	nc, err := t.Accept()
 	if err != nil {
@@ -127,34 +127,34 @@ func (t target) accept() *client {
 	return &client{testkit.NewConn(t.b, nc), t.b}
 }
 
-func relayMuch(b *bench, near bool) {
+func testRelayLargeData(b *testEnv, near bool) {
 	const size = 2 << 20
-	r := b.relay(echoServer(b), near)
+	r := b.startRelay(echoServer(b), near)
 	c := r.dial()
-	sent := c.sendsAll(pattern(size))
-	got := readAll(c)
-	b.ok(testkit.Receive(b, sent, "the end of sending"))
-	if err := compare([]byte(testkit.Receive(b, got, "what was echoed")), pattern(size)); err != nil {
+	sent := c.sendInBackground(testPattern(size))
+	got := readAllInBackground(c)
+	b.checkNoError(testkit.Receive(b, sent, "the end of sending"))
+	if err := compareBytes([]byte(testkit.Receive(b, got, "what was echoed")), testPattern(size)); err != nil {
 		b.Error(err)
 	}
 	r.wantClosed(io.EOF, io.EOF)
 }
 
-// relayToSlow has either side send much, of which little is kept, until the other reads.
-func relayToSlow(b *bench, near bool) {
+// testRelayToSlowReader has either side send much, of which little is kept, until the other reads.
+func testRelayToSlowReader(b *testEnv, near bool) {
 	const size = 12 << 20
 	for _, toTarget := range []bool{false, true} {
 		t := newTarget(b)
-		r := b.relay(t.addr(), near)
+		r := b.startRelay(t.addr(), near)
 		c := r.dial()
-		up := t.accept()
+		up := t.acceptRelayed()
 		from, to := up, c
 		if toTarget {
 			from, to = c, up
 		}
-		from.smallBuffers()
-		to.smallBuffers()
-		sent := from.sendsAll(pattern(size))
+		from.shrinkSocketBuffers()
+		to.shrinkSocketBuffers()
+		sent := from.sendInBackground(testPattern(size))
 		testkit.WaitFor(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
 		for range 50 {
 			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
@@ -165,8 +165,8 @@ func relayToSlow(b *bench, near bool) {
 			from.Expect("ping\n")
 		}
 		to.CloseWrite()
-		got := testkit.Receive(b, readAll(to), "what was sent")
-		b.ok(compare([]byte(got), pattern(size)))
+		got := testkit.Receive(b, readAllInBackground(to), "what was sent")
+		b.checkNoError(compareBytes([]byte(got), testPattern(size)))
 		if err := testkit.Receive(b, sent, "the end of sending"); err != nil {
 			b.Errorf("sending: %v", err)
 		}
@@ -174,20 +174,20 @@ func relayToSlow(b *bench, near bool) {
 	}
 }
 
-// relayHalfClose has the client end when it is joined with the target, or before.
-func relayHalfClose(b *bench, near bool) {
+// testRelayHalfClose has the client end when it is joined with the target, or before.
+func testRelayHalfClose(b *testEnv, near bool) {
 	for _, before := range []bool{false, true} {
 		t := newTarget(b)
-		r := b.relay(t.addr(), near)
+		r := b.startRelay(t.addr(), near)
 		c := r.dial()
 		var up *client
 		if !before {
-			up = t.accept()
+			up = t.acceptRelayed()
 		}
 		c.Send("request")
 		c.CloseWrite()
 		if before {
-			up = t.accept()
+			up = t.acceptRelayed()
 		}
 		up.ExpectEOF("request")
 		up.Send("answer")
@@ -199,25 +199,25 @@ func relayHalfClose(b *bench, near bool) {
 	}
 }
 
-// relayEnds has the target reset its side, and the server close the client's.
-func relayEnds(b *bench, near bool) {
+// testRelayClose has the target reset its side, and the server close the client's.
+func testRelayClose(b *testEnv, near bool) {
 	for _, end := range []func(r *relayTo, up *client){
 		func(_ *relayTo, up *client) { up.Reset() },
 		func(r *relayTo, up *client) {
-			b.ok(r.wantOpened(2)[0].Close())
+			b.checkNoError(r.wantOpened(2)[0].Close())
 			up.ExpectEOF("")
 			up.Close()
 		},
 	} {
 		t := newTarget(b)
-		r := b.relay(t.addr(), near)
+		r := b.startRelay(t.addr(), near)
 		c := r.dial()
-		up := t.accept()
+		up := t.acceptRelayed()
 		c.exchangeWith(up, "before\n")
 		end(r, up)
 		c.ExpectClosed()
 		c.Close()
-		r.closed(2)
+		r.awaitClosed(2)
 	}
 }
 
@@ -230,28 +230,28 @@ func (c *client) exchangeWith(other *client, line string) {
 	c.Expect(line)
 }
 
-func relayWithClosed(b *bench, near bool) {
+func testRelayWithClosedConn(b *testEnv, near bool) {
 	t := newTarget(b)
-	r := b.relay(t.addr(), near)
+	r := b.startRelay(t.addr(), near)
 	for range 20 {
 		c := r.dial()
 		c.Reset()
-		up := t.accept()
+		up := t.acceptRelayed()
 		up.ExpectClosed()
 		up.Close()
 	}
-	r.closed(40)
+	r.awaitClosed(40)
 }
 
-func relayQuiet(b *bench, near bool) {
+func testRelayTimeouts(b *testEnv, near bool) {
 	t := newTarget(b)
-	r := b.relay(t.addr(), near, func(cfg *engine.Config) {
+	r := b.startRelay(t.addr(), near, func(cfg *engine.Config) {
 		cfg.Heartbeat = engine.Heartbeat{Every: short / 4, MaxMissed: 2, Send: func(c *engine.Conn) { c.WriteString("beat\n") }}
 	})
 	c := r.dial()
-	up := t.accept()
+	up := t.acceptRelayed()
 	c.exchangeWith(up, "before\n")
-	b.ok(r.Broadcast([]byte("to all\n")))
+	b.checkNoError(r.Broadcast([]byte("to all\n")))
 	c.SetReadDeadline(time.Now().Add(short))
 	if n, err := c.Read(make([]byte, 64)); n > 0 || err == nil {
 		b.Errorf("a relay got %d bytes that the target has not sent, %v", n, err)
@@ -260,12 +260,12 @@ func relayQuiet(b *bench, near bool) {
 	c.exchangeWith(up, "behind\n")
 }
 
-// relayOneWay sends for longer than IdleTimeout, and then waits until that is over.
-func relayOneWay(b *bench, near bool) {
+// testRelayOneWay sends for longer than IdleTimeout, and then waits until that is over.
+func testRelayOneWay(b *testEnv, near bool) {
 	t := newTarget(b)
-	r := b.relay(t.addr(), near, func(cfg *engine.Config) { cfg.Limits.IdleTimeout = 2 * short })
+	r := b.startRelay(t.addr(), near, func(cfg *engine.Config) { cfg.Limits.IdleTimeout = 2 * short })
 	c := r.dial()
-	up := t.accept()
+	up := t.acceptRelayed()
 	c.exchangeWith(up, "before\n")
 	for began := time.Now(); time.Since(began) < 4*short; time.Sleep(short / 4) {
 		c.Send("word\n")
@@ -278,11 +278,11 @@ func relayOneWay(b *bench, near bool) {
 	r.wantClosed(engine.ErrIdleTimeout, engine.ErrIdleTimeout)
 }
 
-func relayStopped(b *bench, near bool) {
+func testRelayStop(b *testEnv, near bool) {
 	t := newTarget(b)
-	r := b.relay(t.addr(), near)
+	r := b.startRelay(t.addr(), near)
 	c := r.dial()
-	up := t.accept()
+	up := t.acceptRelayed()
 	c.exchangeWith(up, "before\n")
 	done := r.stop(b.Context())
 	c.exchangeWith(up, "meanwhile\n")
@@ -291,11 +291,11 @@ func relayStopped(b *bench, near bool) {
 	up.Send("last")
 	up.Close()
 	c.ExpectEOF("last")
-	b.ok(testkit.Receive(b, done, "Stop"))
+	b.checkNoError(testkit.Receive(b, done, "Stop"))
 }
 
-func relayMany(b *bench, near bool) {
-	r := b.relay(echoServer(b), near)
+func testManyRelays(b *testEnv, near bool) {
+	r := b.startRelay(echoServer(b), near)
 	const n = 20
 	var running sync.WaitGroup
 	for i := range n {
@@ -308,7 +308,7 @@ func relayMany(b *bench, near bool) {
 				}
 				line := fmt.Sprintf("client %d, %d: %s\n", i, j, bytes.Repeat([]byte("x"), 1000*i))
 				c.Send(line)
-				b.ok(c.tryExpect(line))
+				b.checkNoError(c.tryExpect(line))
 				if c.CloseWrite(); i%2 == 0 {
 					io.Copy(io.Discard, c)
 				}
@@ -317,5 +317,5 @@ func relayMany(b *bench, near bool) {
 		})
 	}
 	running.Wait()
-	r.closed(2 * 5 * n)
+	r.awaitClosed(2 * 5 * n)
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// holder holds up the owner of one connection, in its heartbeat: on a loop even
+// refRecorder holds up the owner of one connection, in its heartbeat: on a loop even
 // where handlers run on workers.
-type holder struct {
+type refRecorder struct {
 	ref     atomic.Pointer[engine.Ref]
 	entered chan struct{}
 	release chan struct{}
 	once    sync.Once
 }
 
-func newHolder() *holder {
-	return &holder{entered: make(chan struct{}), release: make(chan struct{})}
+func newHolder() *refRecorder {
+	return &refRecorder{entered: make(chan struct{}), release: make(chan struct{})}
 }
 
-func (h *holder) with(cfg *engine.Config) {
+func (h *refRecorder) recordRefs(cfg *engine.Config) {
 	cfg.Heartbeat = engine.Heartbeat{Every: 100 * time.Millisecond, MaxMissed: 255, Send: func(c *engine.Conn) {
 		if ref := h.ref.Load(); ref != nil && *ref == c.Ref() {
 			h.once.Do(func() {
@@ -37,14 +37,14 @@ func (h *holder) with(cfg *engine.Config) {
 }
 
 // hold holds up the owner of r.
-func (h *holder) hold(b *bench, r engine.Ref) {
+func (h *refRecorder) hold(b *testEnv, r engine.Ref) {
 	h.ref.Store(&r)
 	testkit.Receive(b, h.entered, "a heartbeat")
 }
 
-// dialBeside dials until a connection has the owner of r, and in another slot, or
+// dialUntilSlotReused dials until a connection has the owner of r, and in another slot, or
 // with slot set in that one. It gives all that it has dialled, that one last.
-func (s *server) dialBeside(b *bench, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
+func (s *server) dialUntilSlotReused(b *testEnv, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
 	b.Helper()
 	owner, _, _ := r.Location()
 	for len(clients) < 200 {
@@ -58,15 +58,15 @@ func (s *server) dialBeside(b *bench, r engine.Ref, opened int, slot *uint32) (c
 	return nil, ref
 }
 
-// mailAtReset posts to a connection that has been reset, which its owner does not
+// testRequestsAtReset posts to a connection that has been reset, which its owner does not
 // know yet. What was reserved for that must not weigh on the next connection in
 // the slot: it closes in order.
-func mailAtReset(b *bench) {
+func testRequestsAtReset(b *testEnv) {
 	h := newHolder()
-	s := b.serve(echo(), h.with)
+	s := b.startServer(newEchoScript(), h.recordRefs)
 	first := s.dial()
 	held := s.wantOpened(1)[0]
-	clients, victim := s.dialBeside(b, held, 1, nil)
+	clients, victim := s.dialUntilSlotReused(b, held, 1, nil)
 	h.hold(b, held)
 	n := len(clients)
 	clients[n-1].Reset()
@@ -75,12 +75,12 @@ func mailAtReset(b *bench) {
 		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
 			err = nil // its goroutine is not held up
 		}
-		b.ok(err)
+		b.checkNoError(err)
 	}
 	close(h.release)
 	s.wantClosed(syscall.ECONNRESET)
 	_, slot, _ := victim.Location()
-	more, _ := s.dialBeside(b, held, 1+n, &slot)
+	more, _ := s.dialUntilSlotReused(b, held, 1+n, &slot)
 	last := more[len(more)-1]
 	last.exchange("hello\n")
 	last.CloseWrite()
@@ -89,5 +89,5 @@ func mailAtReset(b *bench) {
 	for _, c := range append(append(clients[:n-1], more...), first) {
 		c.Close()
 	}
-	s.closed(n + len(more) + 1)
+	s.awaitClosed(n + len(more) + 1)
 }

@@ -28,17 +28,17 @@ func answerLine(c *engine.Conn, in []byte) int {
 	return n
 }
 
-// echo answers with what it gets.
-func echo() *Script {
+// newEchoScript answers with what it gets.
+func newEchoScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
 		return len(in)
 	}}
 }
 
-// frames answers messages, which begin with their length in four bytes, with
+// newFrameScript answers messages, which begin with their length in four bytes, with
 // themselves.
-func frames() *Script {
+func newFrameScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		if len(in) < 4 {
 			return 0
@@ -52,8 +52,8 @@ func frames() *Script {
 	}}
 }
 
-// pattern is n bytes that do not repeat soon, not to be changed.
-func pattern(n int) []byte { return longPattern()[:n:n] }
+// testPattern is n bytes that do not repeat soon, not to be changed.
+func testPattern(n int) []byte { return longPattern()[:n:n] }
 
 var longPattern = sync.OnceValue(func() []byte {
 	p := make([]byte, 24<<20)

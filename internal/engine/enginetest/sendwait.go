@@ -13,14 +13,14 @@ import (
 )
 
 var sendWaitCases = []testCase{
-	{"SendWait is as fast as the client reads", sendWaitPaces},
-	{"SendWait from ten goroutines", func(b *bench) {
-		sendConcurrently(b, func(r engine.Ref) func([]byte) error {
+	{"SendWait is as fast as the client reads", testSendWaitBlocks},
+	{"SendWait from ten goroutines", func(b *testEnv) {
+		testConcurrentSend(b, func(r engine.Ref) func([]byte) error {
 			return func(p []byte) error { return r.SendWait(b.Context(), p) }
 		}, func(l *engine.Limits) { l.MaxMail, l.MaxUnsent, l.HighWater, l.LowWater = 8, 1000, 200, 50 })
 	}},
-	{"SendWait ends with its context, or the connection", sendWaitEnds},
-	{"SendWait has a bound of senders", sendWaitBound},
+	{"SendWait ends with its context, or the connection", testSendWaitEnds},
+	{"SendWait has a bound of senders", testSendWaitMaxSenders},
 }
 
 const (
@@ -48,16 +48,16 @@ type blocked struct {
 	ended  chan error   // what the last SendWait has answered
 }
 
-func (b *bench) block() *blocked {
+func (b *testEnv) startBlockedConn() *blocked {
 	b.Helper()
-	s := b.serve(&Script{}, limited(waterMarks))
-	k := &blocked{client: s.dial(), s: s, all: pattern(kernelTakes), ended: make(chan error, 1)}
-	k.smallBuffers()
+	s := b.startServer(&Script{}, limited(waterMarks))
+	k := &blocked{client: s.dial(), s: s, all: testPattern(kernelTakes), ended: make(chan error, 1)}
+	k.shrinkSocketBuffers()
 	k.ref = s.wantOpened(1)[0]
 	ctx, cancel := context.WithCancelCause(context.Background())
 	b.Cleanup(func() { cancel(nil) })
 	k.cancel = cancel
-	go func() { k.ended <- k.sendAll(ctx, 1000) }()
+	go func() { k.ended <- k.sendUntilError(ctx, 1000) }()
 	testkit.WaitFor(b, "SendWait does not wait", func() bool {
 		select {
 		case err := <-k.ended:
@@ -71,8 +71,8 @@ func (b *bench) block() *blocked {
 
 func (k *blocked) unsent() int64 { return k.n.Load() - k.s.Counters()[engine.BytesOut] }
 
-// sendAll sends in pieces.
-func (k *blocked) sendAll(ctx context.Context, size int) error {
+// sendUntilError sends in pieces.
+func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 	for {
 		at := int(k.n.Load())
 		if at == len(k.all) {
@@ -89,8 +89,8 @@ func (k *blocked) sendAll(ctx context.Context, size int) error {
 	}
 }
 
-// end waits for the end of that, and gives what was taken.
-func (k *blocked) end(want error) (sent string) {
+// closeAndDrain waits for the end of that, and gives what was taken.
+func (k *blocked) closeAndDrain(want error) (sent string) {
 	k.t.Helper()
 	if err := testkit.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
 		k.t.Errorf("SendWait: %v, want %v", err, want)
@@ -98,25 +98,25 @@ func (k *blocked) end(want error) (sent string) {
 	return string(k.all[:k.n.Load()])
 }
 
-func sendWaitPaces(b *bench) {
-	k := b.block()
+func testSendWaitBlocks(b *testEnv) {
+	k := b.startBlockedConn()
 	k.Expect(string(k.all))
-	k.end(nil)
+	k.closeAndDrain(nil)
 	k.Close()
 	k.s.wantClosed(io.EOF)
 }
 
-func sendWaitEnds(b *bench) {
+func testSendWaitEnds(b *testEnv) {
 	enough := errors.New("enough")
-	k := b.block()
+	k := b.startBlockedConn()
 	k.cancel(enough)
-	sent := k.end(enough)
+	sent := k.closeAndDrain(enough)
 	ctx, cancel := context.WithCancelCause(b.Context())
 	cancel(enough)
 	if err := k.ref.SendWait(ctx, []byte("x")); !errors.Is(err, enough) {
 		b.Errorf("SendWait with a context that has ended: %v, want its cause", err)
 	}
-	b.ok(k.ref.Close())
+	b.checkNoError(k.ref.Close())
 	k.ExpectEOF(sent)
 	k.Close()
 	k.s.wantClosed(nil)
@@ -124,27 +124,27 @@ func sendWaitEnds(b *bench) {
 		b.Errorf("SendWait to a closed connection: %v, want %v", err, engine.ErrClosed)
 	}
 
-	k = b.block()
+	k = b.startBlockedConn()
 	k.Reset()
-	k.end(engine.ErrClosed)
+	k.closeAndDrain(engine.ErrClosed)
 
-	k = b.block()
-	b.ok(k.ref.Close())
-	k.end(engine.ErrClosed)
+	k = b.startBlockedConn()
+	b.checkNoError(k.ref.Close())
+	k.closeAndDrain(engine.ErrClosed)
 	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
 		b.Errorf("client: %v, want the end", err)
 	}
 }
 
-// sendWaitBound has senders wait for an owner that is held up.
-func sendWaitBound(b *bench) {
+// testSendWaitMaxSenders has senders wait for an owner that is held up.
+func testSendWaitMaxSenders(b *testEnv) {
 	h := newHolder()
-	s := b.serve(&Script{}, h.with, limited(waterMarks))
+	s := b.startServer(&Script{}, h.recordRefs, limited(waterMarks))
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	h.hold(b, r)
-	first := string(pattern(waitHigh))
-	b.ok(r.SendWait(b.Context(), []byte(first)))
+	first := string(testPattern(waitHigh))
+	b.checkNoError(r.SendWait(b.Context(), []byte(first)))
 	ctx, cancel := context.WithCancel(b.Context())
 	var wg sync.WaitGroup
 	var refused atomic.Int64
@@ -163,6 +163,6 @@ func sendWaitBound(b *bench) {
 	wg.Wait()
 	close(h.release)
 	c.Expect(first)
-	b.ok(r.SendWait(b.Context(), []byte("goes on")))
+	b.checkNoError(r.SendWait(b.Context(), []byte("goes on")))
 	c.Expect("goes on")
 }

@@ -14,7 +14,7 @@ import (
 // server is a running engine with its witness.
 type server struct {
 	engine.Engine
-	*witness
+	*callChecker
 	log *logbook
 }
 
@@ -26,39 +26,39 @@ func limited(f func(*engine.Limits)) with {
 	return func(cfg *engine.Config) { f(&cfg.Limits) }
 }
 
-// serve starts an engine that is stopped when the test ends.
-func (b *bench) serve(script *Script, changes ...with) *server {
+// startServer starts an engine that is stopped when the test ends.
+func (b *testEnv) startServer(script *Script, changes ...with) *server {
 	b.Helper()
-	s := &server{witness: newWitness(b, script), log: &logbook{}}
+	s := &server{callChecker: newWitness(b, script), log: &logbook{}}
 	cfg := engine.Config{
-		Network: "tcp", Addr: "127.0.0.1:0", Handler: s.witness,
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: s.callChecker,
 		Limits: Limits(), Loops: b.loops, Log: slog.New(s.log),
 	}
 	for _, change := range changes {
 		change(&cfg)
 	}
 	e, err := b.model.Start(cfg)
-	b.must(err)
+	b.requireNoError(err)
 	s.Engine = e
-	b.Cleanup(s.end)
+	b.Cleanup(s.stopAndCheckCounters)
 	return s
 }
 
-// end stops the engine and checks its books.
-func (s *server) end() {
+// stopAndCheckCounters stops the engine and checks its counters.
+func (s *server) stopAndCheckCounters() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.Stop(ctx); err != nil {
 		s.t.Errorf("Stop at the end: %v", err)
 	}
 	s.Wait()
-	s.checkBalance()
+	s.checkOpenedEqualsClosed()
 	n := s.Counters()
 	if n[engine.Open] != 0 {
 		s.t.Errorf("%d connections are counted as open after Stop", n[engine.Open])
 	}
 	if got := int(n[engine.Accepted] + n[engine.Dialled] + n[engine.ConnsImported]); got != len(s.opened) {
-		s.t.Errorf("%d connections are counted as accepted, dialled or taken over, %d were opened", got, len(s.opened))
+		s.t.Errorf("%d connections are counted as accepted, dialled or imported, %d were opened", got, len(s.opened))
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *server) stop(ctx context.Context) <-chan error {
 }
 
 // stopNow calls Stop and waits for it.
-func (s *server) stopNow(b *bench) error {
+func (s *server) stopNow(b *testEnv) error {
 	b.Helper()
 	return testkit.Receive(b, s.stop(background(b)), "the return of Stop")
 }

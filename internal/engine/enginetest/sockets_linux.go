@@ -19,13 +19,13 @@ import (
 func init() {
 	systemCases = append(systemCases,
 		testCase{"Dial of an abstract unix socket", dialAbstract},
-		testCase{"Dial of a unix socket whose queue is full", dialFullUnix},
-		testCase{"Dial with socket options", func(b *bench) {
-			socketOptions(b, true, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10})
+		testCase{"Dial of a unix socket whose queue is full", testDialFullUnixQueue},
+		testCase{"Dial with socket options", func(b *testEnv) {
+			testSocketOptions(b, true, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10})
 		}},
-		testCase{"Dial with a delay", func(b *bench) { socketOptions(b, true, engine.Socket{Delay: true}) }},
-		testCase{"accepted connections with socket options", func(b *bench) {
-			socketOptions(b, false, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10})
+		testCase{"Dial with a delay", func(b *testEnv) { testSocketOptions(b, true, engine.Socket{Delay: true}) }},
+		testCase{"accepted connections with socket options", func(b *testEnv) {
+			testSocketOptions(b, false, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10})
 		}},
 	)
 }
@@ -33,44 +33,44 @@ func init() {
 // abstracts numbers the names, which are gone with their last descriptor only.
 var abstracts atomic.Int64
 
-func dialAbstract(b *bench) {
-	dialPath(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
+func dialAbstract(b *testEnv) {
+	testDialUnixPath(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
 }
 
-// dialFullUnix dials someone who takes no connection: those for which there is no
+// testDialFullUnixQueue dials someone who takes no connection: those for which there is no
 // room in the queue fail at once.
-func dialFullUnix(b *bench) {
+func testDialFullUnixQueue(b *testEnv) {
 	const n = 20
-	path := unixPath(b)
+	path := tempUnixPath(b)
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	b.must(err)
+	b.requireNoError(err)
 	b.Cleanup(func() { syscall.Close(fd) })
-	b.must(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
+	b.requireNoError(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
 	if err := syscall.Listen(fd, 0); err != nil {
 		b.Fatal(err)
 	}
-	s := b.serve(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
-	b.must(s.Dial(engine.DialRequest{Path: path, Count: n}))
+	s := b.startServer(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
+	b.requireNoError(s.Dial(engine.DialRequest{Path: path, Count: n}))
 	const room = 1 // of a queue of 0
 	s.wantOpened(room)
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
 }
 
-// socketOptions looks at the socket of a connection that is dialled, or that has inherited what the
+// testSocketOptions looks at the socket of a connection that is dialled, or that has inherited what the
 // listener was given, where its descriptor means something: on the thread of its owner.
-func socketOptions(b *bench, dials bool, want engine.Socket) {
+func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 	seen := make(chan engine.Socket, 1)
 	script := &Script{Opened: func(c *engine.Conn) {
 		local, _ := c.Ref().LocalAddr()
-		seen <- socketTo(b, c.Peer(), local)
+		seen <- socketOptionsOf(b, c.Peer(), local)
 	}}
 	set := func(cfg *engine.Config) { cfg.Socket = want }
 	if dials {
 		l := listen(b)
-		s := b.serve(script, dialsOnly, set, func(cfg *engine.Config) { cfg.ResetDialled = true }) // nobody takes the connection, to end it in order
-		b.must(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
+		s := b.startServer(script, dialsOnly, set, func(cfg *engine.Config) { cfg.ResetDialled = true }) // nobody takes the connection, to end it in order
+		b.requireNoError(s.Dial(engine.DialRequest{Target: l.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	} else {
-		defer b.serve(script, set).dial().Close()
+		defer b.startServer(script, set).dial().Close()
 	}
 	got := testkit.Receive(b, seen, "Opened")
 	if want.SendBuffer == 0 { // then it is the kernel's choice
@@ -84,9 +84,9 @@ func socketOptions(b *bench, dials bool, want engine.Socket) {
 	}
 }
 
-// socketTo finds this thread's socket that is connected to a target, from an address, and
+// socketOptionsOf finds this thread's socket that is connected to a target, from an address, and
 // its options. The kernel doubles the sizes that it is given.
-func socketTo(b *bench, target, from netip.AddrPort) engine.Socket {
+func socketOptionsOf(b *testEnv, target, from netip.AddrPort) engine.Socket {
 	is := func(name syscall.Sockaddr, err error, want netip.AddrPort) bool {
 		at, ok := name.(*syscall.SockaddrInet4)
 		return err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)) == want

@@ -14,35 +14,35 @@ import (
 )
 
 var stopCases = []testCase{
-	{"Stop with idle connections, and half a message received", stopWithIdle},
-	{"Stop with output owed to a slow reader", stopWhileOwing},
-	{"Stop with a message on its way", stopWithUnreadInput},
-	{"Stop with a PROXY header on its way", stopWithUnreadHeader},
-	{"Stop while clients flood", stopFlooded},
-	{"Stop when its context ends", stopCutOff},
-	{"Stop when connections end before they are told", stopAllGone},
-	{"Stop twice", stopTwice},
-	{"Send and Dial after Stop", afterStop},
+	{"Stop with idle connections, and half a message received", testStopWithIdleConns},
+	{"Stop with output owed to a slow reader", testStopWithUnsentOutput},
+	{"Stop with a message on its way", testStopWithUnreadInput},
+	{"Stop with a PROXY header on its way", testStopWithUnreadHeader},
+	{"Stop while clients flood", testStopWhileFlooded},
+	{"Stop when its context ends", testStopCutOff},
+	{"Stop when connections end before they are told", testStopAfterAllClosed},
+	{"Stop twice", testStopTwice},
+	{"Send and Dial after Stop", testCallsAfterStop},
 }
 
 // background is a context for a Stop that is expected to come to its end.
-func background(b *bench) context.Context {
+func background(b *testEnv) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	b.Cleanup(cancel)
 	return ctx
 }
 
-func wantStopped(b *bench, s *server, err error) {
+func wantStopped(b *testEnv, s *server, err error) {
 	b.Helper()
-	b.ok(err)
+	b.checkNoError(err)
 	if n := s.Counters()[engine.Open]; n != 0 {
 		b.Errorf("%d connections are open after Stop", n)
 	}
 }
 
-// stopFrees stops with nothing open: then Wait returns, and nobody listens there any more.
-func stopFrees(b *bench) {
-	s := b.serve(&Script{})
+// testStopFreesResources stops with nothing open: then Wait returns, and nobody listens there any more.
+func testStopFreesResources(b *testEnv) {
+	s := b.startServer(&Script{})
 	waited := make(chan struct{})
 	go func() { s.Wait(); close(waited) }()
 	select {
@@ -58,11 +58,11 @@ func stopFrees(b *bench) {
 	}
 }
 
-// stopWithIdle stops with idle connections, and one with half a message received, which is answered.
-func stopWithIdle(b *bench) {
+// testStopWithIdleConns stops with idle connections, and one with half a message received, which is answered.
+func testStopWithIdleConns(b *testEnv) {
 	const n = 20
-	s := b.serve(lines())
-	clients := s.dials(n)
+	s := b.startServer(lines())
+	clients := s.dialMany(n)
 	clients[1].exchange("not all are fresh\n")
 	clients[0].Send("half a mess")
 	s.wantBytesIn(11 + 18)
@@ -79,17 +79,17 @@ func stopWithIdle(b *bench) {
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
 
-func stopWhileOwing(b *bench) {
+func testStopWithUnsentOutput(b *testEnv) {
 	const owed = 8 << 20
-	answer := pattern(owed)
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	answer := testPattern(owed)
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == 'g' {
 			c.Write(answer)
 		}
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
 	c, idle := s.dial(), s.dial()
-	c.smallBuffers()
+	c.shrinkSocketBuffers()
 	c.Send("g")
 	s.wantBytesIn(1)
 	s.wantOpened(2)
@@ -102,11 +102,11 @@ func stopWhileOwing(b *bench) {
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
-// stopWithUnreadInput stops when messages have been sent that the server may
+// testStopWithUnreadInput stops when messages have been sent that the server may
 // not have read: either they are answered, or they are read by nobody, but the
 // client sees an orderly end and never half an answer.
-func stopWithUnreadInput(b *bench) {
-	s := b.serve(lines())
+func testStopWithUnreadInput(b *testEnv) {
+	s := b.startServer(lines())
 	c := s.dial()
 	s.wantOpened(1)
 	messages := strings.Repeat("a line of some length\n", 500)
@@ -117,16 +117,16 @@ func stopWithUnreadInput(b *bench) {
 		b.Errorf("client: %v after %d bytes, want an orderly end", err, len(got))
 	}
 	if !strings.HasPrefix(messages, string(got)) || len(got) > 0 && got[len(got)-1] != '\n' {
-		b.Errorf("client: got %s, want whole answers", brief(got))
+		b.Errorf("client: got %s, want whole answers", abbreviate(got))
 	}
 	c.Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
-func stopCutOff(b *bench) {
+func testStopCutOff(b *testEnv) {
 	const owed = 8 << 20
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == 'g' {
 			c.Write(make([]byte, owed))
 			return len(in)
@@ -134,7 +134,7 @@ func stopCutOff(b *bench) {
 		return 0
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
 	owing, half, idle := s.dial(), s.dial(), s.dial()
-	owing.smallBuffers()
+	owing.shrinkSocketBuffers()
 	owing.Send("g")
 	half.Send("half a message")
 	s.wantBytesIn(15)
@@ -161,11 +161,11 @@ func stopCutOff(b *bench) {
 	wantStopped(b, s, nil)
 }
 
-// stopAllGone stops at a rate at which it would take longer than anyone waits.
-func stopAllGone(b *bench) {
+// testStopAfterAllClosed stops at a rate at which it would take longer than anyone waits.
+func testStopAfterAllClosed(b *testEnv) {
 	const n = int(patience/time.Second) + 20
-	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
-	clients := s.dials(n)
+	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
+	clients := s.dialMany(n)
 	s.wantOpened(n)
 	done := s.stop(background(b))
 	for _, c := range clients {
@@ -174,8 +174,8 @@ func stopAllGone(b *bench) {
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
-func stopTwice(b *bench) {
-	s := b.serve(lines())
+func testStopTwice(b *testEnv) {
+	s := b.startServer(lines())
 	c, idle := s.dial(), s.dial()
 	c.Send("half a message")
 	s.wantBytesIn(14)
@@ -203,8 +203,8 @@ func stopTwice(b *bench) {
 	c.ExpectClosed()
 }
 
-func afterStop(b *bench) {
-	s := b.serve(&Script{})
+func testCallsAfterStop(b *testEnv) {
+	s := b.startServer(&Script{})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	done := s.stop(background(b))
@@ -218,12 +218,12 @@ func afterStop(b *bench) {
 	}
 }
 
-// stopWithUnreadHeader stops when the header of a connection and its first message have
+// testStopWithUnreadHeader stops when the header of a connection and its first message have
 // come, which the server may not have read.
-func stopWithUnreadHeader(b *bench) {
+func testStopWithUnreadHeader(b *testEnv) {
 	const n = 20
-	s := b.serve(lines(), b.layered(true, false))
-	clients := s.dials(n)
+	s := b.startServer(lines(), b.withLayers(true, false))
+	clients := s.dialMany(n)
 	testkit.WaitFor(b, "not all have been accepted", func() bool { return s.Counters()[engine.Handshaking] == n })
 	for _, c := range clients {
 		c.Send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
@@ -238,12 +238,12 @@ func stopWithUnreadHeader(b *bench) {
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
-// stopFlooded stops while clients send on and on, who do not keep it from ending.
-func stopFlooded(b *bench) {
+// testStopWhileFlooded stops while clients send on and on, who do not keep it from ending.
+func testStopWhileFlooded(b *testEnv) {
 	const n = 8
-	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
+	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
 	for range n {
-		go s.dial().flood()
+		go s.dial().sendUntilError()
 	}
 	s.wantOpened(n)
 	s.wantBytesIn(n << 20)

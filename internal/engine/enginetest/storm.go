@@ -14,11 +14,11 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// storm has clients that do everything that clients do, many at a time, while
+// testRandomClients has clients that do everything that clients do, many at a time, while
 // one goes on as if nothing was.
-func storm(b *bench) {
+func testRandomClients(b *testEnv) {
 	const n, atOnce = 120, 25
-	s := b.serve(lines())
+	s := b.startServer(lines())
 	quiet := s.dial()
 	quiet.exchange("before\n")
 	var clients sync.WaitGroup
@@ -27,7 +27,7 @@ func storm(b *bench) {
 		slots <- struct{}{}
 		clients.Go(func() {
 			defer func() { <-slots }()
-			if err := runWild(b, s, rand.New(rand.NewPCG(uint64(i), 7))); err != nil {
+			if err := runRandomClient(b, s, rand.New(rand.NewPCG(uint64(i), 7))); err != nil {
 				b.Errorf("client %d: %v", i, err)
 			}
 		})
@@ -49,8 +49,8 @@ func storm(b *bench) {
 	}
 }
 
-// runWild is one client of the storm.
-func runWild(b *bench, s *server, dice *rand.Rand) error {
+// runRandomClient is one client of the storm.
+func runRandomClient(b *testEnv, s *server, dice *rand.Rand) error {
 	c, err := tryDial(b, s.Addr().String())
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func runWild(b *bench, s *server, dice *rand.Rand) error {
 	case 4: // reads to the end
 		c.CloseWrite()
 		got, err := io.ReadAll(c)
-		return errors.Join(err, compare(got, []byte(answers)))
+		return errors.Join(err, compareBytes(got, []byte(answers)))
 	}
 	return nil
 }

@@ -15,13 +15,13 @@ import (
 // time. No client here has anything to do in time: whoever is late, for want of a CPU, is
 // what he is to be.
 var timeCases = []testCase{
-	{"silence is given up", silence},
-	{"output that is not taken is given up", untaken},
-	{"handshakes that stall are given up", stalledHandshakes},
-	{"heartbeats that are not answered", heartbeatsMissed},
-	{"peer that talks while its handler is slow", slowHandler},
-	{"HandlerTime", handlerTime},
-	{"accept rate", acceptRate},
+	{"silence is given up", testSilenceTimeouts},
+	{"output that is not taken is given up", testWriteTimeout},
+	{"handshakes that stall are given up", testStalledHandshakes},
+	{"heartbeats that are not answered", testMissedHeartbeats},
+	{"peer that talks while its handler is slow", testSlowHandlerExtendsTimeouts},
+	{"HandlerTime", testHandlerTimeLimit},
+	{"accept rate", testAcceptRate},
 }
 
 // short is what the limits of these cases are.
@@ -33,9 +33,9 @@ func (s *server) wantCause(cause engine.Cause, n int64) {
 	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().ClosedBy(cause) == n })
 }
 
-// silence has a peer for each of the limits of silence.
-func silence(b *bench) {
-	tls := b.layered(false, true)
+// testSilenceTimeouts has a peer for each of the limits of silence.
+func testSilenceTimeouts(b *testEnv) {
+	tls := b.withLayers(false, true)
 	plain := func(send, want string) func(*server) (*client, io.Reader) {
 		return func(s *server) (*client, io.Reader) {
 			c := s.dial()
@@ -45,7 +45,7 @@ func silence(b *bench) {
 			return c, c
 		}
 	}
-	part := func(s *server) (*client, io.Reader) { return s.sendPart(b) }
+	part := func(s *server) (*client, io.Reader) { return s.sendPartialRecord(b) }
 	for _, c := range []struct {
 		why   error
 		cause engine.Cause
@@ -62,7 +62,7 @@ func silence(b *bench) {
 		if c.with != nil {
 			with = append(with, c.with)
 		}
-		s := b.serve(lines(), with...)
+		s := b.startServer(lines(), with...)
 		start := time.Now()
 		peer, in := c.talk(s)
 		_, _ = io.Copy(io.Discard, in) // to the end, or the reset
@@ -75,15 +75,15 @@ func silence(b *bench) {
 	}
 }
 
-// untaken has peers that read nothing: of what was written, and of a file.
-func untaken(b *bench) {
-	f, content := b.file(fileSize)
+// testWriteTimeout has peers that read nothing: of what was written, and of a file.
+func testWriteTimeout(b *testEnv) {
+	f, content := b.newRandomFile(fileSize)
 	answer := []byte(content)
 	for _, send := range []func(c *engine.Conn) error{
 		func(c *engine.Conn) error { _, err := c.Write(answer); return err },
 		func(c *engine.Conn) error { return c.SendFile(f, 0, -1) },
 	} {
-		s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 			if err := send(c); errors.Is(err, errors.ErrUnsupported) {
 				c.Write(answer)
 			} else if err != nil {
@@ -92,7 +92,7 @@ func untaken(b *bench) {
 			return len(in)
 		}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.WriteTimeout = 2*fileSize, short }))
 		c := s.dial()
-		c.smallBuffers()
+		c.shrinkSocketBuffers()
 		start := time.Now()
 		c.Send("g")
 		s.wantClosed(engine.ErrWriteTimeout)
@@ -103,10 +103,10 @@ func untaken(b *bench) {
 	}
 }
 
-// stalledHandshakes has peers that say a part of what a layer waits for, or nothing.
-func stalledHandshakes(b *bench) {
+// testStalledHandshakes has peers that say a part of what a layer waits for, or nothing.
+func testStalledHandshakes(b *testEnv) {
 	for _, proxied := range []bool{true, false} {
-		s := b.serve(lines(), b.layered(proxied, !proxied), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
+		s := b.startServer(lines(), b.withLayers(proxied, !proxied), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
 		silent, stalls := s.dial(), s.dial()
 		if proxied {
 			stalls.Send("PROX")
@@ -119,11 +119,11 @@ func stalledHandshakes(b *bench) {
 	}
 }
 
-// slowHandler has a handler take longer than each of the times: what the peer has said
+// testSlowHandlerExtendsTimeouts has a handler take longer than each of the times: what the peer has said
 // meanwhile counts.
-func slowHandler(b *bench) {
+func testSlowHandlerExtendsTimeouts(b *testEnv) {
 	said := make(chan struct{})
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == 's' {
 			<-said
 			time.Sleep(3 * short)
@@ -137,8 +137,8 @@ func slowHandler(b *bench) {
 	c.Expect("slow\nhalf a message\n")
 }
 
-func handlerTime(b *bench) {
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+func testHandlerTimeLimit(b *testEnv) {
+	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		time.Sleep(40 * time.Millisecond)
 		return answerLine(c, in)
 	}}, limited(func(l *engine.Limits) { l.SlowHandlerTime = 20 * time.Millisecond }))
@@ -152,8 +152,8 @@ func handlerTime(b *bench) {
 	}
 }
 
-func heartbeatsMissed(b *bench) {
-	s := b.serve(&Script{}, func(cfg *engine.Config) {
+func testMissedHeartbeats(b *testEnv) {
+	s := b.startServer(&Script{}, func(cfg *engine.Config) {
 		cfg.Heartbeat = engine.Heartbeat{Every: short, MaxMissed: 2, Send: func(c *engine.Conn) { c.Write([]byte("ping\n")) }}
 	})
 	start := time.Now() // the server's clock may start before dial returns

@@ -11,11 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// witness is the handler that the models see. It plays a script, keeps a
+// callChecker is the handler that the models see. It plays a script, keeps a
 // record of each connection, and holds the model to what must be so always:
 // calls for a connection come one at a time and in order, Opened first, Closed
 // last, each once; unused input comes again only with more behind it.
-type witness struct {
+type callChecker struct {
 	t      testing.TB
 	script *Script
 
@@ -35,12 +35,12 @@ type life struct {
 	refused int // length of the last offer, if none of it was used
 }
 
-func newWitness(t testing.TB, s *Script) *witness {
-	return &witness{t: t, script: s, lives: map[engine.Ref]*life{}}
+func newWitness(t testing.TB, s *Script) *callChecker {
+	return &callChecker{t: t, script: s, lives: map[engine.Ref]*life{}}
 }
 
-// enter notes the start of a call and leave, which it returns, the end.
-func (w *witness) enter(c *engine.Conn, call string, note func(l *life)) (leave func()) {
+// enterCall notes the start of a call and leave, which it returns, the end.
+func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life)) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lives[c.Ref()]
@@ -69,31 +69,31 @@ func (w *witness) enter(c *engine.Conn, call string, note func(l *life)) (leave 
 	}
 }
 
-func (w *witness) Opened(c *engine.Conn) {
-	defer w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+func (w *callChecker) Opened(c *engine.Conn) {
+	defer w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
 	if w.script.Opened != nil {
 		w.script.Opened(c)
 	}
 }
 
-func (w *witness) Received(c *engine.Conn, in []byte) (used int) {
-	return w.offer(c, "Received", in, w.script.Received)
+func (w *callChecker) Received(c *engine.Conn, in []byte) (used int) {
+	return w.checkedOffer(c, "Received", in, w.script.Received)
 }
 
-// shed is a Config.Shed that is held to what Received is.
-func (w *witness) shed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
+// checkedShed is a Config.Shed that is held to what Received is.
+func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
 	return func(c *engine.Conn, in []byte, why error) int {
 		if why == nil {
 			w.t.Error("Shed without a reason")
 		}
-		return w.offer(c, "Shed", in, f)
+		return w.checkedOffer(c, "Shed", in, f)
 	}
 }
 
-// offer is a call with input, which f is to use.
-func (w *witness) offer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
+// checkedOffer is a call with input, which f is to use.
+func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
 	var l *life
-	defer w.enter(c, call, func(life *life) {
+	defer w.enterCall(c, call, func(life *life) {
 		l = life
 		switch {
 		case l.ended:
@@ -112,8 +112,8 @@ func (w *witness) offer(c *engine.Conn, call string, in []byte, f func(*engine.C
 	return used
 }
 
-func (w *witness) Ended(c *engine.Conn, in []byte) int {
-	defer w.enter(c, "Ended", func(l *life) {
+func (w *callChecker) Ended(c *engine.Conn, in []byte) int {
+	defer w.enterCall(c, "Ended", func(l *life) {
 		if l.ended {
 			w.t.Error("Ended twice")
 		}
@@ -129,16 +129,16 @@ func (w *witness) Ended(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-func (w *witness) Nudged(c *engine.Conn) {
-	defer w.enter(c, "Nudged", func(*life) {})()
+func (w *callChecker) Nudged(c *engine.Conn) {
+	defer w.enterCall(c, "Nudged", func(*life) {})()
 	if w.script.Nudged != nil {
 		w.script.Nudged(c)
 	}
 }
 
-func (w *witness) Closed(c *engine.Conn, why error) {
+func (w *callChecker) Closed(c *engine.Conn, why error) {
 	var l *life
-	leave := w.enter(c, "Closed", func(life *life) { l = life })
+	leave := w.enterCall(c, "Closed", func(life *life) { l = life })
 	defer func() {
 		leave()
 		w.mu.Lock()
@@ -151,7 +151,7 @@ func (w *witness) Closed(c *engine.Conn, why error) {
 	}
 }
 
-func (w *witness) DialFailed(err error) {
+func (w *callChecker) DialFailed(err error) {
 	w.mu.Lock()
 	w.failed = append(w.failed, err)
 	w.mu.Unlock()
@@ -161,7 +161,7 @@ func (w *witness) DialFailed(err error) {
 }
 
 // wantOpened waits for n connections to have been opened and gives their Refs.
-func (w *witness) wantOpened(n int) []engine.Ref {
+func (w *callChecker) wantOpened(n int) []engine.Ref {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
 		w.mu.Lock()
@@ -176,8 +176,8 @@ func (w *witness) wantOpened(n int) []engine.Ref {
 	return slices.Clone(w.opened)
 }
 
-// wantEnded waits for n connections to have ended.
-func (w *witness) wantEnded(n int) {
+// wantEndedCalls waits for n connections to have ended.
+func (w *callChecker) wantEndedCalls(n int) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
 		w.mu.Lock()
@@ -188,16 +188,16 @@ func (w *witness) wantEnded(n int) {
 
 // wantClosed waits until as many connections have closed as there are reasons,
 // and checks those, in the order of closing.
-func (w *witness) wantClosed(whys ...error) {
+func (w *callChecker) wantClosed(whys ...error) {
 	w.t.Helper()
-	got := w.closed(len(whys))
+	got := w.awaitClosed(len(whys))
 	if !slices.EqualFunc(got, whys, errors.Is) {
 		w.t.Errorf("closed for %v, want %v", got, whys)
 	}
 }
 
-// closed waits for n connections to have closed and gives the reasons.
-func (w *witness) closed(n int) []error {
+// awaitClosed waits for n connections to have closed and gives the reasons.
+func (w *callChecker) awaitClosed(n int) []error {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
 		return len(w.reasons()) >= n
@@ -205,23 +205,23 @@ func (w *witness) closed(n int) []error {
 	return w.reasons()
 }
 
-func (w *witness) reasons() []error {
+func (w *callChecker) reasons() []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.whys)
 }
 
 // wantDialFailed waits for failed attempts to connect.
-func (w *witness) wantDialFailed(whys ...error) {
+func (w *callChecker) wantDialFailed(whys ...error) {
 	w.t.Helper()
-	got := w.dialsFailed(len(whys))
+	got := w.awaitDialFailed(len(whys))
 	if !slices.EqualFunc(got, whys, errors.Is) {
 		w.t.Errorf("dials failed for %v, want %v", got, whys)
 	}
 }
 
-// dialsFailed waits for n failed attempts and gives their errors.
-func (w *witness) dialsFailed(n int) (got []error) {
+// awaitDialFailed waits for n failed attempts and gives their errors.
+func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
 		w.mu.Lock()
@@ -232,9 +232,9 @@ func (w *witness) dialsFailed(n int) (got []error) {
 	return got
 }
 
-// checkBalance checks at the end that every connection that was opened is
+// checkOpenedEqualsClosed checks at the end that every connection that was opened is
 // closed.
-func (w *witness) checkBalance() {
+func (w *callChecker) checkOpenedEqualsClosed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.opened) != len(w.whys) {

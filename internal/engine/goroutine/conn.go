@@ -295,7 +295,7 @@ func (c *conn) deliverMail() {
 	if box == nil {
 		return
 	}
-	c.AddMissed(box.TakeMissedBroadcasts())
+	c.AddMissedMessages(box.TakeMissedBroadcasts())
 	if !box.HasRequests() {
 		return
 	}
@@ -381,7 +381,7 @@ func (c *conn) closeConn() {
 		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.AddMissed(box.TakeMissedBroadcasts()) // Closed may ask
+		c.AddMissedMessages(box.TakeMissedBroadcasts()) // Closed may ask
 	}
 	defer c.releaseMailboxAndSlot() // even if the handler panics
 	c.OnClosed()

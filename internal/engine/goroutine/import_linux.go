@@ -67,7 +67,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 	}
 	for {
 		joined.Wait() // confirm only what was opened: the sender may send mail then
-		importing.withLock(importing.inlet.Confirm)
+		importing.withLock(importing.inlet.ConfirmArrivals)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
 			importing.withLock(func() { received, receiveErr = importing.inlet.ReceiveBatch(buffer, join) })
@@ -91,7 +91,7 @@ func (a *importChannel) withLock(f func()) {
 
 // ScheduleConfirm implements handover.Owner.
 func (a *importChannel) ScheduleConfirm(in *handover.InChannel) {
-	a.engine.running.Go(func() { a.withLock(in.Confirm) })
+	a.engine.running.Go(func() { a.withLock(in.ConfirmArrivals) })
 }
 
 // ReserveConns implements handover.Owner.

@@ -52,7 +52,7 @@ var errBadBatch = errors.New("batch of connections is truncated or invalid")
 func wrapTransferError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
-		return fmt.Errorf("the importing process has ended: %w", err)
+		return fmt.Errorf("the importing process has gone: %w", err)
 	}
 	return fmt.Errorf("can't export connections: %w", err)
 }

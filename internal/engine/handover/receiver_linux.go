@@ -50,8 +50,8 @@ func (r *Receiver) NewInChannel(fd int32, owner Owner) *InChannel {
 // Credit returns the number of reserved places.
 func (in *InChannel) Credit() int { return in.credit }
 
-// Confirm tells the sender how many connections have arrived, and grants it credit.
-func (in *InChannel) Confirm() {
+// ConfirmArrivals tells the sender how many connections have arrived, and grants it credit.
+func (in *InChannel) ConfirmArrivals() {
 	r := in.receiver
 	r.mu.Lock()
 	credit := uint32(0)

@@ -178,7 +178,7 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 // deferBroadcastUntilReturned keeps a broadcast for a connection that is with a worker; it counts as
 // queued mail. If there is no capacity, the connection misses it, or is closed on return.
 func (l *Loop) deferBroadcastUntilReturned(c *engine.Conn, message *engine.Shared) {
-	m, err := c.ReserveBroadcast(message)
+	m, err := c.ReserveBroadcastRequest(message)
 	switch {
 	case err == nil:
 		l.deferMail(m, nil)

@@ -68,7 +68,7 @@ func (a *connImporter) addChannel(channelFD int32) error {
 	in := l.engine.receiver.NewInChannel(channelCopy, a)
 	a.channels = append(a.channels, in)
 	l.driver.WatchListener(channelCopy)
-	in.Confirm()
+	in.ConfirmArrivals()
 	return nil
 }
 
@@ -76,7 +76,7 @@ func (a *connImporter) addChannel(channelFD int32) error {
 func (a *connImporter) ScheduleConfirm(in *handover.InChannel) {
 	a.loop.enqueueCall(func() {
 		if slices.Contains(a.channels, in) {
-			in.Confirm()
+			in.ConfirmArrivals()
 		}
 	})
 }
@@ -129,7 +129,7 @@ func (a *connImporter) receiveConns() {
 		some, err := in.ReceiveBatch(a.buffer, a.loop.importConn)
 		switch {
 		case err == nil && some:
-			in.Confirm()
+			in.ConfirmArrivals()
 		case err != nil && err != io.EOF:
 			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
 				"connections lost in hand-over", slog.String("error", err.Error()))

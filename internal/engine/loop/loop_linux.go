@@ -486,7 +486,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	if l.host.OnWorkers && !c.InHandshake() {
-		c.DeferClosed()
+		c.DeferClosedToWorker()
 		c.SetDriverFlags(c.DriverFlags() | ClosePending)
 		l.submitToPool(c)
 		return

@@ -197,7 +197,7 @@ func (l *Loop) resumeReturned() {
 // connection has failed then, and no handler is called any more.
 func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
-	c.AddMissed(l.missedBroadcasts[c])
+	c.AddMissedMessages(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
 	kept := l.deferred[c]
 	if c.IsClosedDeferred() {

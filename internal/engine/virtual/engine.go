@@ -274,8 +274,8 @@ func (e *Engine) runRound() (acted bool) {
 	e.mu.Unlock()
 	acted = e.acceptQueued(req.acceptPaused || req.stop)
 	for _, p := range e.openPeers() {
-		p.applyRequests(&req)
-		acted = p.handleRequests() || acted
+		p.applyEngineRequests(&req)
+		acted = p.handleMailbox() || acted
 		acted = p.driveConn() || acted
 	}
 	for _, b := range req.broadcasts {

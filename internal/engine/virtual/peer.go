@@ -141,11 +141,11 @@ func (p *Peer) closeMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
 	p.engine.mu.Unlock()
-	p.handleRequests()
+	p.handleMailbox()
 }
 
-// applyRequests applies the engine's requests to the connection.
-func (p *Peer) applyRequests(req *pendingRequests) {
+// applyEngineRequests applies the engine's requests to the connection.
+func (p *Peer) applyEngineRequests(req *pendingRequests) {
 	if len(req.broadcasts) > 0 {
 		p.conn.WriteBroadcasts(req.joinBroadcasts())
 	}
@@ -159,7 +159,7 @@ func (p *Peer) applyRequests(req *pendingRequests) {
 // driveConn performs actions and reports events until there are none. It reports whether there were
 // any.
 func (p *Peer) driveConn() (acted bool) {
-	for p.conn.IsOpen() && (p.performNextAction() || p.reportEvent()) {
+	for p.conn.IsOpen() && (p.performNextAction() || p.reportReadiness()) {
 		acted = true
 	}
 	return acted
@@ -200,8 +200,8 @@ func (p *Peer) performNextAction() bool {
 	return true
 }
 
-// reportEvent reports writability or input to the connection, and whether there was any.
-func (p *Peer) reportEvent() bool {
+// reportReadiness reports writability or input to the connection, and whether there was any.
+func (p *Peer) reportReadiness() bool {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
 		p.conn.OnWritable()
@@ -213,9 +213,9 @@ func (p *Peer) reportEvent() bool {
 	return true
 }
 
-// handleRequests handles the mailbox once a round, so that handlers that post endlessly are
+// handleMailbox handles the mailbox once a round, so that handlers that post endlessly are
 // detected.
-func (p *Peer) handleRequests() (acted bool) {
+func (p *Peer) handleMailbox() (acted bool) {
 	if !p.mailbox.HasRequests() {
 		return false
 	}
