@@ -17,21 +17,19 @@ import (
 
 // Handing connections over to another engine; see package handover.
 //
-// HandOver requests the export of some connections at a time, because those that are being
-// exported are not served. Rounds repeat until all connections have gone or are known to
-// stay. Each connection is exported on its own goroutine, in a batch of one. Each channel has
-// a goroutine that reads it. connExporter.mu guards all of this, but is not held while a
-// handler saves its state.
+// HandOver requests the export of some connections at a time, because those that are being exported are not
+// served. Rounds repeat until all connections have gone or are known to stay. Each connection is exported on
+// its own goroutine, in a batch of one. Each channel has a goroutine that reads it. connExporter.mu guards
+// all of this, but is not held while a handler saves its state.
 
 const (
-	// maxRequested limits the connections whose export is requested at a time, unless they take
-	// longer than exportRoundInterval, which is also the time between two rounds.
+	// maxRequested limits the connections whose export is requested at a time, unless they take longer than
+	// exportRoundInterval, which is also the time between two rounds.
 	maxRequested        = 64
 	exportRoundInterval = 5 * time.Millisecond
 	// resendInterval is how long a connection waits for a channel that is full.
 	resendInterval = time.Millisecond
-	// goroutineBytes is about the memory of a goroutine and its connection, which the collector
-	// gets back.
+	// goroutineBytes is about the memory of a goroutine and its connection, which the collector gets back.
 	goroutineBytes = 4 << 10
 )
 
@@ -41,7 +39,6 @@ type handoffState struct {
 	receiver handover.Receiver
 }
 
-// connExporter hands this engine's connections over.
 type connExporter struct {
 	progress chan struct{} // signals that there may be more to do
 
@@ -150,7 +147,6 @@ func (d *connExporter) startRound(e *goroutineEngine) {
 	}
 }
 
-// startExport starts the export of the connection, if it can be exported.
 func (c *conn) startExport() {
 	d := c.engine.handoff.exporter.Load()
 	if d == nil {
@@ -226,8 +222,7 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	return true, false
 }
 
-// packUnlocked packs a connection with the lock released: a handler may take long, or call
-// runtime.Goexit.
+// packUnlocked packs a connection with the lock released: a handler may take long, or call runtime.Goexit.
 func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
@@ -256,6 +251,5 @@ func (e *goroutineEngine) SendListeners(control *os.File, word string) error {
 	return sock.SendListeners(int32(control.Fd()), word, fds)
 }
 
-// ShareListeners implements engine.Migrator. It does nothing: listeners are closed here, never
-// shut down.
+// ShareListeners implements engine.Migrator. It does nothing: listeners are closed here, never shut down.
 func (e *goroutineEngine) ShareListeners(bool) {}

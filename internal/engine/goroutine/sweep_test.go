@@ -9,9 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A process that was stopped extends its peers' limits by that time once: of those that were
-// silent before, and of those that continue before the sweeper notices. A loop does the same, in
-// virtual time.
+// A process that was stopped extends its peers' limits by that time once: of those that were silent before,
+// and of those that continue before the sweeper notices. A loop does the same, in virtual time.
 func TestStoppedProcessExtendsLimits(t *testing.T) {
 	const idle, before, stop = 10 * time.Second, 3 * time.Second, 16 * time.Second
 	for _, model := range []string{"goroutine", "loop"} {
@@ -40,7 +39,6 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				c.Arrived([]byte("hello"))
 			}
 
-			// turn lets the sweeper sleep, or the loop wait, and sees who is closed after it.
 			closed := map[*engine.Conn]time.Duration{}
 			// turn lets the sweeper sleep, or the loop wait, and records which connections close after it.
 			turn := func(d time.Duration, between func()) {

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A table acquires and releases entries: entries never move, slots are not reused before they
-// are recycled, no generation of a slot repeats, and unused chunks are freed on request.
+// A table acquires and releases entries: entries never move, slots are not reused before they are recycled,
+// no generation of a slot repeats, and unused chunks are freed on request.
 func TestConnTable(t *testing.T) {
 	for _, givesBack := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))

@@ -48,8 +48,8 @@ func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Re
 	return l, driver, refs
 }
 
-// runTurns calls runTurn until there is no more work, and returns how often. It checks that
-// no turn sends more than maxSends times.
+// runTurns calls runTurn until there is no more work, and returns how often. It checks that no turn sends
+// more than maxSends times.
 func (d *acceptAllDriver) runTurns(t *testing.T, maxSends int, hasWork func() bool, runTurn func()) (n int) {
 	t.Helper()
 	for ; hasWork(); n++ {
@@ -64,8 +64,8 @@ func (d *acceptAllDriver) runTurns(t *testing.T, maxSends int, hasWork func() bo
 	return n
 }
 
-// All mail for a connection goes out in one send, even if it was interleaved with other
-// connections' mail, and a turn serves a limited number of connections.
+// All mail for a connection goes out in one send, even if it was interleaved with other connections' mail,
+// and a turn serves a limited number of connections.
 func TestMailIsCoalescedPerTurn(t *testing.T) {
 	const conns, each = 3*mailConnsPerTurn + 1, mailClockCheck - 1 // more than a turn distributes
 	l, d, refs := newLoopWithConns(conns)
@@ -112,8 +112,8 @@ func TestMailIsBounded(t *testing.T) {
 	}
 }
 
-// Waiting broadcasts go out together; a new one joins during a pass and still reaches all
-// connections. A turn serves a limited number of connections.
+// Waiting broadcasts go out together; a new one joins during a pass and still reaches all connections. A turn
+// serves a limited number of connections.
 func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
@@ -158,8 +158,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }
 
-// A stuck loop is reported with its phase, and a slow handler is counted only in phases that
-// call handlers.
+// A stuck loop is reported with its phase, and a slow handler is counted only in phases that call handlers.
 func TestStuckTurnIsReported(t *testing.T) {
 	for doing, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
 		var log bytes.Buffer

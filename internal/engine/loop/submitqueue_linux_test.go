@@ -30,7 +30,6 @@ func (p *limitedPool) TrySubmit(c *engine.Conn) error {
 
 func (p *limitedPool) Closed(error) bool { return false }
 
-// noopHandler is a handler that consumes no input.
 type noopHandler struct{}
 
 func (noopHandler) Opened(*engine.Conn)               {}
@@ -38,8 +37,8 @@ func (noopHandler) Received(*engine.Conn, []byte) int { return 0 }
 func (noopHandler) Ended(*engine.Conn, []byte) int    { return 0 }
 func (noopHandler) Closed(*engine.Conn, error)        {}
 
-// Sheddable input does not enter the pool before a connection that must wait, even while
-// submissions are throttled. So waiting connections make progress under any load.
+// Sheddable input does not enter the pool before a connection that must wait, even while submissions are
+// throttled. So waiting connections make progress under any load.
 func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	p := &limitedPool{}
 	shed := 0

@@ -8,15 +8,14 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before
-// the turn ends. Under Auto it then moves the handlers of the other loops to workers, because
-// they may block on the same resource.
+// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before the turn ends.
+// Under Auto it then moves the handlers of the other loops to workers, because they may block on the same
+// resource.
 
-// minWatchInterval is the shortest time between two checks.
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that
-// is awake sets its clock in each turn.
+// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that is awake sets
+// its clock in each turn.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.HandlerTime
 	if limit == 0 {
@@ -46,7 +45,6 @@ const (
 	phaseTasks
 )
 
-// phaseNames contains the phases as they are logged.
 var phaseNames = [...]string{
 	phaseEvents:     "events: a handler has not returned, or there was no CPU",
 	phaseMail:       "mail: a handler has not returned, or there was no CPU",
@@ -55,15 +53,14 @@ var phaseNames = [...]string{
 	phaseTasks:      "upkeep",
 }
 
-// observedTurn is the turn that was in progress at the last check.
 type observedTurn struct {
 	clock     time.Duration // the loop's clock
 	firstSeen time.Duration
 	reported  bool
 }
 
-// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for
-// at least Limits.HandlerTime.
+// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for at least
+// Limits.HandlerTime.
 func (l *Loop) reportStuckTurn(seen *observedTurn) {
 	clock, now := l.host.Clock(), engine.Since()
 	if l.asleep.Load() || seen.clock != clock {

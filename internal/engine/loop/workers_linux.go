@@ -8,14 +8,13 @@ import (
 
 // Calling handlers on workers.
 //
-// A connection whose handler must be called is submitted to the pool and belongs to the worker
-// until it returns through Loop.returned. Meanwhile, or while it waits for the pool, it is
-// Busy: the loop and its driver access only its bits, slot and descriptor. Events of the
-// connection are deferred until it returns, in order. The driver makes sure that it is not
-// read from.
+// A connection whose handler must be called is submitted to the pool and belongs to the worker until it
+// returns through Loop.returned. Meanwhile, or while it waits for the pool, it is Busy: the loop and its
+// driver access only its bits, slot and descriptor. Events of the connection are deferred until it returns,
+// in order. The driver makes sure that it is not read from.
 
-// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
-// reports whether c still belongs to the loop.
+// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It reports whether c
+// still belongs to the loop.
 func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.Relayed() {
 		c.Deliver()
@@ -24,8 +23,8 @@ func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
 	return l.submitToPool(c)
 }
 
-// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be
-// shed. It reports whether c still belongs to the loop.
+// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be shed. It reports
+// whether c still belongs to the loop.
 func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -49,7 +48,6 @@ func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	return false
 }
 
-// reclaimFromWorker makes a busy connection the loop's again.
 func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.SetArmed(c.Armed() &^ Busy)
 	l.busyConns--
@@ -61,8 +59,8 @@ func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
 	l.addDeferred(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a busy connection returns. Mail is delivered even if the connection
-// has closed: that releases what was reserved for it and tells those that wait.
+// deferredAction runs when a busy connection returns. Mail is delivered even if the connection has closed:
+// that releases what was reserved for it and tells those that wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -76,8 +74,8 @@ func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMail keeps mail for a busy connection, in one queue unless another action was deferred
-// in between. Bytes for a connection that will be closed are dropped.
+// deferMail keeps mail for a busy connection, in one queue unless another action was deferred in between.
+// Bytes for a connection that will be closed are dropped.
 func (l *Loop) deferMail(m engine.Mail, data []byte) {
 	if m.Conn.Armed()&CloseOnReturn != 0 && m.Drop() {
 		return
@@ -104,8 +102,7 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when
-// it returns.
+// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when it returns.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, kept := range l.deferred[c] {
 		if run := kept.mail; run != nil {
@@ -126,7 +123,6 @@ func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
 	}
 }
 
-// forgetDeferred removes the deferred actions of a connection.
 func (l *Loop) forgetDeferred(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
@@ -162,8 +158,8 @@ func (l *Loop) TakeBack(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeReturned resumes the connections that the pool has returned. Those that have not run,
-// and may not be shed, stay busy and wait.
+// resumeReturned resumes the connections that the pool has returned. Those that have not run, and may not be
+// shed, stay busy and wait.
 func (l *Loop) resumeReturned() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -192,9 +188,9 @@ func (l *Loop) resumeReturned() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and
-// runs its deferred actions. That happens even if a handler calls runtime.Goexit: the
-// connection has failed then, and no handler is called any more.
+// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and runs its deferred
+// actions. That happens even if a handler calls runtime.Goexit: the connection has failed then, and no
+// handler is called any more.
 func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.Miss(l.missedBroadcasts[c])
