@@ -119,7 +119,7 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Out
 }
 
 // requestExports requests the export of connections, and reports whether the hand-over is over.
-func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over bool) {
+func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sender.Asking() {

@@ -30,8 +30,8 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				host.Now = func() time.Duration { return ck.readAt(since) }
 			}
 			host.SetClock(since)
-			var silent, talks engine.Conn
-			both := []*engine.Conn{&silent, &talks}
+			var silent, talking engine.Conn
+			both := []*engine.Conn{&silent, &talking}
 			for i, c := range both {
 				c.Bind(&host, uint32(i), 0)
 				c.SetListener(-1)
@@ -70,7 +70,7 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 			}
 			turn(stop, func() {
 				host.SetClock(host.Now())
-				talks.Arrived([]byte("still here"))
+				talking.Arrived([]byte("still here"))
 			})
 			woken := since
 			for range 4 * idle / engine.MinSlice {
@@ -80,12 +80,12 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				name string
 				*engine.Conn
 				after time.Duration
-			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talks, idle}} {
-				most := c.after + 3*engine.MinSlice
-				if model == "goroutine" && c.Conn == &talks { // heard before the sweeper has woken
-					most += stoppedThreshold
+			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talking, idle}} {
+				maxAfter := c.after + 3*engine.MinSlice
+				if model == "goroutine" && c.Conn == &talking { // heard before the sweeper has woken
+					maxAfter += stoppedThreshold
 				}
-				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSlice || after > most {
+				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSlice || after > maxAfter {
 					t.Errorf("%s is closed %v after the stop, want about %v", c.name, after, c.after)
 				}
 			}

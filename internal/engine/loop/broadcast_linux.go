@@ -98,12 +98,12 @@ func (c *broadcastSender) removeFinishedAndAddNew() {
 	}
 	joined := finished
 	for i := len(pass.messages); i < len(c.active); i++ {
-		one := &c.active[i]
-		if size += len(one.Bytes); i > 0 && size > maxJoinedBytes {
+		added := &c.active[i]
+		if size += len(added.Bytes); i > 0 && size > maxJoinedBytes {
 			break
 		}
-		one.startSlot = pass.nextSlot
-		pass.messages = append(pass.messages, &one.Shared)
+		added.startSlot = pass.nextSlot
+		pass.messages = append(pass.messages, &added.Shared)
 		joined++
 	}
 	if joined > 0 {
@@ -144,16 +144,16 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 			}
 			joined = true
 		}
-		look := pass.nextSlot%chunkSize == 0
+		checkClock := pass.nextSlot%chunkSize == 0
 		if pass.nextSlot < l.conns.slotCount {
 			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
 				l.sendBroadcastsTo(conn)
 				n++
 				size += len(pass.payload)
-				look = look || n%broadcastClockCheck == 0
+				checkClock = checkClock || n%broadcastClockCheck == 0
 			}
 		}
-		if pass.nextSlot++; look && engine.Since() >= end {
+		if pass.nextSlot++; checkClock && engine.Since() >= end {
 			return
 		}
 	}

@@ -160,20 +160,20 @@ func TestBroadcastsAreJoined(t *testing.T) {
 
 // A stuck loop is reported with its phase, and a slow handler is counted only in phases that call handlers.
 func TestStuckTurnIsReported(t *testing.T) {
-	for doing, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
+	for phase, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
 		var log bytes.Buffer
 		l, _, _ := newLoopWithConns(1)
 		l.engine.cfg.Limits.HandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
-		l.phase.Store(doing)
+		l.phase.Store(phase)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.Since() - time.Second}
 		l.reportStuckTurn(&turn)
 		l.reportStuckTurn(&turn) // must not report again
 		if n := l.counters.Get(engine.Slow); n != slow {
-			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[doing], n, slow)
+			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[phase], n, slow)
 		}
-		if !strings.Contains(log.String(), phaseNames[doing]) || strings.Count(log.String(), "\n") != 1 {
-			t.Errorf("stuck in %s: the log is %s", phaseNames[doing], log.String())
+		if !strings.Contains(log.String(), phaseNames[phase]) || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("stuck in %s: the log is %s", phaseNames[phase], log.String())
 		}
 	}
 }

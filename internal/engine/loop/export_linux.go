@@ -206,11 +206,11 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	if d.sender.Asking() && d.canRequestExports() {
 		d.wakeAt = d.requestAt
 	}
-	over := d.sender.Step()
+	finished := d.sender.Step()
 	if !d.sender.Asking() {
 		d.cancelExports()
 	}
-	if over {
+	if finished {
 		d.closeAndReport()
 	}
 }

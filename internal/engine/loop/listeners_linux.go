@@ -337,9 +337,9 @@ func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 
 func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	l.engine.mu.Lock()
-	mine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
+	isMine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
 	l.engine.mu.Unlock()
-	if mine {
+	if isMine {
 		l.startAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])
 	} else {
 		l.stopAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])

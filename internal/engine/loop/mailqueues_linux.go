@@ -172,11 +172,11 @@ func (l *Loop) deliverMail() {
 	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
 		queue := p.dequeueConn()
 		c := queue.conn
-		over := l.deliverConnMail(queue, end)
+		timedOut := l.deliverConnMail(queue, end)
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.PerformActions(c)
 		}
-		if over || engine.Since() >= end {
+		if timedOut || engine.Since() >= end {
 			return
 		}
 	}
@@ -184,9 +184,9 @@ func (l *Loop) deliverMail() {
 
 // deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It reports whether
 // the deadline has passed.
-func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (over bool) {
+func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
-	for c := queue.conn; queue.delivered < len(queue.mail) && !over; {
+	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {
 		m, data := queue.dequeue()
 		l.mailQueues.count--
 		l.mailQueues.bytes -= int(m.Size)
@@ -195,7 +195,7 @@ func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (ov
 		} else {
 			l.deferMail(m, data)
 		}
-		over = queue.delivered%mailClockCheck == 0 && engine.Since() >= deadline
+		timedOut = queue.delivered%mailClockCheck == 0 && engine.Since() >= deadline
 	}
-	return over
+	return timedOut
 }

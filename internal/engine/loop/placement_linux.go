@@ -130,9 +130,9 @@ func (a *handlerPlacer) moveHandlersBackIfQuick(now time.Duration) {
 	case calls == 0:
 		return
 	}
-	enough := a.quickCalls >= quickCallsToReturn
+	hadEnoughCalls := a.quickCalls >= quickCallsToReturn
 	a.quickCalls += calls
-	if a.quickReviews++; a.quickReviews < 2 || !enough {
+	if a.quickReviews++; a.quickReviews < 2 || !hadEnoughCalls {
 		return // calls in progress may be slow; the next review tells
 	}
 	l.host.OnWorkers = false

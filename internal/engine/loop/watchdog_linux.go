@@ -70,10 +70,10 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 		*seen = observedTurn{clock: clock, firstSeen: now}
 		return
 	}
-	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.HandlerTime {
+	if stuckFor := now - seen.firstSeen; !seen.reported && stuckFor >= l.engine.cfg.Limits.HandlerTime {
 		seen.reported = true
 		l.engine.stuckLoops.Add(1)
-		l.engine.moveOtherHandlersToWorkers(l, held)
+		l.engine.moveOtherHandlersToWorkers(l, stuckFor)
 		phase := l.phase.Load()
 		if phase != phaseBroadcasts && phase != phaseTasks {
 			l.counters.Add(engine.Slow, 1)
@@ -81,17 +81,17 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"event loop stuck in a turn: its other connections wait",
 			slog.String("phase", phaseNames[phase]),
-			slog.Int("loop", l.host.Index), slog.Duration("duration", held), slog.Int64("connections", l.connCount.Load()))
+			slog.Int("loop", l.host.Index), slog.Duration("duration", stuckFor), slog.Int64("connections", l.connCount.Load()))
 	}
 }
 
 // moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
-func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
+func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.Auto && l != except {
 			l.enqueueCall(func() {
 				if !l.host.OnWorkers {
-					l.placement.moveHandlersToWorkers(held)
+					l.placement.moveHandlersToWorkers(stuckFor)
 				}
 			})
 		}

@@ -94,9 +94,9 @@ func (l *Loop) deferMail(m engine.Mail, data []byte) {
 
 // deferredMailBytes returns the memory of mail that is kept for a busy connection.
 func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
-	for _, kept := range l.deferred[c] {
-		if kept.mail != nil {
-			n += kept.mail.memoryBytes()
+	for _, action := range l.deferred[c] {
+		if action.mail != nil {
+			n += action.mail.memoryBytes()
 		}
 	}
 	return n
@@ -104,8 +104,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 
 // dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when it returns.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
-	for _, kept := range l.deferred[c] {
-		if run := kept.mail; run != nil {
+	for _, action := range l.deferred[c] {
+		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
 			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
 			l.mailQueues.deferredMemory += run.memoryBytes()
@@ -195,22 +195,22 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.Miss(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
-	kept := l.deferred[c]
+	actions := l.deferred[c]
 	if c.ClosedDeferred() {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
-		kept = slices.DeleteFunc(kept, func(k deferredAction) bool { return k.mail == nil })
+		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeConn(c)
 		defer l.forgetDeferred(c)
-		defer runDeferred(&kept)
+		defer runDeferred(&actions)
 		c.Finish()
 		return
 	}
 	settled := false
 	defer func() {
 		if !settled {
-			runDeferred(&kept)
+			runDeferred(&actions)
 			l.forgetDeferred(c)
 		}
 	}()
@@ -221,7 +221,7 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	default:
 		c.Shed(rejection)
 	}
-	runDeferred(&kept)
+	runDeferred(&actions)
 	l.forgetDeferred(c)
 	settled = true
 	l.driver.PerformActions(c)

@@ -94,7 +94,7 @@ func (p *bufferRing) close() {
 // provided before.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
-	for most := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < most; p.provided++ {
+	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
 		p.provideBuffer(uint16(p.provided))
 	}
 	p.publishTail()

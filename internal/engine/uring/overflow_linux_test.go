@@ -42,7 +42,7 @@ func submitNops(r *ring, n int) {
 // kernel.
 func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	t.Helper()
-	const most = 4 * cqEntries
+	const maxCompletions = 4 * cqEntries
 	for taken := uint32(0); ; {
 		r.enter(enterGetEvents, 0)
 		n := r.completionCount()
@@ -50,8 +50,8 @@ func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 		switch {
 		case r.broken != 0:
 			t.Fatalf("the ring is broken: %v", r.broken)
-		case n > cqEntries || taken > most:
-			t.Fatalf("%d completions at a time, %d in all; want at most %d and %d", n, taken, cqEntries, most)
+		case n > cqEntries || taken > maxCompletions:
+			t.Fatalf("%d completions at a time, %d in all; want at most %d and %d", n, taken, cqEntries, maxCompletions)
 		case n == 0:
 			return
 		}

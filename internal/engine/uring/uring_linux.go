@@ -156,9 +156,9 @@ func (d *driver) HandleEvents() (handled, left bool) {
 // then.
 func (d *driver) startCompletionRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
-	more := min(immediate, maxDeferredPerRound)
+	wanted := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
-	for n := uint32(0); n < more && d.ring.completionCount() < immediate+more && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
+	for n := uint32(0); n < wanted && d.ring.completionCount() < immediate+wanted && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
 	}
 	d.roundLeft = d.ring.completionCount()
