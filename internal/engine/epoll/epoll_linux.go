@@ -1,9 +1,8 @@
 // Package epoll is the model of event loops on Linux's epoll.
 //
-// Descriptors are watched level-triggered: one receive for each event, and what is left is
-// reported again. The loop reads from connections that send much; see Loop.QueueIfBulk. Calls
-// that cannot block do not tell the Go scheduler; only waiting for events does, after a check
-// that found none.
+// Descriptors are watched level-triggered: one receive for each event, and what is left is reported again.
+// The loop reads from connections that send much; see Loop.QueueIfBulk. Calls that cannot block do not tell
+// the Go scheduler; only waiting for events does, after a check that found none.
 package epoll
 
 import (
@@ -26,8 +25,7 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch limits the events of one turn: a turn with slow handlers must end soon, so that
-// Auto notices.
+// eventBatch limits the events of one turn: a turn with slow handlers must end soon, so that Auto notices.
 const eventBatch = 64
 
 // Tokens of descriptors that are not connections. A connection's token is its slot.
@@ -117,8 +115,8 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 		} else if c.WantsInput() {
 			d.ReadOnce(c)
 		} else if (c.IsReadPaused() || c.BothEnded()) && events&sock.Error == 0 {
-			// Either a unix socket whose peer has gone and that may have input left, or both directions
-			// have ended in order and mail is on its way, which continues the connection.
+			// Either a unix socket whose peer has gone and that may have input left, or both directions have
+			// ended in order and mail is on its way, which continues the connection.
 			d.suspendWatch(c)
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended before all output was sent.
@@ -128,16 +126,16 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	d.PerformActions(c)
 }
 
-// suspendWatch stops watching a connection whose event would be reported again and again, until
-// updateWatch resumes it.
+// suspendWatch stops watching a connection whose event would be reported again and again, until updateWatch
+// resumes it.
 func (d *driver) suspendWatch(c *engine.Conn) {
 	d.poll.Remove(c.FD())
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchConn stops watching a descriptor before it is closed. Closing alone does not if another
-// process has the socket, too: during a hand-over, or for a moment after a fork. Its events
-// would be taken for those of the next connection in the slot.
+// unwatchConn stops watching a descriptor before it is closed. Closing alone does not if another process has
+// the socket, too: during a hand-over, or for a moment after a fork. Its events would be taken for those of
+// the next connection in the slot.
 func (d *driver) unwatchConn(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())

@@ -2,9 +2,9 @@ package goroutine
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// Broadcasts to all connections. A broadcast is stored once and waits in a queue. The
-// broadcaster leaves references to all that wait in the mailbox of each connection, a chunk of
-// the table at a time. It stops when connections must end at once.
+// Broadcasts to all connections. A broadcast is stored once and waits in a queue. The broadcaster leaves
+// references to all that wait in the mailbox of each connection, a chunk of the table at a time. It stops
+// when connections must end at once.
 
 // Broadcast implements engine.Engine. The queue has capacity for engine.MaxBroadcasts.
 func (e *goroutineEngine) Broadcast(payload []byte) error {
@@ -17,8 +17,8 @@ func (e *goroutineEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// runBroadcaster enqueues broadcasts for all connections until the engine stops and the last
-// broadcast is finished.
+// runBroadcaster enqueues broadcasts for all connections until the engine stops and the last broadcast is
+// finished.
 func (e *goroutineEngine) runBroadcaster() {
 	var batch []*engine.Broadcast
 	for ended := e.stopCtx.Done(); ended != nil || e.broadcastTracker.ActiveCount() > 0; {
@@ -39,8 +39,8 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueForAllConns puts messages into all mailboxes. Connections that are opened meanwhile
-// may or may not get them.
+// enqueueForAllConns puts messages into all mailboxes. Connections that are opened meanwhile may or may not
+// get them.
 func (e *goroutineEngine) enqueueForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
@@ -52,8 +52,8 @@ func (e *goroutineEngine) enqueueForAllConns(batch []*engine.Broadcast) {
 	}
 }
 
-// enqueueForConn puts messages into one mailbox. If it has no capacity for one, the
-// connection misses it, or is closed.
+// enqueueForConn puts messages into one mailbox. If it has no capacity for one, the connection misses it, or
+// is closed.
 func (e *goroutineEngine) enqueueForConn(c *conn, batch []*engine.Broadcast) {
 	box, enqueued := c.mailbox(), false
 	for _, m := range batch {

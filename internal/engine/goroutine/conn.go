@@ -57,8 +57,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit,
-// the connection has failed, and the deferred function closes it.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection
+// has failed, and the deferred function closes it.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -105,8 +105,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. dialStart is 0 for an accepted one; received is input that was
-// read from it already.
+// openConn opens the connection. dialStart is 0 for an accepted one; received is input that was read from it
+// already.
 func (c *conn) openConn(dialStart time.Duration, received []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -144,8 +144,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no input
-// waits for mail alone: its peer has ended during the greeting, or its handshake has enough.
+// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no input waits for mail
+// alone: its peer has ended during the greeting, or its handshake has enough.
 func (c *conn) receiveInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()
@@ -162,8 +162,8 @@ func (c *conn) receiveInputOrMail() {
 	}
 }
 
-// expireIfDue expires a connection that never waits, because it always has input or waits for
-// its turn or for memory: the sweeper cannot wake it. It reports whether anything was due.
+// expireIfDue expires a connection that never waits, because it always has input or waits for its turn or for
+// memory: the sweeper cannot wake it. It reports whether anything was due.
 func (c *conn) expireIfDue() bool {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
@@ -183,7 +183,6 @@ func (c *conn) readAvailable() {
 	}
 }
 
-// handleReadResult passes the result of a read to the core.
 func (c *conn) handleReadResult(received []byte, err error) {
 	if len(received) > 0 {
 		c.OnRead(received)
@@ -209,8 +208,7 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes when this connection wants to be woken, and what its buffers
-// hold.
+// publishSweepState publishes when this connection wants to be woken, and what its buffers hold.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
@@ -244,14 +242,13 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as about to wait. It reports true if there are requests,
-// so that the owner must not wait.
+// parkOrFindRequests marks the owner as about to wait. It reports true if there are requests, so that the
+// owner must not wait.
 func (c *conn) parkOrFindRequests() bool {
 	c.parked.Store(true)
 	return c.hasRequests()
 }
 
-// handleMailAndRequests delivers mail and handles requests.
 func (c *conn) handleMailAndRequests() {
 	if c.requests.Load()&requestWritable != 0 {
 		c.requests.And(^uint32(requestWritable))
@@ -321,7 +318,6 @@ func (c *conn) wake() {
 	}
 }
 
-// mailbox returns the mailbox and creates it if necessary.
 func (c *conn) mailbox() *engine.Mailbox {
 	if box := c.mailboxPtr.Load(); box != nil {
 		return box
@@ -331,8 +327,8 @@ func (c *conn) mailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts down the sending direction. A connection that closes with a reset is
-// closed at once: a FIN sent first would leave it in TIME_WAIT.
+// shutdownWrite shuts down the sending direction. A connection that closes with a reset is closed at once: a
+// FIN sent first would leave it in TIME_WAIT.
 func (c *conn) shutdownWrite() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
 		// An error means that the peer has gone; the next read reports that.
@@ -343,8 +339,8 @@ func (c *conn) shutdownWrite() {
 	c.OnWriteShut()
 }
 
-// detachConn turns the connection into another net.Conn, because others may set the deadline of
-// this one to wake its owner. A goroutine that waits until the socket is writable ends first.
+// detachConn turns the connection into another net.Conn, because others may set the deadline of this one to
+// wake its owner. A goroutine that waits until the socket is writable ends first.
 func (c *conn) detachConn() {
 	if c.awaitingWritable {
 		c.receiveInputOrMail()
@@ -368,7 +364,6 @@ func (c *conn) detachConn() {
 	c.OnDetached(net.FileConn(f))
 }
 
-// closesWithReset reports whether the connection is to be closed with a reset.
 func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.ResetDialled }
 
 // closedMailbox is the mailbox of connections that have closed without one.
@@ -383,11 +378,10 @@ func (c *conn) closeConn() {
 	if box := c.mailboxPtr.Load(); box != nil {
 		c.AddMissedMessages(box.TakeMissedBroadcasts()) // Closed may ask
 	}
-	defer c.releaseMailboxAndSlot() // even if the handler panics
+	defer c.releaseMailboxAndSlot() // even if the handler calls runtime.Goexit
 	c.OnClosed()
 }
 
-// releaseMailboxAndSlot releases the mailbox and the slot after Closed.
 func (c *conn) releaseMailboxAndSlot() {
 	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
 		c.mailboxPtr.Load().Close()

@@ -6,11 +6,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of entries that a table grows by.
 const chunkSize = 512
 
-// connTable stores connections by slot. It grows by chunks: copying a large table would leave
-// the old one as garbage. goroutineEngine.mu guards it.
+// connTable stores connections by slot. It grows by chunks: copying a large table would leave the old one as
+// garbage. goroutineEngine.mu guards it.
 type connTable struct {
 	chunks  []*chunk
 	free    []uint32
@@ -18,14 +17,13 @@ type connTable struct {
 	proxied map[*conn]netip.AddrPort // the peers that proxies have told
 }
 
-// chunk is a part of a table. An entry has a connection, nil if it is free, and the number of
-// connections that it had before.
+// chunk is a part of a table. An entry has a connection, nil if it is free, and the number of connections
+// that it had before.
 type chunk struct {
 	conns       [chunkSize]*conn
 	generations [chunkSize]uint32
 }
 
-// addConn assigns the first free slot to a connection.
 func (t *connTable) addConn(c *conn, h *engine.Runtime) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * chunkSize

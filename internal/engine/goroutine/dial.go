@@ -41,7 +41,6 @@ func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	return nil
 }
 
-// startDials starts the remaining dials of one request, at most maxDials at a time.
 func (e *goroutineEngine) startDials(request *engine.DialRequest) {
 	for request.Count > 0 {
 		request.Count--

@@ -1,35 +1,31 @@
-// Package goroutine is the model with one goroutine per connection, on package net. It runs on
-// all systems.
+// Package goroutine is the model with one goroutine per connection, on package net. It runs on all systems.
 //
 // # Ownership
 //
-// A connection belongs to its goroutine, which reads, calls the handler and writes, and may
-// block in each of them without harm to others. It holds no read buffer while it waits for
-// input.
+// A connection belongs to its goroutine, which reads, calls the handler and writes, and may block in each of
+// them without harm to others. It holds no read buffer while it waits for input.
 //
-// Other goroutines reach a connection through its mailbox, which is created for the first
-// message. The owner sets parked before it waits and then checks its mailbox once more. A
-// sender checks parked after it has queued mail and, if it is set, ends the wait by a
-// deadline in the past. An owner that was woken resets the deadline before it looks at its
-// mail. So nothing is missed. Requests of the sweeper and of Stop, bits in conn.requests,
-// arrive in the same way.
+// Other goroutines reach a connection through its mailbox, which is created for the first message. The owner
+// sets parked before it waits and then checks its mailbox once more. A sender checks parked after it has
+// queued mail and, if it is set, ends the wait by a deadline in the past. An owner that was woken resets the
+// deadline before it looks at its mail. So nothing is missed. Requests of the sweeper and of Stop, bits in
+// conn.requests, arrive in the same way.
 //
-// One sweeper serves all connections. Before an owner waits, it publishes when it wants to be
-// woken (wakeAt) and what its buffers hold (bufferedBytes); the sweeper looks at some
-// connections at a time. So no connection has a timer.
+// One sweeper serves all connections. Before an owner waits, it publishes when it wants to be woken (wakeAt)
+// and what its buffers hold (bufferedBytes); the sweeper looks at some connections at a time. So no
+// connection has a timer.
 //
-// A connection that sends much would continue for as long as the scheduler lets it. Reads of
-// such connections are limited; see readLimiter.
+// A connection that sends much would continue for as long as the scheduler lets it. Reads of such connections
+// are limited; see readLimiter.
 //
-// One broadcaster passes over all connections and leaves references to broadcasts in their
-// mailboxes; see broadcast.go.
+// One broadcaster passes over all connections and leaves references to broadcasts in their mailboxes; see
+// broadcast.go.
 //
-// The pacer calls Config.Pace, if set, and sends mail to the connections that it nudges. It
-// outlives all connections.
+// The pacer calls Config.Pace, if set, and sends mail to the connections that it nudges. It outlives all
+// connections.
 //
-// goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has
-// closed. Stop waits for all of them, for the acceptors, the sweeper, the broadcaster, dials in
-// progress, and the pacer.
+// goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has closed. Stop
+// waits for all of them, for the acceptors, the sweeper, the broadcaster, dials in progress, and the pacer.
 package goroutine
 
 import (
@@ -55,12 +51,11 @@ var Model = engine.Model{
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is how long an acceptor waits when there are no descriptors left, unless
-// a connection closes earlier.
+// acceptRetryInterval is how long an acceptor waits when there are no descriptors left, unless a connection
+// closes earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is how far the clock that all connections share may run ahead. It is written at
-// most that often.
+// clockGrain is how far the clock that all connections share may run ahead. It is written at most that often.
 const clockGrain = time.Millisecond
 
 // Requests to a connection, as bits.
@@ -214,8 +209,8 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 	}
 }
 
-// waitForAcceptToken waits until the accept rate permits one more connection. It reports false
-// if the engine stops.
+// waitForAcceptToken waits until the accept rate permits one more connection. It reports false if the engine
+// stops.
 func (e *goroutineEngine) waitForAcceptToken() bool {
 	for {
 		wait := e.admission.TakeToken(engine.MonotonicNow())
@@ -229,7 +224,8 @@ func (e *goroutineEngine) waitForAcceptToken() bool {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine stops.
+// waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine
+// stops.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -277,8 +273,8 @@ func rejectConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConn starts the goroutine of an admitted connection, which calls open. listener is -1
-// for a connection that was dialled. It reports false and closes netConn if it fails.
+// startConn starts the goroutine of an admitted connection, which calls open. listener is -1 for a connection
+// that was dialled. It reports false and closes netConn if it fails.
 func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.ConnHandler, open func(c *conn)) bool {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -303,7 +299,6 @@ func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine
 	return true
 }
 
-// registerConn assigns a slot to a connection, unless the engine has ended.
 func (e *goroutineEngine) registerConn(c *conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -315,7 +310,6 @@ func (e *goroutineEngine) registerConn(c *conn) error {
 	return nil
 }
 
-// unregisterConn removes a closed connection.
 func (e *goroutineEngine) unregisterConn(c *conn) {
 	e.mu.Lock()
 	e.conns.removeConn(c.Slot())

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// recordingHandler consumes all input and records Opened and Closed.
 type recordingHandler struct {
 	opened chan engine.Ref
 	closed chan error

@@ -23,14 +23,13 @@ import (
 // but isn't held while a handler saves its state.
 
 const (
-	// maxRequested limits the connections whose export is requested at a time, unless they take
-	// longer than exportRoundInterval, which is also the time between two rounds.
+	// maxRequested limits the connections whose export is requested at a time, unless they take longer than
+	// exportRoundInterval, which is also the time between two rounds.
 	maxRequested        = 64
 	exportRoundInterval = 5 * time.Millisecond
 	// resendInterval is how long a connection waits for a channel that is full.
 	resendInterval = time.Millisecond
-	// goroutineBytes is about the memory of a goroutine and its connection, which the collector
-	// gets back.
+	// goroutineBytes is about the memory of a goroutine and its connection, which the collector gets back.
 	goroutineBytes = 4 << 10
 )
 
@@ -40,7 +39,6 @@ type handoffState struct {
 	receiver handover.Receiver
 }
 
-// connExporter hands this engine's connections over.
 type connExporter struct {
 	progress chan struct{} // signals that there may be more to do
 
@@ -121,7 +119,7 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Out
 }
 
 // requestExports requests the export of connections, and reports whether the hand-over is over.
-func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (over bool) {
+func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sender.IsExporting() {
@@ -149,7 +147,6 @@ func (d *connExporter) startRound(e *goroutineEngine) {
 	}
 }
 
-// startExport starts the export of the connection, if it can be exported.
 func (c *conn) startExport() {
 	d := c.engine.handoff.exporter.Load()
 	if d == nil {
@@ -225,8 +222,7 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 	return true, false
 }
 
-// packUnlocked packs a connection with the lock released: a handler may take long, or call
-// runtime.Goexit.
+// packUnlocked packs a connection with the lock released: a handler may take long, or call runtime.Goexit.
 func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()

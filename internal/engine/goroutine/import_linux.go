@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. Each channel has a
-// goroutine.
+// Taking over connections from another engine; see package handover. Each channel has a goroutine.
 
 // importChannel is a channel with its inlet; mu guards the inlet.
 type importChannel struct {
@@ -48,7 +47,6 @@ func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	return nil
 }
 
-// importFrom imports the connections of a channel until the sender ends.
 func (e *goroutineEngine) importFrom(channel *os.File) error {
 	raw, err := channel.SyscallConn()
 	if err != nil {
@@ -106,8 +104,8 @@ func (a *importChannel) ReserveConns(n int) int {
 // ReleaseConns implements handover.Owner.
 func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReserved(n) }
 
-// importConn serves a connection whose place Promise has reserved, on its own goroutine. It
-// calls onOpened when the handler knows of the connection, or never will.
+// importConn serves a connection whose place Promise has reserved, on its own goroutine. It calls onOpened
+// when the handler knows of the connection, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReserved()
 	if record.Listener >= len(e.host.ListenerCounters) {

@@ -11,15 +11,13 @@ import (
 
 // Operations of an administrator on a running engine.
 //
-// The acceptors may be blocked in Accept when accepting is paused. So a deadline in the past
-// is set on the listeners; each acceptor then waits until accepting resumes. It checks the
-// flag again before each Accept.
+// The acceptors may be blocked in Accept when accepting is paused. So a deadline in the past is set on the
+// listeners; each acceptor then waits until accepting resumes. It checks the flag again before each Accept.
 //
-// Expel looks through the table of connections, a chunk at a time. Only the owner of a
-// connection may ask the core for its peer. So the address comes from the net.Conn and, where
-// a proxy tells another one, from connTable.proxied.
+// Expel looks through the table of connections, a chunk at a time. Only the owner of a connection may ask the
+// core for its peer. So the address comes from the net.Conn and, where a proxy tells another one, from
+// connTable.proxied.
 
-// acceptPause is the state of pausing accept.
 type acceptPause struct {
 	mu              sync.Mutex
 	paused          bool
@@ -72,8 +70,7 @@ func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 	return true
 }
 
-// addPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as
-// Holding.
+// addPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as Holding.
 func (h *acceptPause) addPausedAcceptors(e *goroutineEngine, n int) {
 	h.pausedAcceptors += n
 	e.counters.SetBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
@@ -111,8 +108,7 @@ func (e *goroutineEngine) VisitConns(message *engine.Shared, beforePut func(), o
 	return nil
 }
 
-// connChunks yields the connections of each chunk of the table. A slice is valid until the
-// next one.
+// connChunks yields the connections of each chunk of the table. A slice is valid until the next one.
 func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	conns := make([]*conn, 0, chunkSize)
 	for i := 0; ; i++ {
@@ -139,8 +135,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// hasPeer reports whether a connection comes from peer, or belongs to it according to its
-// proxy.
+// hasPeer reports whether a connection comes from peer, or belongs to it according to its proxy.
 func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	if proxied, ok := t.proxied[c]; ok && proxied == peer {
 		return true
@@ -149,8 +144,8 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeer records the peer that the connection's proxy has told, once the core has
-// handled the first input after the greeting.
+// recordProxiedPeer records the peer that the connection's proxy has told, once the core has handled the
+// first input after the greeting.
 func (c *conn) recordProxiedPeer() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return

@@ -25,8 +25,8 @@ func (e *goroutineEngine) runPacer() {
 // nudgeConn has Nudged called by mail. It reports false if there was no capacity for the mail.
 func nudgeConn(ref engine.Ref) (ok bool) { return ref.Nudge() != engine.ErrFull }
 
-// yieldAndSleep sleeps. First it lets those goroutines run that have got mail, because the
-// thread may delay them for a moment.
+// yieldAndSleep sleeps. First it lets those goroutines run that have got mail, because the thread may delay
+// them for a moment.
 func yieldAndSleep(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)

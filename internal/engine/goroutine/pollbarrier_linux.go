@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollBarrier makes Go's poller check the network: it waits there for an event of its own,
-// behind all earlier events. It is not safe for concurrent use.
+// pollBarrier makes Go's poller check the network: it waits there for an event of its own, behind all earlier
+// events. It is not safe for concurrent use.
 type pollBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
@@ -36,8 +36,8 @@ func (v *pollBarrier) waitForPoll() {
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
-// signalOrClear signals the event in its first call, when the poller waits for it, and clears
-// it when it has been reported.
+// signalOrClear signals the event in its first call, when the poller waits for it, and clears it when it has
+// been reported.
 func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {

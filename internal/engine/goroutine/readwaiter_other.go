@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// readWaiter waits until a connection is readable. It peeks for bytes, because Go's poller
-// reports only changes.
+// readWaiter waits until a connection is readable. It peeks for bytes, because Go's poller reports only
+// changes.
 type readWaiter struct{ raw syscall.RawConn }
 
 func (w *readWaiter) init(netConn net.Conn) (err error) {
@@ -33,8 +33,8 @@ func (w *readWaiter) waitUntilReadable() error {
 	return err
 }
 
-// waitUntil waits until done reports true, which is called whenever there is something to read,
-// or until the deadline.
+// waitUntil waits until done reports true, which is called whenever there is something to read, or until the
+// deadline.
 func (w *readWaiter) waitUntil(done func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return done() })
 }

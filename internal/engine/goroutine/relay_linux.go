@@ -7,9 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Relaying to a partner's socket; see engine.Host.Pass. The partner's RawConn keeps its
-// descriptor open meanwhile. What a bulk connection receives moves within the kernel, through
-// a pipe of the engine: one for each connection whose turn it is, and empty between two calls.
+// Relaying to a partner's socket; see engine.Host.Pass. The partner's RawConn keeps its descriptor open
+// meanwhile. What a bulk connection receives moves within the kernel, through a pipe of the engine: one for
+// each connection whose turn it is, and empty between two calls.
 
 // withDescriptor calls f with a connection's descriptor, unless the connection is closed.
 func (e *goroutineEngine) withDescriptor(target *engine.Conn, f func(fd uintptr)) {
@@ -31,9 +31,9 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 	return n
 }
 
-// spliceToPartner moves input to the relay partner, if the connection is bulk and may bypass
-// the core, and releases the read permit. done reports whether there was input. What the
-// partner does not accept counts as read.
+// spliceToPartner moves input to the relay partner, if the connection is bulk and may bypass the core, and
+// releases the read permit. done reports whether there was input. What the partner does not accept counts as
+// read.
 func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 	if !c.bulk || c.Layer() != nil || !c.HasFastPath() {
 		return false, false
@@ -60,7 +60,6 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 	return tried, done
 }
 
-// sendFromPipe moves n bytes from the pipe to the partner.
 func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) {
 	moved := 0
 	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceTo(int32(fd), n) })
@@ -78,7 +77,6 @@ func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) 
 	c.io.n = int32(n - moved)
 }
 
-// pipePool contains unused pipes.
 type pipePool struct{ idle chan *sock.SplicePipe }
 
 // init makes relays use pipes, and keeps as many as there can be concurrent bulk reads.

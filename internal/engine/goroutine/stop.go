@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stopping. Connections are drained at a limited rate, so that their clients do not reconnect
-// to other servers all at once.
+// Stopping. Connections are drained at a limited rate, so that their clients do not reconnect to other
+// servers all at once.
 
 func (e *goroutineEngine) Stop(ctx context.Context) error {
 	e.startShutdown()
@@ -53,7 +53,6 @@ func (e *goroutineEngine) startShutdown() {
 	}()
 }
 
-// drainConns drains the connections at the permitted rate, until all have been told or ended.
 func (e *goroutineEngine) drainConns(conns []*conn) {
 	tick := time.NewTicker(engine.DrainInterval)
 	defer tick.Stop()

@@ -10,15 +10,14 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Finding connections that are due, and closing connections if all buffers together exceed
-// their limit.
+// Finding connections that are due, and closing connections if all buffers together exceed their limit.
 
-// stoppedThreshold is how late the sweeper must be to conclude that the process was stopped,
-// rather than busy.
+// stoppedThreshold is how late the sweeper must be to conclude that the process was stopped, rather than
+// busy.
 const stoppedThreshold = time.Second
 
-// runSweeper sweeps until the engine has ended. While there are connections, it handles one
-// slice every engine.MinSlice, which also advances the clock.
+// runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
+// engine.MinSlice, which also advances the clock.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -37,8 +36,8 @@ func (e *goroutineEngine) runSweeper() {
 	}
 }
 
-// waitForSweepSlice waits for the next slice, and as long as there are no connections. It
-// reports false if there are none and the engine stops.
+// waitForSweepSlice waits for the next slice, and as long as there are no connections. It reports false if
+// there are none and the engine stops.
 func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 	if e.admission.OpenConns() == 0 {
 		e.clock.suspendLimit()
@@ -59,10 +58,10 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 	return true
 }
 
-// pausableClock is the clock of all limits. It stops while the process is stopped, so that
-// peers are not blamed for that time. The sweeper measures the stop. A connection that
-// continues before the sweeper must not see a later time: its input would count as received
-// in the future. So the clock has a limit until the sweeper has woken.
+// pausableClock is the clock of all limits. It stops while the process is stopped, so that peers are not
+// blamed for that time. The sweeper measures the stop. A connection that continues before the sweeper must
+// not see a later time: its input would count as received in the future. So the clock has a limit until the
+// sweeper has woken.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
@@ -78,10 +77,10 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advance reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each wait of
-// engine.MinSlice, so that a stop at any time is found. The limit permits a sweeper that is late without a stop:
-// otherwise the clock would stop and time limits would end early. After a stop, a peer heard before the sweeper wakes
-// has up to stoppedThreshold more.
+// advance reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each
+// wait of engine.MinSlice, so that a stop at any time is found. The limit permits a sweeper that is late
+// without a stop: otherwise the clock would stop and time limits would end early. After a stop, a peer heard
+// before the sweeper wakes has up to stoppedThreshold more.
 func (k *pausableClock) advance(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -98,8 +97,8 @@ func (k *pausableClock) suspendLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections of the next chunks of the table, as many as are
-// needed to visit all once in a period. The period is short while some are about to expire.
+// nextSweepConns returns the connections of the next chunks of the table, as many as are needed to visit all
+// once in a period. The period is short while some are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -115,17 +114,15 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// exceedsBudget reports whether all buffers together would exceed their limit with extraBytes
-// more.
+// exceedsBudget reports whether all buffers together would exceed their limit with extraBytes more.
 func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConns closes the connections with the largest buffers if all buffers together
-// exceed their limit, until an eighth of the limit is free. No connection is closed that holds
-// less than the average: what large ones hold may not be known yet. Concurrent calls return
-// at once.
+// closeLargestConns closes the connections with the largest buffers if all buffers together exceed their
+// limit, until an eighth of the limit is free. No connection is closed that holds less than the average: what
+// large ones hold may not be known yet. Concurrent calls return at once.
 func (e *goroutineEngine) closeLargestConns() {
 	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
@@ -156,8 +153,8 @@ func (e *goroutineEngine) closeLargestConns() {
 	}
 }
 
-// heldBytes returns the memory of the connection's buffers when it last waited, and of its
-// mailbox. It is safe for concurrent use.
+// heldBytes returns the memory of the connection's buffers when it last waited, and of its mailbox. It is
+// safe for concurrent use.
 func (c *conn) heldBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
@@ -166,15 +163,14 @@ func (c *conn) heldBytes() int64 {
 	return n
 }
 
-// senderQueue contains senders that wait until all buffers together hold less.
 type senderQueue struct {
 	hasWaiters atomic.Bool
 	mu         sync.Mutex
 	freed      chan struct{} // closed when senders may continue; nil if none waits
 }
 
-// refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter,
-// unless the sender can wait. A sender that can waits until they hold less.
+// refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter, unless
+// the sender can wait. A sender that can waits until they hold less.
 func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
@@ -194,8 +190,8 @@ func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
 	return e.exceedsBudget(0)
 }
 
-// wakeBlockedSenders wakes waiting senders if buffers are within their limit. The sweeper calls
-// it, and a connection that has closed.
+// wakeBlockedSenders wakes waiting senders if buffers are within their limit. The sweeper calls it, and a
+// connection that has closed.
 func (e *goroutineEngine) wakeBlockedSenders() {
 	s := &e.blockedSenders
 	if !s.hasWaiters.Load() || e.exceedsBudget(0) {

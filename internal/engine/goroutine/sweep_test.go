@@ -9,9 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A process that was stopped extends its peers' limits by that time once: of those that were
-// silent before, and of those that continue before the sweeper notices. A loop does the same, in
-// virtual time.
+// A process that was stopped extends its peers' limits by that time once: of those that were silent before,
+// and of those that continue before the sweeper notices. A loop does the same, in virtual time.
 func TestStoppedProcessExtendsLimits(t *testing.T) {
 	const idle, before, stop = 10 * time.Second, 3 * time.Second, 16 * time.Second
 	for _, model := range []string{"goroutine", "loop"} {
@@ -31,8 +30,8 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				host.Now = func() time.Duration { return ck.readAt(since) }
 			}
 			host.SetClock(since)
-			var silent, talks engine.Conn
-			both := []*engine.Conn{&silent, &talks}
+			var silent, talking engine.Conn
+			both := []*engine.Conn{&silent, &talking}
 			for i, c := range both {
 				c.Bind(&host, uint32(i), 0)
 				c.SetListener(-1)
@@ -40,7 +39,6 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				c.OnRead([]byte("hello"))
 			}
 
-			// turn lets the sweeper sleep, or the loop wait, and sees who is closed after it.
 			closed := map[*engine.Conn]time.Duration{}
 			// turn lets the sweeper sleep, or the loop wait, and records which connections close after it.
 			turn := func(d time.Duration, between func()) {
@@ -72,7 +70,7 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 			}
 			turn(stop, func() {
 				host.SetClock(host.Now())
-				talks.OnRead([]byte("still here"))
+				talking.OnRead([]byte("still here"))
 			})
 			woken := since
 			for range 4 * idle / engine.MinSliceInterval {
@@ -82,12 +80,12 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 				name string
 				*engine.Conn
 				after time.Duration
-			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talks, idle}} {
-				most := c.after + 3*engine.MinSliceInterval
-				if model == "goroutine" && c.Conn == &talks { // heard before the sweeper has woken
-					most += stoppedThreshold
+			}{{"the silent one", &silent, idle - before}, {"the one that has gone on", &talking, idle}} {
+				maxAfter := c.after + 3*engine.MinSliceInterval
+				if model == "goroutine" && c.Conn == &talking { // heard before the sweeper has woken
+					maxAfter += stoppedThreshold
 				}
-				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSliceInterval || after > most {
+				if after := closed[c.Conn] - woken; after < c.after-2*engine.MinSliceInterval || after > maxAfter {
 					t.Errorf("%s is closed %v after the stop, want about %v", c.name, after, c.after)
 				}
 			}

@@ -10,9 +10,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejection sends the answer to a rejected connection without blocking the acceptor. It
-// discards pending input: otherwise the kernel would send a reset, which can destroy the
-// answer.
+// sendRejection sends the answer to a rejected connection without blocking the acceptor. It discards pending
+// input: otherwise the kernel would send a reset, which can destroy the answer.
 func sendRejection(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
@@ -30,9 +29,9 @@ func sendRejection(netConn net.Conn, answer []byte) {
 	})
 }
 
-// transport reads and writes a connection through its RawConn: it first tries the call, which
-// cannot block, and waits in Go's poller if necessary. runOpFunc is created once to save an
-// allocation per call. Each field adds to the memory of an idle connection.
+// transport reads and writes a connection through its RawConn: it first tries the call, which cannot block,
+// and waits in Go's poller if necessary. runOpFunc is created once to save an allocation per call. Each field
+// adds to the memory of an idle connection.
 type transport struct {
 	runOpFunc func(fd uintptr) bool
 	raw       syscall.RawConn
@@ -41,7 +40,6 @@ type transport struct {
 	op        operation
 }
 
-// operation is what runOp does.
 type operation uint8
 
 const (
@@ -65,14 +63,14 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect implements Host.Direct. The descriptor is open, because the goroutine that calls
-// the handler is the one that closes it.
+// sendDirect implements Host.Direct. The descriptor is open, because the goroutine that calls the handler is
+// the one that closes it.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runOp performs the current operation. RawConn calls it first, and again whenever there may
-// be more to do, until it reports true.
+// runOp performs the current operation. RawConn calls it first, and again whenever there may be more to do,
+// until it reports true.
 func (c *conn) runOp(fd uintptr) bool {
 	switch c.io.op {
 	case opWrite:
@@ -115,11 +113,9 @@ func (c *conn) parkBlockedSend() bool {
 	return c.parkOrFindRequests()
 }
 
-// waitAndRead waits for input and reads once. It returns nothing if mail came just before the
-// wait.
+// waitAndRead waits for input and reads once. It returns nothing if mail came just before the wait.
 func (c *conn) waitAndRead() ([]byte, error) { return c.runReadOp(opRead) }
 
-// tryRead reads without waiting.
 func (c *conn) tryRead() ([]byte, error) { return c.runReadOp(opTryRead) }
 
 func (c *conn) runReadOp(op operation) ([]byte, error) {
@@ -139,7 +135,6 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 	return c.sliceAndRecordRead(int(c.io.n)), nil
 }
 
-// waitForMail waits for mail and does not read.
 func (c *conn) waitForMail() error {
 	c.io.op = opWaitForMail
 	err := c.io.raw.Read(c.io.runOpFunc)
@@ -147,8 +142,8 @@ func (c *conn) waitForMail() error {
 	return err
 }
 
-// writeOutput writes the output and returns how many bytes the kernel has accepted. It blocks
-// while that is none, unless mail comes.
+// writeOutput writes the output and returns how many bytes the kernel has accepted. It blocks while that is
+// none, unless mail comes.
 func (c *conn) writeOutput() (int, error) { return c.runWriteOp(opWrite) }
 
 func (c *conn) runWriteOp(op operation) (int, error) {
@@ -161,9 +156,9 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 	return int(c.io.n), err
 }
 
-// startWritableWait starts a goroutine that waits until the socket is writable, while the owner
-// continues to read and does not write. The goroutine ends when the socket is writable, when
-// the owner is woken, mostly in vain, and when the connection is closed.
+// startWritableWait starts a goroutine that waits until the socket is writable, while the owner continues to
+// read and does not write. The goroutine ends when the socket is writable, when the owner is woken, mostly in
+// vain, and when the connection is closed.
 func (c *conn) startWritableWait() bool {
 	if c.awaitingWritable {
 		return true
@@ -177,9 +172,9 @@ func (c *conn) startWritableWait() bool {
 	return true
 }
 
-// sendFile sends the next part of a file by the system call sendfile, and waits like
-// writeOutput. At the end of the file, and after any error, the core reads the file instead:
-// that reports the cause, or the next write does.
+// sendFile sends the next part of a file by the system call sendfile, and waits like writeOutput. At the end
+// of the file, and after any error, the core reads the file instead: that reports the cause, or the next
+// write does.
 func (c *conn) sendFile() {
 	if f, _, _ := c.NextFilePart(); f == nil {
 		c.LoadFilePiece()

@@ -14,8 +14,8 @@ import (
 // rejectionTimeout limits the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejection sends the answer to a rejected connection. It discards pending input: otherwise
-// the kernel would send a reset, which can destroy the answer.
+// sendRejection sends the answer to a rejected connection. It discards pending input: otherwise the kernel
+// would send a reset, which can destroy the answer.
 func sendRejection(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
@@ -30,8 +30,8 @@ type transport struct{ wait readWaiter }
 
 func (c *conn) initTransport() error { return c.io.wait.init(c.netConn) }
 
-// waitAndRead waits for input and reads once. It holds no buffer during the wait. It returns
-// nothing if mail came just before the wait.
+// waitAndRead waits for input and reads once. It holds no buffer during the wait. It returns nothing if mail
+// came just before the wait.
 func (c *conn) waitAndRead() ([]byte, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
@@ -48,12 +48,12 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	return c.sliceAndRecordRead(n), err
 }
 
-// tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one
-// with an expired deadline does not look.
+// tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one with an
+// expired deadline does not look.
 const tryReadTimeout = time.Millisecond
 
-// tryRead reads and hardly waits. A request that wakes the owner meanwhile is not missed: the
-// owner checks for requests before its next wait.
+// tryRead reads and hardly waits. A request that wakes the owner meanwhile is not missed: the owner checks
+// for requests before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.netConn.SetReadDeadline(time.Now().Add(tryReadTimeout))
 	defer c.netConn.SetReadDeadline(time.Time{})
@@ -64,7 +64,6 @@ func (c *conn) tryRead() ([]byte, error) {
 	return c.sliceAndRecordRead(n), err
 }
 
-// waitForMail waits for mail and does not read.
 func (c *conn) waitForMail() error {
 	err := c.io.wait.waitUntil(c.parkOrFindRequests)
 	if roused := !c.parked.Swap(false); roused && err == nil {
@@ -82,8 +81,8 @@ var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 // sendFile reads the file into the output.
 func (c *conn) sendFile() { c.LoadFilePiece() }
 
-// writeOutput writes all output, and waits as often as necessary unless mail comes. It returns
-// the number of bytes written.
+// writeOutput writes all output, and waits as often as necessary unless mail comes. It returns the number of
+// bytes written.
 func (c *conn) writeOutput() (int, error) {
 	defer c.parked.Store(false)
 	if c.parkOrFindRequests() {
@@ -94,7 +93,6 @@ func (c *conn) writeOutput() (int, error) {
 	return c.netConn.Write(c.Output())
 }
 
-// pipePool is empty: elsewhere than on Linux, relays send their data by mail.
 type pipePool struct{}
 
 func (p *pipePool) init(*goroutineEngine) {}

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// Output that the kernel does not accept at all has the write timeout once, not twice. A busy
-// machine may notice late, but hardly three times in a row.
+// Output that the kernel does not accept at all has the write timeout once, not twice. A busy machine may
+// notice late, but hardly three times in a row.
 func TestWriteTimeoutOfBlockedOutput(t *testing.T) {
 	const limit = time.Second
 	took := make([]time.Duration, 0, 3)

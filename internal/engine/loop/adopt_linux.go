@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Adopting connections that the caller has accepted. A remote call passes a descriptor to the
-// loop. A shard must copy it from the process's table first; until it has, a goroutine on
-// another thread keeps the descriptor open.
+// Adopting connections that the caller has accepted. A remote call passes a descriptor to the loop. A shard
+// must copy it from the process's table first; until it has, a goroutine on another thread keeps the
+// descriptor open.
 
 func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
@@ -46,8 +46,8 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	return <-result
 }
 
-// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied
-// when it has its own copy of the descriptor.
+// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied when it
+// has its own copy of the descriptor.
 func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)
@@ -68,7 +68,6 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, cop
 	return fd, err
 }
 
-// addAdoptedConn admits and opens an adopted connection.
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
 	l.pendingAdoptions.Add(-1)
 	if copied != nil { // the process's table has fd; the waiting goroutine closes it

@@ -7,11 +7,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Broadcasts to all connections. A broadcast is stored once. Each loop gets a reference in
-// newBroadcasts and passes over its connections with all active broadcasts, a limited number
-// of connections a turn. A connection without unsent output is sent to without a copy. What
-// it does not accept at once is copied to its output. A connection with a worker gets the
-// broadcast when it returns.
+// Broadcasts to all connections. A broadcast is stored once. Each loop gets a reference in newBroadcasts and
+// passes over its connections with all active broadcasts, a limited number of connections a turn. A
+// connection without unsent output is sent to without a copy. What it does not accept at once is copied to
+// its output. A connection with a worker gets the broadcast when it returns.
 
 // Limits of one turn: connections, and bytes unless a single message is larger.
 const (
@@ -34,8 +33,7 @@ func (e *loopEngine) Broadcast(payload []byte) error {
 	return nil
 }
 
-// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is
-// done for it.
+// enqueueBroadcast queues a broadcast for the loop. If the loop has ended, the broadcast is done for it.
 func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.closed
@@ -51,10 +49,10 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	l.wake()
 }
 
-// broadcastPass goes round a loop's slots as long as there are active broadcasts. A new
-// broadcast joins at the current slot, behind those that are active, and is finished when
-// the pass returns to that slot. So a connection gets everything in one send that has been
-// broadcast since the last visit, in order; the longer a round takes, the more that is.
+// broadcastPass goes round a loop's slots as long as there are active broadcasts. A new broadcast joins at
+// the current slot, behind those that are active, and is finished when the pass returns to that slot. So a
+// connection gets everything in one send that has been broadcast since the last visit, in order; the longer a
+// round takes, the more that is.
 type broadcastPass struct {
 	nextSlot   uint32
 	messages   []*engine.Shared // the first of broadcastSender.active
@@ -62,7 +60,6 @@ type broadcastPass struct {
 	joinBuffer []byte           // the memory of payload, if there are several messages
 }
 
-// broadcastSender sends a loop's active broadcasts.
 type broadcastSender struct {
 	loop   *Loop
 	active []activeBroadcast // in order
@@ -77,8 +74,8 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNew continues from the last slot to the first, removes broadcasts that have
-// reached all connections, and adds new ones.
+// removeFinishedAndAddNew continues from the last slot to the first, removes broadcasts that have reached all
+// connections, and adds new ones.
 func (c *broadcastSender) removeFinishedAndAddNew() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
@@ -101,12 +98,12 @@ func (c *broadcastSender) removeFinishedAndAddNew() {
 	}
 	joined := finished
 	for i := len(pass.messages); i < len(c.active); i++ {
-		one := &c.active[i]
-		if size += len(one.Bytes); i > 0 && size > maxJoinedBytes {
+		added := &c.active[i]
+		if size += len(added.Bytes); i > 0 && size > maxJoinedBytes {
 			break
 		}
-		one.startSlot = pass.nextSlot
-		pass.messages = append(pass.messages, &one.Shared)
+		added.startSlot = pass.nextSlot
+		pass.messages = append(pass.messages, &added.Shared)
 		joined++
 	}
 	if joined > 0 {
@@ -114,7 +111,6 @@ func (c *broadcastSender) removeFinishedAndAddNew() {
 	}
 }
 
-// concatMessages joins the messages to one payload.
 func (w *broadcastPass) concatMessages() {
 	switch len(w.messages) {
 	case 0:
@@ -148,16 +144,16 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 			}
 			joined = true
 		}
-		look := pass.nextSlot%chunkSize == 0
+		checkClock := pass.nextSlot%chunkSize == 0
 		if pass.nextSlot < l.conns.slotCount {
 			if conn := l.conns.conn(pass.nextSlot); conn.FD() >= 0 && conn.DriverFlags()&Connecting == 0 {
 				l.sendBroadcastsTo(conn)
 				n++
 				size += len(pass.payload)
-				look = look || n%broadcastClockCheck == 0
+				checkClock = checkClock || n%broadcastClockCheck == 0
 			}
 		}
-		if pass.nextSlot++; look && engine.MonotonicNow() >= end {
+		if pass.nextSlot++; checkClock && engine.MonotonicNow() >= end {
 			return
 		}
 	}
@@ -175,8 +171,8 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	}
 }
 
-// deferBroadcastUntilReturned keeps a broadcast for a connection that is with a worker; it counts as
-// queued mail. If there is no capacity, the connection misses it, or is closed on return.
+// deferBroadcastUntilReturned keeps a broadcast for a connection that is with a worker; it counts as queued
+// mail. If there is no capacity, the connection misses it, or is closed on return.
 func (l *Loop) deferBroadcastUntilReturned(c *engine.Conn, message *engine.Shared) {
 	m, err := c.ReserveBroadcastRequest(message)
 	switch {

@@ -7,21 +7,18 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The limit of all buffers together. Each loop counts its own. If the sum exceeds
-// Limits.MaxBuffered, each loop above its even share closes the connections with the largest
-// buffers until an eighth of the limit is free; at least one loop is above its share. So a
-// loop checks the others only when it is above its share. Connections are classified by the
-// power of two of the bytes that wait, which needs no sorting. The capacity of the buffers
-// does not count, because one with little output may have been given a large buffer. No
-// connection is closed that holds less than the average: the large ones may be with workers
-// and are found when they return. Only mail that is deferred for them is dropped before.
+// The limit of all buffers together. Each loop counts its own. If the sum exceeds Limits.MaxBuffered, each
+// loop above its even share closes the connections with the largest buffers until an eighth of the limit is
+// free; at least one loop is above its share. So a loop checks the others only when it is above its share.
+// Connections are classified by the power of two of the bytes that wait, which needs no sorting. The capacity
+// of the buffers does not count, because one with little output may have been given a large buffer. No
+// connection is closed that holds less than the average: the large ones may be with workers and are found
+// when they return. Only mail that is deferred for them is dropped before.
 
-// After a pass that could not free enough, the next one follows after budgetRetryInterval, or
-// when buffers have grown by another eighth of the limit: mail that was in no connection's
-// buffers may be in them by then.
+// After a pass that could not free enough, the next one follows after budgetRetryInterval, or when buffers
+// have grown by another eighth of the limit: mail that was in no connection's buffers may be in them by then.
 const budgetRetryInterval = 50 * time.Millisecond
 
-// bufferBudgetEnforcer closes connections while buffers exceed their limit.
 type bufferBudgetEnforcer struct {
 	loop          *Loop
 	exceeded      bool          // at the last check
@@ -33,8 +30,7 @@ func (b *bufferBudgetEnforcer) nextDue() (at time.Duration, ok bool) {
 	return b.failedAt + budgetRetryInterval, b.exceeded
 }
 
-// runIfDue closes the connections with the largest buffers if all buffers together exceed
-// their limit.
+// runIfDue closes the connections with the largest buffers if all buffers together exceed their limit.
 func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	l := b.loop
 	if !b.exceeded && l.counters.Get(engine.Buffered) <= l.engine.bufferShare {
@@ -102,8 +98,8 @@ func (l *Loop) waitingSizeClass(c *engine.Conn) int {
 	return bits.Len(uint(c.BufferedBytes()))
 }
 
-// forEachConnWithBuffers calls visit with every connection that holds buffers, and their bytes. For
-// a busy connection, these are the mail deferred for it.
+// forEachConnWithBuffers calls visit with every connection that holds buffers, and their bytes. For a busy
+// connection, these are the mail deferred for it.
 func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	l.ForEachConn(func(c *engine.Conn) {
 		n := 0
@@ -118,7 +114,6 @@ func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	})
 }
 
-// bufferedBytes returns the bytes that the buffers of all loops hold.
 func (e *loopEngine) bufferedBytes() (sum int64) {
 	sum = e.sharedCounters.Get(engine.Buffered)
 	for _, l := range e.loops {

@@ -33,8 +33,8 @@ func TestTrimAfterBurst(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitSleep := func() time.Duration { return testkit.Receive(t, s.sleeps, "a wait of the loop") }
-	if most := awaitSleep(); most >= 0 {
-		t.Errorf("a loop without buffers waits for %v, want no limit", most)
+	if limit := awaitSleep(); limit >= 0 {
+		t.Errorf("a loop without buffers waits for %v, want no limit", limit)
 	}
 	spare := make(chan bool, 1)
 	s.loop.enqueueCall(func() {
@@ -50,7 +50,7 @@ func TestTrimAfterBurst(t *testing.T) {
 	if !<-spare {
 		t.Error("no spare buffers after the burst")
 	}
-	for most := awaitSleep(); most >= 0; most = awaitSleep() {
+	for limit := awaitSleep(); limit >= 0; limit = awaitSleep() {
 	}
 	s.loop.enqueueCall(func() { spare <- s.loop.buffers.NeedsTrim() })
 	if <-spare {

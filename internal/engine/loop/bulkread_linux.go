@@ -4,27 +4,25 @@ import "github.com/myriad-go/myriad/internal/engine"
 
 // Fairness between bulk connections and others.
 //
-// A connection is bulk if a read has brought more than BulkReadSize bytes. Its driver stops
-// watching it for input; instead it waits in a round-robin queue. Each turn first handles
-// pending events, and then reads from the queue for as long as those events took, at most
-// maxTaskTime. A smaller read makes the connection ordinary again. So floods cost other
-// connections at most half of the time and maxTaskTime a turn, whatever their number: sparse
-// flows go first, as in FQ-CoDel (RFC 8290).
+// A connection is bulk if a read has brought more than BulkReadSize bytes. Its driver stops watching it for
+// input; instead it waits in a round-robin queue. Each turn first handles pending events, and then reads from
+// the queue for as long as those events took, at most maxTaskTime. A smaller read makes the connection
+// ordinary again. So floods cost other connections at most half of the time and maxTaskTime a turn, whatever
+// their number: sparse flows go first, as in FQ-CoDel (RFC 8290).
 //
 // A connection whose handler has yielded (Conn.Yield) waits in the same queue with its input.
 //
-// The queue contains Refs, so that connections that have begun to close are skipped.
-// IsReadQueued clears their bit.
+// The queue contains Refs, so that connections that have begun to close are skipped. IsReadQueued clears
+// their bit.
 
 const (
 	// BulkReadSize is the largest read of a connection that is not bulk, in bytes.
-	BulkReadSize = 16 << 10
-	// minBulkReadTime is the least time that a turn spends on bulk connections.
+	BulkReadSize    = 16 << 10
 	minBulkReadTime = maxTaskTime / 8
 )
 
-// QueueIfBulk queues c for reading if a read has brought more than BulkReadSize bytes.
-// Drivers call it after Arrived.
+// QueueIfBulk queues c for reading if a read has brought more than BulkReadSize bytes. Drivers call it after
+// Arrived.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
 		l.QueueYielded(c)
@@ -39,8 +37,8 @@ func (l *Loop) QueueYielded(c *engine.Conn) {
 	}
 }
 
-// IsReadQueued reports whether the loop will read from c, so that the driver must not watch it
-// for input. A connection that is closing is not queued.
+// IsReadQueued reports whether the loop will read from c, so that the driver must not watch it for input. A
+// connection that is closing is not queued.
 func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	if c.DriverFlags()&BulkQueued != 0 && c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() &^ BulkQueued)
@@ -48,8 +46,8 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readBulkConns reads once from each bulk connection until its time is used up. Connections
-// that are busy, or that do not want input, are watched again later.
+// readBulkConns reads once from each bulk connection until its time is used up. Connections that are busy, or
+// that do not want input, are watched again later.
 func (l *Loop) readBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)

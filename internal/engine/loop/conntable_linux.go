@@ -6,13 +6,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// chunkSize is the number of connections that a table grows by: 512 of 96 bytes fill six
-// pages of Go's allocator and are too large for its 8-byte header. Entries that were never
-// used take no memory, because their pages have not been written to.
+// chunkSize is the number of connections that a table grows by: 512 of 96 bytes fill six pages of Go's
+// allocator and are too large for its 8-byte header. Entries that were never used take no memory, because
+// their pages have not been written to.
 const chunkSize = 512
 
-// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so
-// a Ref may point to it forever.
+// connTable stores a loop's connections by slot. It grows by chunks: an entry never moves, so a Ref may point
+// to it forever.
 type connTable struct {
 	host         *engine.Runtime
 	chunks       []*chunk
@@ -26,8 +26,8 @@ type connTable struct {
 
 type chunk [chunkSize]engine.Conn
 
-// freedChunk is a chunk whose memory was freed. generation is the last that any of its slots
-// has had; when the chunk is restored, its slots continue there.
+// freedChunk is a chunk whose memory was freed. generation is the last that any of its slots has had; when
+// the chunk is restored, its slots continue there.
 type freedChunk struct {
 	index      int
 	generation uint32
@@ -42,21 +42,19 @@ var emptyChunk = sync.OnceValue(func() *chunk {
 	return n
 })
 
-// slotLink is the slot of an entry plus one; 0 is none. Free entries are linked through their
-// descriptor fields, so that a list takes no memory.
+// slotLink is the slot of an entry plus one; 0 is none. Free entries are linked through their descriptor
+// fields, so that a list takes no memory.
 type slotLink uint32
 
-// endOfList is the descriptor field of the last entry of a list. Other entries have endOfList
-// minus the link to the next one.
+// endOfList is the descriptor field of the last entry of a list. Other entries have endOfList minus the link
+// to the next one.
 const endOfList = -1
 
-// pushFree adds an entry to the front of a list.
 func pushFree(list *slotLink, c *engine.Conn) {
 	c.SetFD(endOfList - int32(*list))
 	*list = slotLink(c.Slot() + 1)
 }
 
-// acquireConn returns a free entry.
 func (s *connTable) acquireConn() *engine.Conn {
 	s.used++
 	if s.freeList == 0 && len(s.freedChunks) > 0 {
@@ -87,8 +85,8 @@ func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseConn frees an entry. It is not reused before recycleReleased, so that events
-// reported for it in the same batch find it closed.
+// releaseConn frees an entry. It is not reused before recycleReleased, so that events reported for it in the
+// same batch find it closed.
 func (s *connTable) releaseConn(c *engine.Conn) {
 	s.used--
 	pushFree(&s.releasedList, c)
@@ -106,8 +104,8 @@ func (s *connTable) recycleReleased() {
 	s.freeList, s.releasedList, s.releasedTail = s.releasedList, 0, 0
 }
 
-// freeUnusedChunks frees chunks without a connection and returns their number. Released
-// entries count as used until recycleReleased.
+// freeUnusedChunks frees chunks without a connection and returns their number. Released entries count as used
+// until recycleReleased.
 func (s *connTable) freeUnusedChunks() (n int) {
 	for i, c := range s.chunks {
 		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.inUse() {

@@ -9,53 +9,53 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A table acquires and releases entries: entries never move, slots are not reused before they
-// are recycled, no generation of a slot repeats, and unused chunks are freed on request.
+// A table acquires and releases entries: entries never move, slots are not reused before they are recycled,
+// no generation of a slot repeats, and unused chunks are freed on request.
 func TestConnTable(t *testing.T) {
-	for _, givesBack := range []bool{false, true} {
+	for _, freesChunks := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(1, 2))
 		cfg := engine.Config{Handler: noopHandler{}, Log: slog.New(slog.DiscardHandler)}
 		s := connTable{host: &engine.Runtime{Counters: new(engine.Counters)}}
 		s.host.Configure(&cfg, admission.NewController(admission.Config{}))
 		used := make(map[uint32]*engine.Conn)
-		resting := make(map[uint32]bool) // released, not yet recycled
+		notRecycled := make(map[uint32]bool) // released, not yet recycled
 		seen := make(map[[2]uint32]bool)
-		most, given := 0, 0
-		take := func() {
+		maxUsed, freedChunks := 0, 0
+		acquire := func() {
 			c := s.acquireConn()
 			name := [2]uint32{c.Slot(), c.Generation()}
-			if used[c.Slot()] != nil || resting[c.Slot()] || seen[name] || s.conn(c.Slot()) != c || c.FD() >= 0 {
+			if used[c.Slot()] != nil || notRecycled[c.Slot()] || seen[name] || s.conn(c.Slot()) != c || c.FD() >= 0 {
 				t.Fatalf("got slot %d in generation %d: in use %v, not recycled %v, seen before %v, descriptor %d",
-					name[0], name[1], used[c.Slot()] != nil, resting[c.Slot()], seen[name], c.FD())
+					name[0], name[1], used[c.Slot()] != nil, notRecycled[c.Slot()], seen[name], c.FD())
 			}
 			c.SetFD(int32(c.Slot()) + 7)
 			used[c.Slot()], seen[name] = c, true
-			most = max(most, len(used)+len(resting))
+			maxUsed = max(maxUsed, len(used)+len(notRecycled))
 		}
-		put := func(slot uint32, c *engine.Conn) {
+		release := func(slot uint32, c *engine.Conn) {
 			delete(used, slot)
-			resting[slot] = true
+			notRecycled[slot] = true
 			c.Abort(nil) // which starts another generation
 			c.OnClosed()
 			s.releaseConn(c)
 		}
 		for step := range 200 {
 			for range random.IntN(5 * chunkSize) {
-				take()
+				acquire()
 			}
 			low := uint32(random.IntN(4)) * chunkSize
 			for slot, c := range used {
 				if slot >= low || random.IntN(3) == 0 {
-					put(slot, c)
+					release(slot, c)
 				}
 			}
 			for range random.IntN(10) {
-				take() // while others are not recycled
+				acquire() // while others are not recycled
 			}
 			s.recycleReleased()
-			clear(resting)
-			if givesBack {
-				given += s.freeUnusedChunks()
+			clear(notRecycled)
+			if freesChunks {
+				freedChunks += s.freeUnusedChunks()
 			}
 			n := 0
 			s.forEach(0, s.slotCount, func(c *engine.Conn) {
@@ -67,11 +67,11 @@ func TestConnTable(t *testing.T) {
 				t.Fatalf("step %d: %d entries visited, %d counted; want %d", step, n, s.used, len(used))
 			}
 		}
-		if givesBack && (given == 0 || len(s.chunks) > 12) {
-			t.Errorf("%d chunks freed, %d left", given, len(s.chunks))
+		if freesChunks && (freedChunks == 0 || len(s.chunks) > 12) {
+			t.Errorf("%d chunks freed, %d left", freedChunks, len(s.chunks))
 		}
-		if !givesBack && (int(s.slotCount) != most || len(s.chunks)*chunkSize >= most+chunkSize) {
-			t.Errorf("%d slots used in %d chunks; want %d slots", s.slotCount, len(s.chunks), most)
+		if !freesChunks && (int(s.slotCount) != maxUsed || len(s.chunks)*chunkSize >= maxUsed+chunkSize) {
+			t.Errorf("%d slots used in %d chunks; want %d slots", s.slotCount, len(s.chunks), maxUsed)
 		}
 	}
 }

@@ -48,8 +48,8 @@ func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Re
 	return l, driver, refs
 }
 
-// runTurns calls runTurn until there is no more work, and returns how often. It checks that
-// no turn sends more than maxSends times.
+// runTurns calls runTurn until there is no more work, and returns how often. It checks that no turn sends
+// more than maxSends times.
 func (d *acceptAllDriver) runTurns(t *testing.T, maxSends int, hasWork func() bool, runTurn func()) (n int) {
 	t.Helper()
 	for ; hasWork(); n++ {
@@ -64,8 +64,8 @@ func (d *acceptAllDriver) runTurns(t *testing.T, maxSends int, hasWork func() bo
 	return n
 }
 
-// All mail for a connection goes out in one send, even if it was interleaved with other
-// connections' mail, and a turn serves a limited number of connections.
+// All mail for a connection goes out in one send, even if it was interleaved with other connections' mail,
+// and a turn serves a limited number of connections.
 func TestMailIsCoalescedPerTurn(t *testing.T) {
 	const conns, each = 3*mailConnsPerTurn + 1, mailClockCheck - 1 // more than a turn distributes
 	l, d, refs := newLoopWithConns(conns)
@@ -112,8 +112,8 @@ func TestMailIsBounded(t *testing.T) {
 	}
 }
 
-// Waiting broadcasts go out together; a new one joins during a pass and still reaches all
-// connections. A turn serves a limited number of connections.
+// Waiting broadcasts go out together; a new one joins during a pass and still reaches all connections. A turn
+// serves a limited number of connections.
 func TestBroadcastsAreJoined(t *testing.T) {
 	const conns = 3*broadcastConnsPerTurn + 1
 	l, d, refs := newLoopWithConns(conns)
@@ -158,23 +158,22 @@ func TestBroadcastsAreJoined(t *testing.T) {
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }
 
-// A stuck loop is reported with its phase, and a slow handler is counted only in phases that
-// call handlers.
+// A stuck loop is reported with its phase, and a slow handler is counted only in phases that call handlers.
 func TestStuckTurnIsReported(t *testing.T) {
-	for doing, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
+	for phase, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
 		var log bytes.Buffer
 		l, _, _ := newLoopWithConns(1)
 		l.engine.cfg.Limits.SlowHandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
-		l.phase.Store(doing)
+		l.phase.Store(phase)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.MonotonicNow() - time.Second}
 		l.reportStuckTurn(&turn)
 		l.reportStuckTurn(&turn) // must not report again
 		if n := l.counters.Get(engine.SlowCalls); n != slow {
-			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[doing], n, slow)
+			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[phase], n, slow)
 		}
-		if !strings.Contains(log.String(), phaseNames[doing]) || strings.Count(log.String(), "\n") != 1 {
-			t.Errorf("stuck in %s: the log is %s", phaseNames[doing], log.String())
+		if !strings.Contains(log.String(), phaseNames[phase]) || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("stuck in %s: the log is %s", phaseNames[phase], log.String())
 		}
 	}
 }

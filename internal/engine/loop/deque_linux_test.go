@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A deque keeps the order of its elements, whichever end they were added to, and keeps no
-// reference to a removed one.
+// A deque keeps the order of its elements, whichever end they were added to, and keeps no reference to a
+// removed one.
 func TestDeque(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {

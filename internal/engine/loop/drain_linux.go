@@ -6,9 +6,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Draining connections at shutdown. Connections start to drain in the order of their slots,
-// at a limited rate, so that their clients do not reconnect to other servers all at once. The
-// others are served as before.
+// Draining connections at shutdown. Connections start to drain in the order of their slots, at a limited
+// rate, so that their clients do not reconnect to other servers all at once. The others are served as before.
 
 type connDrainer struct {
 	loop         *Loop
@@ -19,7 +18,6 @@ type connDrainer struct {
 	nextSlot     uint32
 }
 
-// applyStopStage starts the stage of stopping that was requested.
 func (l *Loop) applyStopStage() {
 	requested := l.requestedStopStage.Load()
 	if requested == l.stopStage {

@@ -1,22 +1,20 @@
-// Package loop contains what the event-driven models share: loops that own their
-// connections. A model adds a [Driver], which watches descriptors and moves bytes.
+// Package loop contains what the event-driven models share: loops that own their connections. A model adds a
+// [Driver], which watches descriptors and moves bytes.
 //
 // # Ownership
 //
-// A loop is a goroutine locked to its thread. It alone accesses its listeners, its driver, its
-// connections and its free buffers. Loops share only atomic counts of connections, and
-// nothing that is needed for each byte. With Config.Shard each loop is a shard: its thread
-// has a descriptor table of its own; listeners_linux.go describes the consequences for
-// listeners.
+// A loop is a goroutine locked to its thread. It alone accesses its listeners, its driver, its connections
+// and its free buffers. Loops share only atomic counts of connections, and nothing that is needed for each
+// byte. With Config.Shard each loop is a shard: its thread has a descriptor table of its own;
+// listeners_linux.go describes the consequences for listeners.
 //
-// Other goroutines reach a loop in three ways, all safe for concurrent use: its mailbox (mail
-// for connections), its requests (dials, broadcasts, calls, stopping), and its eventfd, which
-// ends a wait. A loop sets asleep before it waits and then checks mailbox and requests once
-// more. A sender checks asleep after it has queued something, and signals the eventfd if it
-// is set. So nothing is missed, and a busy loop is never woken.
+// Other goroutines reach a loop in three ways, all safe for concurrent use: its mailbox (mail for
+// connections), its requests (dials, broadcasts, calls, stopping), and its eventfd, which ends a wait. A loop
+// sets asleep before it waits and then checks mailbox and requests once more. A sender checks asleep after it
+// has queued something, and signals the eventfd if it is set. So nothing is missed, and a busy loop is never
+// woken.
 //
-// A loop ends when it has been told to stop and its last connection has closed. Stop waits
-// for all loops.
+// A loop ends when it has been told to stop and its last connection has closed. Stop waits for all loops.
 package loop
 
 import (
@@ -34,8 +32,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is how long a loop that has no descriptors or memory left waits before
-// it accepts again, unless one of its connections closes earlier.
+// acceptRetryInterval is how long a loop that has no descriptors or memory left waits before it accepts
+// again, unless one of its connections closes earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
 // loopEngine implements engine.Engine with loops.
@@ -93,8 +91,8 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return e, nil
 }
 
-// createLoops creates the loops and their eventfds. It does so before any loop has a
-// descriptor table of its own, so that all of them have every eventfd.
+// createLoops creates the loops and their eventfds. It does so before any loop has a descriptor table of its
+// own, so that all of them have every eventfd.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
 		eventfd, err := sock.NewEventfd()
@@ -112,7 +110,6 @@ func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	return nil
 }
 
-// startLoops starts the loops and waits until they serve.
 func (e *loopEngine) startLoops() (err error) {
 	var runningLoops sync.WaitGroup
 	started := make(chan error, len(e.loops))

@@ -15,26 +15,25 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handing connections over to another process; see package handover. Each loop is a sender of
-// its own, with copies of its channels in its own descriptor table.
+// Handing connections over to another process; see package handover. Each loop is a sender of its own, with
+// copies of its channels in its own descriptor table.
 //
-// Each turn requests the export of some connections, in the order of their slots, up to the
-// credit of the channels. Connections without an operation in progress are sent in batches.
-// Rounds repeat for connections that could not be exported, until a round finds none. While
-// the loop has no credit, it serves its connections as usual.
+// Each turn requests the export of some connections, in the order of their slots, up to the credit of the
+// channels. Connections without an operation in progress are sent in batches. Rounds repeat for connections
+// that could not be exported, until a round finds none. While the loop has no credit, it serves its
+// connections as usual.
 
 const (
 	// maxExporting limits the connections of a loop that are being exported and thus not served.
 	maxExporting       = handover.MaxBatch
 	exportSlotsPerTurn = 8 * chunkSize
-	// exportRoundInterval is the time between two rounds, and the longest wait of a loop while
-	// connections are being exported.
+	// exportRoundInterval is the time between two rounds, and the longest wait of a loop while connections
+	// are being exported.
 	exportRoundInterval = 5 * time.Millisecond
 	// freeMemoryEvery is the number of exported connections after which unused chunks are freed.
 	freeMemoryEvery = 8 * chunkSize
 )
 
-// connExporter is a loop's part of a hand-over.
 type connExporter struct {
 	sender            handover.Sender
 	loop              *Loop
@@ -154,7 +153,6 @@ func (l *Loop) duplicateFD(processFD int32) (int32, error) {
 	return sock.DupFD(processFD)
 }
 
-// abort ends the hand-over at once.
 func (d *connExporter) abort(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
@@ -162,7 +160,6 @@ func (d *connExporter) abort(err error) {
 	}
 }
 
-// cancelExports keeps all connections here whose export was requested.
 func (d *connExporter) cancelExports() {
 	for len(d.exporting) > 0 {
 		r := d.exporting[0]
@@ -179,7 +176,6 @@ func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	}
 }
 
-// closeAndReport closes the channels and calls onDone.
 func (d *connExporter) closeAndReport() {
 	d.cancelExports()
 	for _, o := range d.sender.Channels {
@@ -210,17 +206,17 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	if d.sender.IsExporting() && d.canRequestExports() {
 		d.wakeAt = d.requestAt
 	}
-	over := d.sender.AdvanceStage()
+	finished := d.sender.AdvanceStage()
 	if !d.sender.IsExporting() {
 		d.cancelExports()
 	}
-	if over {
+	if finished {
 		d.closeAndReport()
 	}
 }
 
-// canRequestExports reports whether there is credit for further exports, and the round is not
-// waiting for its last connections.
+// canRequestExports reports whether there is credit for further exports, and the round is not waiting for its
+// last connections.
 func (d *connExporter) canRequestExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
@@ -228,7 +224,6 @@ func (d *connExporter) canRequestExports() bool {
 	return len(d.exporting) < min(maxExporting, d.sender.TotalCredit())
 }
 
-// requestExports requests the export of further connections.
 func (d *connExporter) requestExports(now time.Duration) {
 	l := d.loop
 	limit, end := min(maxExporting, d.sender.TotalCredit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
@@ -274,7 +269,6 @@ func (d *connExporter) sendBatches(now time.Duration) {
 	}
 }
 
-// sendBatch sends one batch and reports whether it did.
 func (d *connExporter) sendBatch(channel *handover.OutChannel, credit int, now time.Duration) (sent bool) {
 	defer func() {
 		if !sent { // or a handler's Save has called runtime.Goexit
@@ -300,8 +294,7 @@ func (d *connExporter) sendBatch(channel *handover.OutChannel, credit int, now t
 	return true
 }
 
-// packBatch makes the records of one batch. Connections that are not ready, or that have mail
-// queued, wait.
+// packBatch makes the records of one batch. Connections that are not ready, or that have mail queued, wait.
 func (d *connExporter) packBatch(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)
@@ -337,7 +330,6 @@ func (d *connExporter) packBatch(credit int) {
 	}
 }
 
-// unpackBatch makes packed connections wait again that could not be sent.
 func (d *connExporter) unpackBatch() {
 	for _, c := range d.batchConns {
 		c.CancelSnapshot()
@@ -361,7 +353,6 @@ func (d *connExporter) receiveConfirmations() {
 	}
 }
 
-// freeExportedMemory frees chunks of exported connections once there are enough of them.
 func (d *connExporter) freeExportedMemory() {
 	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
 		d.exportedSinceFree = 0

@@ -17,10 +17,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Taking over connections from another engine; see package handover. The loop watches its
-// channels as it watches listeners.
+// Taking over connections from another engine; see package handover. The loop watches its channels as it
+// watches listeners.
 
-// connImporter receives connections from a loop's channels.
 type connImporter struct {
 	loop     *Loop
 	channels []*handover.InChannel

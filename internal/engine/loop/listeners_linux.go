@@ -15,20 +15,19 @@ import (
 
 // Accepting connections from listeners.
 //
-// Each engine.Listener has a socket for each loop, and more if it was taken over from a process
-// with more loops. loopEngine.listenerFDs contains all of them, grouped by listener; they are
-// assigned to the loops in turn.
+// Each engine.Listener has a socket for each loop, and more if it was taken over from a process with more
+// loops. loopEngine.listenerFDs contains all of them, grouped by listener; they are assigned to the loops in
+// turn.
 //
-// A shard can be full while others are not. Its listener must not be closed then, because
-// connections wait at it, nor left unserved. So all shards have a descriptor of every
-// listener, and a full shard delegates its listeners to the shard with the most free
-// capacity. When it has capacity again, it takes them back. loopEngine.acceptingLoops tells
-// which loop accepts from which listener. It is changed under loopEngine.mu, and a remote call
-// makes the other loop update what it watches. The number of these calls is limited by the
+// A shard can be full while others are not. Its listener must not be closed then, because connections wait at
+// it, nor left unserved. So all shards have a descriptor of every listener, and a full shard delegates its
+// listeners to the shard with the most free capacity. When it has capacity again, it takes them back.
+// loopEngine.acceptingLoops tells which loop accepts from which listener. It is changed under loopEngine.mu,
+// and a remote call makes the other loop update what it watches. The number of these calls is limited by the
 // number of changes since that loop last ran them.
 //
-// If all shards are full, MaxConns has been reached: the shard continues to accept, and
-// rejects the connections.
+// If all shards are full, MaxConns has been reached: the shard continues to accept, and rejects the
+// connections.
 
 // acceptPauser is a loop's state of accepting.
 type acceptPauser struct {
@@ -74,8 +73,8 @@ func (l *Loop) AcceptConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether
-// to continue with other listeners.
+// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether to continue with
+// other listeners.
 func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -120,8 +119,8 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 	return true
 }
 
-// acquireAcceptToken reports whether the accept rate permits one more connection; otherwise
-// it pauses accepting.
+// acquireAcceptToken reports whether the accept rate permits one more connection; otherwise it pauses
+// accepting.
 func (l *Loop) acquireAcceptToken() bool {
 	if l.accept.hasRateToken {
 		return true
@@ -134,8 +133,8 @@ func (l *Loop) acquireAcceptToken() bool {
 	return l.accept.hasRateToken
 }
 
-// addAcceptedConn opens an accepted connection, or rejects it. received is input that was
-// read from it already.
+// addAcceptedConn opens an accepted connection, or rejects it. received is input that was read from it
+// already.
 func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, received []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.rejectConn(fd, peer, err)
@@ -156,9 +155,8 @@ func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, rece
 	l.driver.PerformActions(c)
 }
 
-// rejectConn closes a connection after sending the answer for reason, if there is one. It
-// discards pending input: otherwise the kernel would send a reset, which can destroy the
-// answer.
+// rejectConn closes a connection after sending the answer for reason, if there is one. It discards pending
+// input: otherwise the kernel would send a reset, which can destroy the answer.
 func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -169,7 +167,6 @@ func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	}
 }
 
-// addConn acquires a slot for a descriptor.
 func (l *Loop) addConn(fd int32) *engine.Conn {
 	c := l.conns.acquireConn()
 	c.SetFD(fd)
@@ -177,8 +174,7 @@ func (l *Loop) addConn(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting for want of descriptors or memory, so that the loop does
-// not spin.
+// pauseAcceptOnError pauses accepting for want of descriptors or memory, so that the loop does not spin.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -202,8 +198,8 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// handleListenerShutdown stops accepting from a listener that was shut down by another shard,
-// or by the caller that owns it.
+// handleListenerShutdown stops accepting from a listener that was shut down by another shard, or by the
+// caller that owns it.
 func (l *Loop) handleListenerShutdown(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -231,7 +227,6 @@ func (l *Loop) WatchListenersAndChannels() {
 	}
 }
 
-// startAcceptingFrom adds a listener to those that the loop watches.
 func (l *Loop) startAcceptingFrom(listenerFD int32) {
 	if l.requestedStopStage.Load() >= stageStopping || slices.Contains(l.accept.watchedFDs, listenerFD) {
 		return
@@ -253,9 +248,9 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListeners stops accepting for good. Listeners that shards have opened are shut down,
-// because other tables contain descriptors of them; one from the caller may be in use by
-// another process, and ends with its last descriptor.
+// closeListeners stops accepting for good. Listeners that shards have opened are shut down, because other
+// tables contain descriptors of them; one from the caller may be in use by another process, and ends with its
+// last descriptor.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -277,9 +272,8 @@ func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected:
-// something else uses descriptors, or the limit was lowered. It reports whether the loop is a
-// shard.
+// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected: something else
+// uses descriptors, or the limit was lowered. It reports whether the loop is a shard.
 func (l *Loop) lowerCapacityToUsed() bool {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -297,8 +291,8 @@ func (e *loopEngine) leastLoadedLoop() *Loop {
 	return best
 }
 
-// delegateListeners makes another loop accept from the listeners of this one. It reports
-// false if all loops are full.
+// delegateListeners makes another loop accept from the listeners of this one. It reports false if all loops
+// are full.
 func (l *Loop) delegateListeners() bool {
 	e := l.engine
 	e.mu.Lock()
@@ -318,8 +312,8 @@ func (l *Loop) delegateListeners() bool {
 	return true
 }
 
-// reclaimListeners makes the loop accept from its own listeners again, once more than 1/16 of
-// its capacity is free.
+// reclaimListeners makes the loop accept from its own listeners again, once more than 1/16 of its capacity is
+// free.
 func (l *Loop) reclaimListeners() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
@@ -341,20 +335,19 @@ func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
 
-// updateListenerWatch starts or stops accepting from a listener, as acceptingLoops says.
 func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	l.engine.mu.Lock()
-	mine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
+	isMine := l.engine.acceptingLoops[listenerFDIndex] == l.host.Index
 	l.engine.mu.Unlock()
-	if mine {
+	if isMine {
 		l.startAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])
 	} else {
 		l.stopAcceptingFrom(l.engine.listenerFDs[listenerFDIndex])
 	}
 }
 
-// delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It
-// reports false if that loop's queue is full; the dial must be retried then.
+// delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It reports false if
+// that loop's queue is full; the dial must be retried then.
 func (l *Loop) delegateDial(request engine.DialRequest) (done bool) {
 	target := l.engine.leastLoadedLoop()
 	if target == nil {

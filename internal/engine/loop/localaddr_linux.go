@@ -11,15 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Local addresses. Any goroutine can ask the kernel for the local address of a connection,
-// unless loops have descriptor tables of their own. Then a remote call asks the loop. Other
-// goroutines may wait for it; loops must not, because two could wait for each other.
+// Local addresses. Any goroutine can ask the kernel for the local address of a connection, unless loops have
+// descriptor tables of their own. Then a remote call asks the loop. Other goroutines may wait for it; loops
+// must not, because two could wait for each other.
 
-// loopsByThread contains the loops of this process by thread id.
 var loopsByThread sync.Map
 
-// currentLoop returns the loop on whose thread the caller runs, or nil. The thread is locked
-// because another thread could become a loop's after a move.
+// currentLoop returns the loop on whose thread the caller runs, or nil. The thread is locked because another
+// thread could become a loop's after a move.
 func currentLoop() *Loop {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -21,8 +21,7 @@ const (
 	dialBatch         = 128
 	maxPendingActions = 64
 	maxQueuedRequests = 1024
-	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and
-	// draining.
+	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and draining.
 	maxTaskTime = time.Millisecond
 )
 
@@ -33,8 +32,7 @@ const (
 	stageKilling
 )
 
-// Loop is one thread of an event-driven model. The package comment defines who may access
-// which part of it.
+// Loop is one thread of an event-driven model. The package comment defines who may access which part of it.
 type Loop struct {
 	engine        *loopEngine
 	host          engine.Runtime
@@ -157,8 +155,8 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 // UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread serves on a thread of its own until the loop has stopped. It sends one result
-// of the start to started.
+// runOnThread serves on a thread of its own until the loop has stopped. It sends one result of the start to
+// started.
 func (l *Loop) runOnThread(started chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(started) })
@@ -191,8 +189,8 @@ func (l *Loop) runWithPrivateFDTable(started chan<- error) {
 	_ = l.runUntilStopped(started) // the end of the thread closes the listeners
 }
 
-// runUntilStopped opens the driver, sends the result to started, and runs turns until the
-// loop is told to stop and its last connection has closed.
+// runUntilStopped opens the driver, sends the result to started, and runs turns until the loop is told to
+// stop and its last connection has closed.
 func (l *Loop) runUntilStopped(started chan<- error) error {
 	thread := unix.Gettid()
 	loopsByThread.Store(thread, l)
@@ -233,11 +231,11 @@ func (l *Loop) isFinished() bool {
 	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// runTurn handles pending events, or waits for some if there are none, and then runs each
-// task once. A busy loop never waits.
+// runTurn handles pending events, or waits for some if there are none, and then runs each task once. A busy
+// loop never waits.
 //
-// A handler's runtime.Goexit cuts a turn short; the next one continues with the rest. So work
-// that others wait for is never in local variables alone while a handler is called.
+// A handler's runtime.Goexit cuts a turn short; the next one continues with the rest. So work that others
+// wait for is never in local variables alone while a handler is called.
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
@@ -262,12 +260,10 @@ func (l *Loop) runTurn() {
 	l.inTurn = false
 }
 
-// isIdle reports whether the last turn has left nothing to do.
 func (l *Loop) isIdle() bool {
 	return !l.mailQueues.hasUndelivered() && l.nextTaskDue() > l.host.Clock()
 }
 
-// startTurn finishes the last turn and sets the clock.
 func (l *Loop) startTurn() {
 	now := engine.MonotonicNow()
 	l.measureTurn(now)
@@ -304,12 +300,12 @@ func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, 
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns in which each handler call is timed after a
-// slow turn, to find the handler that causes it.
+// timedTurnsAfterSlow is the number of turns in which each handler call is timed after a slow turn, to find
+// the handler that causes it.
 const timedTurnsAfterSlow = 10_000
 
-// handleEvents handles pending events and reports whether there were any. Under Auto it
-// measures how long that takes.
+// handleEvents handles pending events and reports whether there were any. Under Auto it measures how long
+// that takes.
 func (l *Loop) handleEvents() bool {
 	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.placement.handleEventsTimed()
@@ -317,8 +313,8 @@ func (l *Loop) handleEvents() bool {
 	return l.handleDriverEvents()
 }
 
-// handleDriverEvents handles pending events, and reads from bulk connections unless all
-// buffers together exceed their limit. It reports whether there was anything to do.
+// handleDriverEvents handles pending events, and reads from bulk connections unless all buffers together
+// exceed their limit. It reports whether there was anything to do.
 func (l *Loop) handleDriverEvents() bool {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -330,8 +326,8 @@ func (l *Loop) handleDriverEvents() bool {
 	return true
 }
 
-// spinForEvents polls for events without blocking for up to Config.Spin. It reports whether
-// there is something to do.
+// spinForEvents polls for events without blocking for up to Config.Spin. It reports whether there is
+// something to do.
 func (l *Loop) spinForEvents() bool {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
@@ -371,8 +367,8 @@ func (l *Loop) waitForEvents() {
 	l.startTurnAfterWait(now, limit)
 }
 
-// startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit,
-// the process was stopped or had no CPU, and the deadlines of peers move by that time.
+// startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit, the process was
+// stopped or had no CPU, and the deadlines of peers move by that time.
 func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -381,10 +377,9 @@ func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldToGoroutines lets goroutines run that this turn has given work, if there is only one
-// processor. It reports whether it has yielded. If the thread blocked in the kernel instead,
-// they would run only when Go's monitor notices, 20 µs to 10 ms later, and each answer would
-// have to end that wait.
+// yieldToGoroutines lets goroutines run that this turn has given work, if there is only one processor. It
+// reports whether it has yielded. If the thread blocked in the kernel instead, they would run only when Go's
+// monitor notices, 20 µs to 10 ms later, and each answer would have to end that wait.
 func (l *Loop) yieldToGoroutines() bool {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -444,9 +439,8 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendFile sends the next part of c's file by the system call sendfile. At the end of the
-// file, and after any error, the core reads the file instead: that reports the cause, or the
-// next send does.
+// SendFile sends the next part of c's file by the system call sendfile. At the end of the file, and after any
+// error, the core reads the file instead: that reports the cause, or the next send does.
 func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePart()
 	if f == nil {
@@ -468,8 +462,8 @@ func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset
-// is closed at once: a FIN sent first would leave it in TIME_WAIT.
+// ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset is closed at
+// once: a FIN sent first would leave it in TIME_WAIT.
 func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
@@ -480,8 +474,8 @@ func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	c.OnWriteShut()
 }
 
-// CloseConn closes the descriptor of an open connection, calls Closed, on a worker if
-// handlers run on workers, and frees the slot. No operation of c may be in progress.
+// CloseConn closes the descriptor of an open connection, calls Closed, on a worker if handlers run on
+// workers, and frees the slot. No operation of c may be in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -494,22 +488,22 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 	l.callClosedAndFree(c)
 }
 
-// callClosedAndFree calls Closed and frees the slot, even if the handler panics.
+// callClosedAndFree calls Closed and frees the slot, even if the handler calls runtime.Goexit.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	defer l.freeConn(c)
 	c.OnClosed()
 }
 
-// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed
-// dial, and frees its slot.
+// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial, and frees
+// its slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeConn(c)
 }
 
-// DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is
-// being exported. No operation of c may be in progress, and c may not be watched.
+// DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is being exported.
+// No operation of c may be in progress, and c may not be watched.
 func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
@@ -531,8 +525,8 @@ func (l *Loop) freeConn(c *engine.Conn) {
 	}
 }
 
-// closeLoop releases what the loop still holds. It delivers mail that came too late, so
-// that its reservations are released.
+// closeLoop releases what the loop still holds. It delivers mail that came too late, so that its reservations
+// are released.
 func (l *Loop) closeLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

@@ -7,22 +7,21 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Delivering mail. The loop takes mail from the mailbox and distributes it to a queue for each
-// connection; the queues are served in turn. So all mail that is waiting for a connection goes
-// out in one send, and few connections hold an output buffer at a time. A turn delivers mail
-// for maxTaskTime; what arrives meanwhile joins the queue of its connection. The queues have
-// the limits of the mailbox: if they are full, mail stays there. The memory of mail is counted
-// until it is in the output of its connection, which is counted itself.
+// Delivering mail. The loop takes mail from the mailbox and distributes it to a queue for each connection;
+// the queues are served in turn. So all mail that is waiting for a connection goes out in one send, and few
+// connections hold an output buffer at a time. A turn delivers mail for maxTaskTime; what arrives meanwhile
+// joins the queue of its connection. The queues have the limits of the mailbox: if they are full, mail stays
+// there. The memory of mail is counted until it is in the output of its connection, which is counted itself.
 
 const (
-	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is how many
-	// messages a connection gets between two looks at the clock.
+	// mailDistributedPerTurn and mailConnsPerTurn limit a turn. mailClockCheck is how many messages a
+	// connection gets between two looks at the clock.
 	mailDistributedPerTurn = 16 << 10
 	mailConnsPerTurn       = 256
 	mailClockCheck         = 32
-	// maxMailQueues limits the queues, so that a message to a million connections takes memory
-	// only for those that are served soon. As many empty ones are kept, each with capacity for
-	// at most maxSpareMail messages and maxSpareData bytes.
+	// maxMailQueues limits the queues, so that a message to a million connections takes memory only for those
+	// that are served soon. As many empty ones are kept, each with capacity for at most maxSpareMail messages
+	// and maxSpareData bytes.
 	maxMailQueues = 1 << 10
 	maxSpareMail  = 16
 	maxSpareData  = 256
@@ -41,14 +40,13 @@ type mailQueueSet struct {
 	spare  []*connMailQueue
 	count  int // messages in queues
 	bytes  int // their bytes, without shared ones
-	// queueMemory is the memory of the queues, deferredMemory that of mail for connections with
-	// workers. countedMemory is how much of both the loop's counters contain.
+	// queueMemory is the memory of the queues, deferredMemory that of mail for connections with workers.
+	// countedMemory is how much of both the loop's counters contain.
 	queueMemory, deferredMemory, countedMemory int
 }
 
 func (p *mailQueueSet) hasUndelivered() bool { return p.ready.n > 0 || len(p.unsorted) > 0 }
 
-// connMailQueue contains mail for one connection.
 type connMailQueue struct {
 	conn       *engine.Conn
 	mail       []engine.QueuedRequest
@@ -57,7 +55,6 @@ type connMailQueue struct {
 	dataOffset int // their bytes in data
 }
 
-// dequeue returns the next message and its bytes.
 func (r *connMailQueue) dequeue() (m engine.QueuedRequest, data []byte) {
 	m = r.mail[r.delivered]
 	r.delivered++
@@ -122,7 +119,6 @@ func (p *mailQueueSet) enqueue(m engine.QueuedRequest) {
 	p.bytes += int(m.Size)
 }
 
-// dequeueConn returns the queue whose turn it is.
 func (p *mailQueueSet) dequeueConn() *connMailQueue {
 	queue := p.ready.front()
 	p.ready.popFront()
@@ -152,7 +148,6 @@ func (p *mailQueueSet) requeueOrRelease(queue *connMailQueue) {
 
 func (l *Loop) hasMail() bool { return l.mailQueues.hasUndelivered() || l.mailbox.HasRequests() }
 
-// updateMailMemoryCounter counts the memory of undelivered mail.
 func (l *Loop) updateMailMemoryCounter() {
 	p := &l.mailQueues
 	if n := p.queueMemory + p.deferredMemory - p.countedMemory; n != 0 {
@@ -161,8 +156,8 @@ func (l *Loop) updateMailMemoryCounter() {
 	}
 }
 
-// deliverMail delivers mail until the turn's time is used up, and performs each connection's
-// actions after its mail.
+// deliverMail delivers mail until the turn's time is used up, and performs each connection's actions after
+// its mail.
 func (l *Loop) deliverMail() {
 	p := &l.mailQueues
 	if !l.hasMail() {
@@ -177,21 +172,21 @@ func (l *Loop) deliverMail() {
 	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
 		queue := p.dequeueConn()
 		c := queue.conn
-		over := l.deliverConnMail(queue, end)
+		timedOut := l.deliverConnMail(queue, end)
 		if c.FD() >= 0 && c.DriverFlags()&Busy == 0 && c.IsOpen() {
 			l.driver.PerformActions(c)
 		}
-		if over || engine.MonotonicNow() >= end {
+		if timedOut || engine.MonotonicNow() >= end {
 			return
 		}
 	}
 }
 
-// deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It
-// reports whether the deadline has passed.
-func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (over bool) {
+// deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It reports whether
+// the deadline has passed.
+func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
-	for c := queue.conn; queue.delivered < len(queue.mail) && !over; {
+	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {
 		m, data := queue.dequeue()
 		l.mailQueues.count--
 		l.mailQueues.bytes -= int(m.Size)
@@ -200,7 +195,7 @@ func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (ov
 		} else {
 			l.deferMail(m, data)
 		}
-		over = queue.delivered%mailClockCheck == 0 && engine.MonotonicNow() >= deadline
+		timedOut = queue.delivered%mailClockCheck == 0 && engine.MonotonicNow() >= deadline
 	}
-	return over
+	return timedOut
 }

@@ -10,14 +10,13 @@ import (
 
 // Operations of an administrator on a running engine.
 //
-// Pausing accept is a flag of the engine that each loop checks once a turn and before each
-// accept. A loop that has seen it stops watching its listeners and counts as Holding.
+// Pausing accept is a flag of the engine that each loop checks once a turn and before each accept. A loop
+// that has seen it stops watching its listeners and counts as Holding.
 //
-// Expel closes the connections of a peer. Each loop walks its slots, a limited number a turn,
-// as a remote call that enqueues itself for the next turn. At most maxActiveExpels run, which
-// limits the calls of each loop. Once a proxy has told a connection's peer, the core no longer
-// knows its source address; with proxies, the kernel is asked for it, in a call for each
-// connection.
+// Expel closes the connections of a peer. Each loop walks its slots, a limited number a turn, as a remote
+// call that enqueues itself for the next turn. At most maxActiveExpels run, which limits the calls of each
+// loop. Once a proxy has told a connection's peer, the core no longer knows its source address; with proxies,
+// the kernel is asked for it, in a call for each connection.
 
 const maxActiveExpels = 16
 
@@ -37,7 +36,6 @@ func (e *loopEngine) PauseAccept(paused bool) error {
 	return nil
 }
 
-// setOperatorPause pauses or resumes accepting.
 func (l *Loop) setOperatorPause(paused bool) {
 	if paused && !l.accept.paused {
 		for _, fd := range l.accept.watchedFDs {
@@ -74,7 +72,6 @@ func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32
 	return nil
 }
 
-// enqueueWalkStep continues a walk in the next turn.
 func (l *Loop) enqueueWalkStep(w *connWalk, fromSlot uint32) {
 	enqueued := l.enqueueCall(func() {
 		if next := w.visitFrom(l, fromSlot); next < l.conns.slotCount {
@@ -114,8 +111,7 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	return err
 }
 
-// Visit implements engine.Visitor: it queues mail for connections, as far as there is
-// capacity.
+// Visit implements engine.Visitor: it queues mail for connections, as far as there is capacity.
 func (e *loopEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
@@ -136,8 +132,7 @@ func (e *loopEngine) VisitConns(message *engine.Shared, beforePut func(), onDone
 	}, func() { onDone(0) })
 }
 
-// hasSourceAddr reports whether a connection comes from addr, if its proxy may have told
-// another address.
+// hasSourceAddr reports whether a connection comes from addr, if its proxy may have told another address.
 func (l *Loop) hasSourceAddr(c *engine.Conn, addr netip.AddrPort) bool {
 	if l.engine.cfg.IsProxy == nil {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// At most maxActiveExpels run; when the loops have finished them, more may start. A loop that
-// has ended counts as finished.
+// At most maxActiveExpels run; when the loops have finished them, more may start. A loop that has ended
+// counts as finished.
 func TestExpelIsBounded(t *testing.T) {
 	g := &loopEngine{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
 	g.admission = engine.NewAdmission(&g.cfg)

@@ -8,7 +8,6 @@ import (
 
 // Calling a handler's Pace; see engine.Pace.
 
-// paceCaller calls Config.Pace.
 type paceCaller struct {
 	loop   *Loop
 	nextAt time.Duration         // when Pace is to be called; never without one
@@ -32,8 +31,8 @@ func (p *paceCaller) runIfDue(time.Duration) {
 	l.phase.Store(phaseTasks)
 }
 
-// nudgeConn calls Nudged for a connection: at once, or by mail if it is with a worker or
-// belongs to another loop. It reports false if there was no capacity for the mail.
+// nudgeConn calls Nudged for a connection: at once, or by mail if it is with a worker or belongs to another
+// loop. It reports false if there was no capacity for the mail.
 func (l *Loop) nudgeConn(ref engine.Ref) (ok bool) {
 	c := ref.ConnOwnedBy(&l.host)
 	if c == nil || c.DriverFlags()&Busy != 0 {

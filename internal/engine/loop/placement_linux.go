@@ -11,19 +11,17 @@ import (
 
 // Placement of handlers under Config.Auto.
 //
-// Handlers start on workers until they have proved quick. Otherwise a first call that blocks
-// forever would freeze its loop, and nothing can replace a loop within a call: its ring and a
-// shard's descriptors belong to its thread. A handler that was quick and then blocks forever
-// still freezes its loop. The watchdog then moves the handlers of the other loops, and none
-// return while a loop is stuck.
+// Handlers start on workers until they have proved quick. Otherwise a first call that blocks forever would
+// freeze its loop, and nothing can replace a loop within a call: its ring and a shard's descriptors belong to
+// its thread. A handler that was quick and then blocks forever still freezes its loop. The watchdog then
+// moves the handlers of the other loops, and none return while a loop is stuck.
 //
-// A turn is slow if it has taken long and its reads have taken long on average: many quick
-// calls do not make it slow. The thread may also have waited for a CPU. So the turns after a
-// slow one are measured, and count only if the thread has worked that long, or has slept. A
-// few slow turns in a row move the handlers of a loop to workers; one with very slow reads is
-// enough, because the next could take a second. On workers the time of each call is counted,
-// and quick handlers return to the loop. With each move the time on workers doubles, up to
-// maxTimeOnWorkers.
+// A turn is slow if it has taken long and its reads have taken long on average: many quick calls do not make
+// it slow. The thread may also have waited for a CPU. So the turns after a slow one are measured, and count
+// only if the thread has worked that long, or has slept. A few slow turns in a row move the handlers of a
+// loop to workers; one with very slow reads is enough, because the next could take a second. On workers the
+// time of each call is counted, and quick handlers return to the loop. With each move the time on workers
+// doubles, up to maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -37,8 +35,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides for one loop where its handlers run. Only the loop uses it, except
-// for workerTimes, to which workers add.
+// handlerPlacer decides for one loop where its handlers run. Only the loop uses it, except for workerTimes,
+// to which workers add.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -50,8 +48,8 @@ type handlerPlacer struct {
 	workerTimes    engine.HandlerTimes
 }
 
-// handleEventsTimed handles pending events, and moves handlers to workers if they hold up the
-// loop. It reports whether there was anything to do.
+// handleEventsTimed handles pending events, and moves handlers to workers if they hold up the loop. It
+// reports whether there was anything to do.
 func (a *handlerPlacer) handleEventsTimed() bool {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -76,8 +74,8 @@ func (a *handlerPlacer) handleEventsTimed() bool {
 	return handled
 }
 
-// evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread
-// has worked or slept.
+// evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread has worked or
+// slept.
 func (a *handlerPlacer) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadUsage) {
 	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
 		a.slowTurnsInRow = 0
@@ -132,9 +130,9 @@ func (a *handlerPlacer) moveHandlersBackIfQuick(now time.Duration) {
 	case calls == 0:
 		return
 	}
-	enough := a.quickCalls >= quickCallsToReturn
+	hadEnoughCalls := a.quickCalls >= quickCallsToReturn
 	a.quickCalls += calls
-	if a.quickReviews++; a.quickReviews < 2 || !enough {
+	if a.quickReviews++; a.quickReviews < 2 || !hadEnoughCalls {
 		return // calls in progress may be slow; the next review tells
 	}
 	l.host.OnWorkers = false
@@ -143,8 +141,8 @@ func (a *handlerPlacer) moveHandlersBackIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own once no connection is
-// with a worker.
+// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own once no connection is with a
+// worker.
 func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {
@@ -152,8 +150,7 @@ func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
 	}
 }
 
-// switchToWorkers makes workers call the handlers, with buffers that are safe for
-// concurrent use.
+// switchToWorkers makes workers call the handlers, with buffers that are safe for concurrent use.
 func (a *handlerPlacer) switchToWorkers() {
 	l := a.loop
 	l.host.OnWorkers = true

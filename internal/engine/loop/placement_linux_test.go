@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Handlers move if they have held up their loop three times, by working or by sleeping, or once
-// for very long; not if the thread only waited for a CPU.
+// Handlers move if they have held up their loop three times, by working or by sleeping, or once for very
+// long; not if the thread only waited for a CPU.
 func TestSlowTurnsMoveHandlers(t *testing.T) {
 	const ms = time.Millisecond
 	for name, test := range map[string]struct {

@@ -36,7 +36,6 @@ func (l *Loop) requestStopStage(stage int32) {
 	l.wake()
 }
 
-// requestDial queues a dial and wakes the loop.
 func (l *Loop) requestDial(request engine.DialRequest) error {
 	if err := l.enqueueDial(request); err != nil {
 		return err
@@ -71,8 +70,7 @@ func (l *Loop) enqueueCall(call func()) (ok bool) {
 	return ok
 }
 
-// wake ends the loop's wait. wakeMu guards the eventfd, which is closed when the loop has
-// ended.
+// wake ends the loop's wait. wakeMu guards the eventfd, which is closed when the loop has ended.
 func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -84,23 +82,22 @@ func (l *Loop) wake() {
 	}
 }
 
-// disableWakeups makes further wakeups do nothing.
 func (l *Loop) disableWakeups() {
 	l.wakeMu.Lock()
 	defer l.wakeMu.Unlock()
 	l.wakeDisabled = true
 }
 
-// SettleLater implements engine.Loop: c's actions are performed later in the turn, because the
-// caller is within an event.
+// SettleLater implements engine.Loop: c's actions are performed later in the turn, because the caller is
+// within an event.
 func (l *Loop) SettleLater(c *engine.Conn) {
 	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
 		l.pendingActions = append(l.pendingActions, c)
 	}
 }
 
-// performPendingActions performs the actions of connections that others have changed. That may
-// change further ones.
+// performPendingActions performs the actions of connections that others have changed. That may change further
+// ones.
 func (l *Loop) performPendingActions() {
 	for i := 0; i < len(l.pendingActions); i++ {
 		if c := l.pendingActions[i]; c.FD() >= 0 && c.DriverFlags()&(Busy|Connecting) == 0 && c.IsOpen() {
@@ -114,8 +111,7 @@ func (l *Loop) performPendingActions() {
 // ForEachConn calls visit for every connection and every dial.
 func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conns.slotCount, visit) }
 
-// AbortConn closes a connection in this turn, or when it returns from a worker, and fails a
-// dial.
+// AbortConn closes a connection in this turn, or when it returns from a worker, and fails a dial.
 func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	switch {
 	case c.DriverFlags()&Connecting != 0:
@@ -128,7 +124,6 @@ func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	}
 }
 
-// processRemoteRequests takes queued dials and broadcasts, and runs queued calls.
 func (l *Loop) processRemoteRequests() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
@@ -150,7 +145,6 @@ func (l *Loop) processRemoteRequests() {
 	l.runningCalls = nil
 }
 
-// dialStarter starts the requested dials.
 type dialStarter struct {
 	loop     *Loop
 	requests []engine.DialRequest // taken by the loop and not started
@@ -186,8 +180,8 @@ func (l *Loop) failQueuedDials() {
 	}
 }
 
-// startDial starts one dial, delegates it to another loop, or fails it. It reports false if
-// the queue of the other loop is full.
+// startDial starts one dial, delegates it to another loop, or fails it. It reports false if the queue of the
+// other loop is full.
 func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
@@ -231,8 +225,7 @@ func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 	return true
 }
 
-// timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as
-// failed.
+// timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as failed.
 func (l *Loop) timeOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())

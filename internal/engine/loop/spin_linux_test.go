@@ -41,8 +41,8 @@ func (r *idleDriver) WaitForEvents(limit time.Duration) {
 	r.poll.Wait(limit)
 }
 
-// A loop that spins polls for events without blocking, and notices that it must stop. After
-// its spin time it blocks; a loop that does not spin blocks after one poll.
+// A loop that spins polls for events without blocking, and notices that it must stop. After its spin time it
+// blocks; a loop that does not spin blocks after one poll.
 func TestSpinForEvents(t *testing.T) {
 	for _, test := range []struct {
 		spin         time.Duration

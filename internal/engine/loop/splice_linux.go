@@ -7,10 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Relaying within the kernel by splice(2). What a bulk connection of a relay receives moves to
-// its partner through one pipe per loop. The pipe is empty between two calls, so a relay costs
-// neither descriptors nor memory. What the partner does not accept at once is read from the
-// pipe and queued like other output.
+// Relaying within the kernel by splice(2). What a bulk connection of a relay receives moves to its partner
+// through one pipe per loop. The pipe is empty between two calls, so a relay costs neither descriptors nor
+// memory. What the partner does not accept at once is read from the pipe and queued like other output.
 
 // readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
 func (l *Loop) readOrSplice(c *engine.Conn) {
@@ -38,7 +37,6 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	}
 }
 
-// sendFromPipe moves n bytes from the pipe to the partner of a relay.
 func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
 	moved, errno := l.relayPipe.SpliceTo(partner.FD(), n)
 	source.CountSpliced(moved)

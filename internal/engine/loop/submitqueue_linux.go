@@ -8,27 +8,24 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Connections that the pool has rejected, or has shed after accepting them. A pool may shed at
-// any time, on any goroutine, including this loop's within TrySubmit. Shed connections return
-// like those that have run.
+// Connections that the pool has rejected, or has shed after accepting them. A pool may shed at any time, on
+// any goroutine, including this loop's within TrySubmit. Shed connections return like those that have run.
 //
-// Input is shed if the handler permits that; see engine.Conn.MayShed. Everything else waits
-// here in order, first what the pool had accepted before. It is submitted again when one of
-// this loop's connections returns from a worker, and periodically, because a pool that is
-// shared with others may get capacity unnoticed.
+// Input is shed if the handler permits that; see engine.Conn.MayShed. Everything else waits here in order,
+// first what the pool had accepted before. It is submitted again when one of this loop's connections returns
+// from a worker, and periodically, because a pool that is shared with others may get capacity unnoticed.
 //
-// If the pool sheds a connection that must wait, submitting all of them at once would only
-// repeat that. So for throttleTime, only a few are submitted: two for each one that has run,
-// one periodically, and one before each input that may be shed.
+// If the pool sheds a connection that must wait, submitting all of them at once would only repeat that. So
+// for throttleTime, only a few are submitted: two for each one that has run, one periodically, and one before
+// each input that may be shed.
 //
-// That last rule guarantees progress: sheddable input is submitted only after a waiting
-// connection, and is shed if the pool has no capacity for that. So at least every other
-// connection of a loop in the pool had to wait, whatever the rules of the pool.
+// That last rule guarantees progress: sheddable input is submitted only after a waiting connection, and is
+// shed if the pool has no capacity for that. So at least every other connection of a loop in the pool had to
+// wait, whatever the rules of the pool.
 //
-// Nothing waits once it might wait forever: when the pool is closed, and when the server is
-// killed, because other users may occupy the pool forever. Connections that the pool does not
-// accept are closed then, and their handlers are told on the loop. Those that it has accepted,
-// before or for their Closed, must return.
+// Nothing waits once it might wait forever: when the pool is closed, and when the server is killed, because
+// other users may occupy the pool forever. Connections that the pool does not accept are closed then, and
+// their handlers are told on the loop. Those that it has accepted, before or for their Closed, must return.
 
 // poolRetryInterval is how long a loop waits before it submits to a full pool again.
 const poolRetryInterval = time.Millisecond
@@ -52,8 +49,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitInOrder submits a connection to the pool, unless others must come first: all that
-// wait or, for sheddable input while throttled, one of them.
+// submitInOrder submits a connection to the pool, unless others must come first: all that wait or, for
+// sheddable input while throttled, one of them.
 func (l *Loop) submitInOrder(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -80,7 +77,6 @@ func (l *Loop) trySubmit(c *engine.Conn) error {
 	return err
 }
 
-// recordPoolRejection records why the pool has rejected or shed a connection.
 func (l *Loop) recordPoolRejection(reason error) {
 	l.submitQueue.lastRejection = reason
 	if l.submitQueue.closeReason != nil || !l.engine.cfg.Pool.IsClosedErr(reason) {
@@ -93,8 +89,7 @@ func (l *Loop) recordPoolRejection(reason error) {
 	})
 }
 
-// submitWaiting submits up to limit of the waiting connections and returns how many the pool
-// has accepted.
+// submitWaiting submits up to limit of the waiting connections and returns how many the pool has accepted.
 func (l *Loop) submitWaiting(limit int) (submitted int) {
 	w := &l.submitQueue
 	limit = min(limit, w.n)
@@ -123,8 +118,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmit puts shed connections at the head of the queue, and submits others in
-// place of those that have run.
+// requeueShedAndSubmit puts shed connections at the head of the queue, and submits others in place of those
+// that have run.
 func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -140,8 +135,8 @@ func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Durat
 	}
 }
 
-// closeWithoutWorker closes a connection whose handler would have to be called when nothing
-// may wait. Its Closed is called on the loop. It reports whether the connection still exists.
+// closeWithoutWorker closes a connection whose handler would have to be called when nothing may wait. Its
+// Closed is called on the loop. It reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

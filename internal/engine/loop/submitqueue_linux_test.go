@@ -30,7 +30,6 @@ func (p *limitedPool) TrySubmit(c *engine.Conn) error {
 
 func (p *limitedPool) IsClosedErr(error) bool { return false }
 
-// noopHandler is a handler that consumes no input.
 type noopHandler struct{}
 
 func (noopHandler) Opened(*engine.Conn)               {}
@@ -38,8 +37,8 @@ func (noopHandler) Received(*engine.Conn, []byte) int { return 0 }
 func (noopHandler) Ended(*engine.Conn, []byte) int    { return 0 }
 func (noopHandler) Closed(*engine.Conn, error)        {}
 
-// Sheddable input does not enter the pool before a connection that must wait, even while
-// submissions are throttled. So waiting connections make progress under any load.
+// Sheddable input does not enter the pool before a connection that must wait, even while submissions are
+// throttled. So waiting connections make progress under any load.
 func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	p := &limitedPool{}
 	shed := 0
@@ -48,13 +47,13 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 		Shed:   func(_ *engine.Conn, in []byte, _ error) int { shed++; return len(in) }}
 	l := newLoop(&loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})
 	l.host.SetClock(time.Second)
-	fresh := func() *engine.Conn {
+	newConn := func() *engine.Conn {
 		c := l.conns.acquireConn()
 		c.OnOpen(netip.AddrPort{}, false)
 		return c
 	}
-	input := func() *engine.Conn {
-		c := fresh()
+	newConnWithInput := func() *engine.Conn {
+		c := newConn()
 		c.FeedHandler()
 		c.OnRead([]byte("x"))
 		if !c.CanShed() {
@@ -62,27 +61,27 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 		}
 		return c
 	}
-	var waits []*engine.Conn
+	var waiting []*engine.Conn
 	for range 3 {
-		waits = append(waits, fresh())
-		if l.submitToPool(waits[len(waits)-1]) {
+		waiting = append(waiting, newConn())
+		if l.submitToPool(waiting[len(waiting)-1]) {
 			t.Fatal("a new connection was not queued")
 		}
 	}
 	l.submitQueue.lastShedAt = l.host.Clock()
 
 	p.capacity = 1
-	if here := l.submitToPool(input()); !here || shed != 1 {
+	if stillOwned := l.submitToPool(newConnWithInput()); !stillOwned || shed != 1 {
 		t.Errorf("capacity 1: input shed %d times, want 1, and a waiting connection in the pool", shed)
 	}
 	p.capacity = 2
-	last := input()
-	if here := l.submitToPool(last); here || shed != 1 {
+	last := newConnWithInput()
+	if stillOwned := l.submitToPool(last); stillOwned || shed != 1 {
 		t.Errorf("capacity 2: input shed %d times more, want it in the pool behind a waiting connection", shed-1)
 	}
 	p.capacity = 1
-	l.submitToPool(input())
-	if want := []*engine.Conn{waits[0], waits[1], last, waits[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
+	l.submitToPool(newConnWithInput())
+	if want := []*engine.Conn{waiting[0], waiting[1], last, waiting[2]}; len(p.taken) != 4 || [4]*engine.Conn(p.taken) != [4]*engine.Conn(want) || l.submitQueue.n != 0 {
 		t.Errorf("the pool accepted %d, and %d wait; want the three waiting ones in order, with input after the second", len(p.taken), l.submitQueue.n)
 	}
 }

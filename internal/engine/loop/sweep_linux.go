@@ -6,9 +6,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Finding connections that are due. A sweep visits all slots, some chunks at a time. It takes
-// 400 ms if some connections are about to expire or a driver has asked for it; otherwise as
-// long as the limits permit. Without limits there are no sweeps.
+// Finding connections that are due. A sweep visits all slots, some chunks at a time. It takes 400 ms if some
+// connections are about to expire or a driver has asked for it; otherwise as long as the limits permit.
+// Without limits there are no sweeps.
 
 type expirySweeper struct {
 	loop             *Loop
@@ -51,10 +51,9 @@ func (s *expirySweeper) runIfDue(now time.Duration) {
 	}
 }
 
-// Connections that came together may be due together. After maxSweepActions the rest of a
-// slice waits until the driver has handled all events, at most maxSweepPause turns: io_uring's
-// sends hold a buffer each until their completions are handled, and heartbeats bring as many
-// answers.
+// Connections that came together may be due together. After maxSweepActions the rest of a slice waits until
+// the driver has handled all events, at most maxSweepPause turns: io_uring's sends hold a buffer each until
+// their completions are handled, and heartbeats bring as many answers.
 const (
 	maxSweepActions = 512
 	maxSweepPause   = 16

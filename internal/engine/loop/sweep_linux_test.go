@@ -9,8 +9,8 @@ import (
 
 func (d *acceptAllDriver) CancelReceiveIfSilent(*engine.Conn) {}
 
-// If all connections are due for a heartbeat, a turn sends to one chunk of them. While the
-// driver has events left, the next chunk waits for at most maxSweepPause turns.
+// If all connections are due for a heartbeat, a turn sends to one chunk of them. While the driver has events
+// left, the next chunk waits for at most maxSweepPause turns.
 func TestSweepPausesWhileEventsLeft(t *testing.T) {
 	l, d, _ := newLoopWithConns(16 * chunkSize) // two chunks in a slice
 	l.host.Heartbeat = engine.Heartbeat{Every: time.Second, MaxMissed: 2, Send: func(c *engine.Conn) { _, _ = c.Write([]byte("ping\n")) }}

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// loopTask is work of a loop other than handling events of its connections. Its state belongs
-// to the loop's thread.
+// loopTask is work of a loop other than handling events of its connections. Its state belongs to the loop's
+// thread.
 type loopTask interface {
 	// runIfDue does what is due. It is called once in each turn.
 	runIfDue(now time.Duration)
-	// nextDue returns when something will be due; the time may be in the past. It reports false
-	// if that depends on an event.
+	// nextDue returns when something will be due; the time may be in the past. It reports false if that
+	// depends on an event.
 	nextDue() (at time.Duration, ok bool)
 }
 
-// orderedTasks returns the tasks in the order in which a turn runs them.
 func (l *Loop) orderedTasks() []loopTask {
 	return []loopTask{&l.dials, &l.broadcasts, &l.pacer, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
 }

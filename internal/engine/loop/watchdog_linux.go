@@ -8,15 +8,14 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before
-// the turn ends. Under Auto it then moves the handlers of the other loops to workers, because
-// they may block on the same resource.
+// The watchdog finds loops that are stuck in a turn, which a loop itself cannot report before the turn ends.
+// Under Auto it then moves the handlers of the other loops to workers, because they may block on the same
+// resource.
 
-// minWatchInterval is the shortest time between two checks.
 const minWatchInterval = 100 * time.Millisecond
 
-// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that
-// is awake sets its clock in each turn.
+// watchForStuckTurns checks the loops' clocks periodically until ended is closed. A loop that is awake sets
+// its clock in each turn.
 func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 	limit := e.cfg.Limits.SlowHandlerTime
 	if limit == 0 {
@@ -46,7 +45,6 @@ const (
 	phaseTasks
 )
 
-// phaseNames contains the phases as they are logged.
 var phaseNames = [...]string{
 	phaseEvents:     "events: a handler has not returned, or there was no CPU",
 	phaseMail:       "mail: a handler has not returned, or there was no CPU",
@@ -55,15 +53,14 @@ var phaseNames = [...]string{
 	phaseTasks:      "upkeep",
 }
 
-// observedTurn is the turn that was in progress at the last check.
 type observedTurn struct {
 	clock     time.Duration // the loop's clock
 	firstSeen time.Duration
 	reported  bool
 }
 
-// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for
-// at least Limits.HandlerTime.
+// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for at least
+// Limits.HandlerTime.
 func (l *Loop) reportStuckTurn(seen *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
 	if l.asleep.Load() || seen.clock != clock {
@@ -73,10 +70,10 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 		*seen = observedTurn{clock: clock, firstSeen: now}
 		return
 	}
-	if held := now - seen.firstSeen; !seen.reported && held >= l.engine.cfg.Limits.SlowHandlerTime {
+	if stuckFor := now - seen.firstSeen; !seen.reported && stuckFor >= l.engine.cfg.Limits.SlowHandlerTime {
 		seen.reported = true
 		l.engine.stuckLoops.Add(1)
-		l.engine.moveOtherHandlersToWorkers(l, held)
+		l.engine.moveOtherHandlersToWorkers(l, stuckFor)
 		phase := l.phase.Load()
 		if phase != phaseBroadcasts && phase != phaseTasks {
 			l.counters.Add(engine.SlowCalls, 1)
@@ -84,17 +81,17 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"event loop stuck in a turn: its other connections wait",
 			slog.String("phase", phaseNames[phase]),
-			slog.Int("loop", l.host.Index), slog.Duration("duration", held), slog.Int64("connections", l.connCount.Load()))
+			slog.Int("loop", l.host.Index), slog.Duration("duration", stuckFor), slog.Int64("connections", l.connCount.Load()))
 	}
 }
 
 // moveOtherHandlersToWorkers moves the handlers of all loops except one to workers, under Auto.
-func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, held time.Duration) {
+func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.AutoWorkers && l != except {
 			l.enqueueCall(func() {
 				if !l.host.OnWorkers {
-					l.placement.moveHandlersToWorkers(held)
+					l.placement.moveHandlersToWorkers(stuckFor)
 				}
 			})
 		}

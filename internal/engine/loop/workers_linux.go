@@ -8,14 +8,13 @@ import (
 
 // Calling handlers on workers.
 //
-// A connection whose handler must be called is submitted to the pool and belongs to the worker
-// until it returns through Loop.returned. Meanwhile, or while it waits for the pool, it is
-// Busy: the loop and its driver access only its bits, slot and descriptor. Events of the
-// connection are deferred until it returns, in order. The driver makes sure that it is not
-// read from.
+// A connection whose handler must be called is submitted to the pool and belongs to the worker until it
+// returns through Loop.returned. Meanwhile, or while it waits for the pool, it is Busy: the loop and its
+// driver access only its bits, slot and descriptor. Events of the connection are deferred until it returns,
+// in order. The driver makes sure that it is not read from.
 
-// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It
-// reports whether c still belongs to the loop.
+// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It reports whether c
+// still belongs to the loop.
 func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.FeedHandler()
@@ -24,8 +23,8 @@ func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
 	return l.submitToPool(c)
 }
 
-// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be
-// shed. It reports whether c still belongs to the loop.
+// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be shed. It reports
+// whether c still belongs to the loop.
 func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -49,7 +48,6 @@ func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	return false
 }
 
-// reclaimFromWorker makes a busy connection the loop's again.
 func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() &^ Busy)
 	l.busyConns--
@@ -61,8 +59,8 @@ func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
 	l.addDeferred(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a busy connection returns. Mail is delivered even if the connection
-// has closed: that releases what was reserved for it and tells those that wait.
+// deferredAction runs when a busy connection returns. Mail is delivered even if the connection has closed:
+// that releases what was reserved for it and tells those that wait.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -76,8 +74,8 @@ func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMail keeps mail for a busy connection, in one queue unless another action was deferred
-// in between. Bytes for a connection that will be closed are dropped.
+// deferMail keeps mail for a busy connection, in one queue unless another action was deferred in between.
+// Bytes for a connection that will be closed are dropped.
 func (l *Loop) deferMail(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfBytes() {
 		return
@@ -96,19 +94,18 @@ func (l *Loop) deferMail(m engine.QueuedRequest, data []byte) {
 
 // deferredMailBytes returns the memory of mail that is kept for a busy connection.
 func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
-	for _, kept := range l.deferred[c] {
-		if kept.mail != nil {
-			n += kept.mail.memoryBytes()
+	for _, action := range l.deferred[c] {
+		if action.mail != nil {
+			n += action.mail.memoryBytes()
 		}
 	}
 	return n
 }
 
-// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when
-// it returns.
+// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when it returns.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
-	for _, kept := range l.deferred[c] {
-		if run := kept.mail; run != nil {
+	for _, action := range l.deferred[c] {
+		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
 			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfBytes)), nil
 			l.mailQueues.deferredMemory += run.memoryBytes()
@@ -126,7 +123,6 @@ func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
 	}
 }
 
-// forgetDeferred removes the deferred actions of a connection.
 func (l *Loop) forgetDeferred(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
@@ -162,8 +158,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeReturned resumes the connections that the pool has returned. Those that have not run,
-// and may not be shed, stay busy and wait.
+// resumeReturned resumes the connections that the pool has returned. Those that have not run, and may not be
+// shed, stay busy and wait.
 func (l *Loop) resumeReturned() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -192,29 +188,29 @@ func (l *Loop) resumeReturned() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and
-// runs its deferred actions. That happens even if a handler calls runtime.Goexit: the
-// connection has failed then, and no handler is called any more.
+// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and runs its deferred
+// actions. That happens even if a handler calls runtime.Goexit: the connection has failed then, and no
+// handler is called any more.
 func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddMissedMessages(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
-	kept := l.deferred[c]
+	actions := l.deferred[c]
 	if c.IsClosedDeferred() {
 		if rejection != nil {
 			c.UndeferClosed()
 		}
-		kept = slices.DeleteFunc(kept, func(k deferredAction) bool { return k.mail == nil })
+		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
 		defer l.freeConn(c)
 		defer l.forgetDeferred(c)
-		defer runDeferred(&kept)
+		defer runDeferred(&actions)
 		c.OnClosed()
 		return
 	}
 	settled := false
 	defer func() {
 		if !settled {
-			runDeferred(&kept)
+			runDeferred(&actions)
 			l.forgetDeferred(c)
 		}
 	}()
@@ -225,7 +221,7 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	default:
 		c.ShedInput(rejection)
 	}
-	runDeferred(&kept)
+	runDeferred(&actions)
 	l.forgetDeferred(c)
 	settled = true
 	l.driver.PerformActions(c)

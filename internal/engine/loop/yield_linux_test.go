@@ -34,8 +34,8 @@ func (r *goroutineStarter) HandleEvents() (handled, left bool) {
 	return false, false
 }
 
-// On one processor, a loop that has given goroutines work does not sleep before they have
-// done it; afterwards it does.
+// On one processor, a loop that has given goroutines work does not sleep before they have done it; afterwards
+// it does.
 func TestYieldToGoroutines(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r := &goroutineStarter{}

@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The buffers that the kernel fills. A few are enough while each is emptied at once; if they
-// run out, more are provided, up to maxBuffers.
+// The buffers that the kernel fills. A few are enough while each is emptied at once; if they run out, more
+// are provided, up to maxBuffers.
 const (
 	bufferSize     = 64 << 10
 	initialBuffers = 8
 )
 
-// bufferEntry is struct io_uring_buf. The ring's tail overlaps the last field of the first
-// entry.
+// bufferEntry is struct io_uring_buf. The ring's tail overlaps the last field of the first entry.
 type bufferEntry struct {
 	addr uint64
 	len  uint32
@@ -25,10 +24,9 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// bufferRing is a ring of buffers from which the kernel takes one when bytes arrive, so that a
-// waiting connection holds none. If the kernel supports it (IOU_PBUF_RING_INC, Linux 6.12), it
-// appends the bytes of many receives to one buffer: small messages take little space, and
-// large ones find a large buffer.
+// bufferRing is a ring of buffers from which the kernel takes one when bytes arrive, so that a waiting
+// connection holds none. If the kernel supports it (IOU_PBUF_RING_INC, Linux 6.12), it appends the bytes of
+// many receives to one buffer: small messages take little space, and large ones find a large buffer.
 type bufferRing struct {
 	ring        []byte
 	memory      []byte
@@ -92,18 +90,17 @@ func (p *bufferRing) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// provideMoreBuffers doubles the number of buffers, up to maxBuffers. It reports false if all
-// had been provided before.
+// provideMoreBuffers doubles the number of buffers, up to maxBuffers. It reports false if all had been
+// provided before.
 func (p *bufferRing) provideMoreBuffers() (more bool) {
 	more = p.provided < maxBuffers
-	for most := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < most; p.provided++ {
+	for limit := min(max(initialBuffers, 2*p.provided), maxBuffers); p.provided < limit; p.provided++ {
 		p.provideBuffer(uint16(p.provided))
 	}
 	p.publishTail()
 	return more
 }
 
-// provideBuffer puts an empty buffer at the end of the ring.
 func (p *bufferRing) provideBuffer(id uint16) {
 	p.consumed[id] = 0
 	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%maxBuffers)*unsafe.Sizeof(bufferEntry{})]))
@@ -112,14 +109,13 @@ func (p *bufferRing) provideBuffer(id uint16) {
 	p.tail++
 }
 
-// publishTail shows the kernel the provided buffers. The tail shares a word with the number of
-// the first entry, which only this thread writes.
+// publishTail shows the kernel the provided buffers. The tail shares a word with the number of the first
+// entry, which only this thread writes.
 func (p *bufferRing) publishTail() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
 }
 
-// receivedBytes returns the bytes of a completion.
 func (p *bufferRing) receivedBytes(completion cqe) []byte {
 	p.used = true
 	id := int(completion.flags >> bufferBits)
@@ -135,8 +131,8 @@ func (p *bufferRing) completionFilledBuffer(completion cqe) bool {
 	return completion.res == bufferSize
 }
 
-// recycleBuffer marks a completion's bytes as consumed. The kernel continues to fill the buffer,
-// or it is provided again.
+// recycleBuffer marks a completion's bytes as consumed. The kernel continues to fill the buffer, or it is
+// provided again.
 func (p *bufferRing) recycleBuffer(completion cqe) {
 	id := uint16(completion.flags >> bufferBits)
 	if p.incremental && completion.flags&cqeBufMore != 0 {
@@ -147,9 +143,9 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// releasePages returns the memory to the system; the buffers stay where they are and get pages
-// again when bytes arrive. Half a megabyte for each of dozens of loops would be most of an
-// idle server's memory. No receive may be in progress, and no completion unhandled.
+// releasePages returns the memory to the system; the buffers stay where they are and get pages again when
+// bytes arrive. Half a megabyte for each of dozens of loops would be most of an idle server's memory. No
+// receive may be in progress, and no completion unhandled.
 func (p *bufferRing) releasePages() {
 	if !p.used {
 		return

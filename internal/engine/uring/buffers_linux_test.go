@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// countResidentPages returns the number of resident pages.
 func countResidentPages(t *testing.T, memory []byte) (n int) {
 	t.Helper()
 	pages := make([]byte, len(memory)/unix.Getpagesize())

@@ -13,10 +13,9 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// The kernel keeps completions that do not fit into the queue and adds them later. These tests
-// fill the queue: no completion is consumed until it has overflown.
+// The kernel keeps completions that do not fit into the queue and adds them later. These tests fill the
+// queue: no completion is consumed until it has overflown.
 
-// newTestRing creates a ring on the test's thread.
 func newTestRing(t *testing.T) *ring {
 	t.Helper()
 	if err := Model.Available(); err != nil {
@@ -39,11 +38,11 @@ func submitNops(r *ring, n int) {
 	}
 }
 
-// consumeCompletions calls each for every completion until there are no more, neither in the
-// queue nor in the kernel.
+// consumeCompletions calls each for every completion until there are no more, neither in the queue nor in the
+// kernel.
 func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	t.Helper()
-	const most = 4 * cqEntries
+	const maxCompletions = 4 * cqEntries
 	for taken := uint32(0); ; {
 		r.enter(enterGetEvents, 0)
 		n := r.completionCount()
@@ -51,8 +50,8 @@ func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 		switch {
 		case r.broken != 0:
 			t.Fatalf("the ring is broken: %v", r.broken)
-		case n > cqEntries || taken > most:
-			t.Fatalf("%d completions at a time, %d in all; want at most %d and %d", n, taken, cqEntries, most)
+		case n > cqEntries || taken > maxCompletions:
+			t.Fatalf("%d completions at a time, %d in all; want at most %d and %d", n, taken, cqEntries, maxCompletions)
 		case n == 0:
 			return
 		}
@@ -62,8 +61,7 @@ func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 	}
 }
 
-// A kernel that is busy, or has no memory, accepts nothing: the next enter submits the same
-// again.
+// A kernel that is busy, or has no memory, accepts nothing: the next enter submits the same again.
 func TestTransientEnterErrors(t *testing.T) {
 	r := newTestRing(t)
 	const nops = 5
@@ -84,8 +82,8 @@ func TestTransientEnterErrors(t *testing.T) {
 	}
 }
 
-// Events are not lost while the completion queue is full: bytes are echoed, and the eventfd can
-// be signalled again.
+// Events are not lost while the completion queue is full: bytes are echoed, and the eventfd can be signalled
+// again.
 func TestCompletionQueueOverflow(t *testing.T) {
 	h := &handler{}
 	full := make(chan net.Addr) // receives the talker's address
@@ -113,8 +111,8 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	}
 }
 
-// overflowCompletionQueue fills the queue on the loop, signals the eventfd, and makes the kernel
-// receive what the talker sends.
+// overflowCompletionQueue fills the queue on the loop, signals the eventfd, and makes the kernel receive what
+// the talker sends.
 func overflowCompletionQueue(t *testing.T, d *driver, talkerAddr <-chan net.Addr) {
 	for range 2 * cqEntries {
 		d.submitCancel(12345) // of nothing: completes at once
@@ -150,7 +148,6 @@ func checkEventfdWatched(t *testing.T, d *driver) {
 	enterUntil(t, d.ring, "the eventfd is heard", func() bool { return d.ring.completionCount() > before })
 }
 
-// enterUntil enters the ring until condition reports true.
 func enterUntil(t *testing.T, r *ring, what string, condition func() bool) {
 	for end := time.Now().Add(testkit.Timeout); ; {
 		if r.enter(enterGetEvents, 0); condition() {

@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// handleRecvCompletion handles the completion of a receive. Bytes for a busy connection are
-// deferred, and its receive is cancelled to limit them.
+// handleRecvCompletion handles the completion of a receive. Bytes for a busy connection are deferred, and its
+// receive is cancelled to limit them.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
 	d.consumeRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// consumeRecvCompletion passes the bytes on and recycles the buffer, even if a handler panics.
+// consumeRecvCompletion passes the bytes on and recycles the buffer, even after a runtime.Goexit.
 func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
@@ -39,13 +39,12 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 	}
 }
 
-// multishotMax is the size of a receive, in bytes, from which a connection sends much. A
-// multishot receive fills up to 32 buffers before it can be cancelled. So such a connection
-// gets one receive at a time, and none from the ring's buffers if these may not be enough.
+// multishotMax is the size of a receive, in bytes, from which a connection sends much. A multishot receive
+// fills up to 32 buffers before it can be cancelled. So such a connection gets one receive at a time, and
+// none from the ring's buffers if these may not be enough.
 const multishotMax = 8 << 10
 
-// classifyReceiveSize records whether the connection sends much, including more than its buffer
-// could hold.
+// classifyReceiveSize records whether the connection sends much, including more than its buffer could hold.
 func (d *driver) classifyReceiveSize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
@@ -85,7 +84,6 @@ func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
 	d.cancelReceive(c)
 }
 
-// cancelReceive cancels the receive in progress, if there is one.
 func (d *driver) cancelReceive(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&(receiving|canceling) == receiving {
 		c.SetDriverFlags(armed | canceling)
@@ -93,7 +91,6 @@ func (d *driver) cancelReceive(c *engine.Conn) {
 	}
 }
 
-// cancelInputOps cancels the receive and the poll in progress.
 func (d *driver) cancelInputOps(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	d.cancelReceive(c)
@@ -105,8 +102,8 @@ func (d *driver) cancelInputOps(c *engine.Conn) {
 // CanRead reports whether no receive is in progress and the connection is not closing.
 func (d *driver) CanRead(c *engine.Conn) bool { return c.DriverFlags()&(closing|receiving) == 0 }
 
-// ReadOnce does nothing while a receive is in progress, because that receive has earlier
-// bytes, or will get them.
+// ReadOnce does nothing while a receive is in progress, because that receive has earlier bytes, or will get
+// them.
 func (d *driver) ReadOnce(c *engine.Conn) bool {
 	if !d.CanRead(c) {
 		return false

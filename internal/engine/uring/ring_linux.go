@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parts of <linux/io_uring.h> used here; golang.org/x/sys has the numbers of the system
-// calls only.
+// The parts of <linux/io_uring.h> used here; golang.org/x/sys has the numbers of the system calls only.
 const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
@@ -59,8 +58,8 @@ type ringOffsets struct {
 	user                                  uint64
 }
 
-// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array; in cq, a
-// and b are overflow and cqes.
+// setupParams is struct io_uring_params. In sq, a to c are flags, dropped and array; in cq, a and b are
+// overflow and cqes.
 type setupParams struct {
 	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
 	reserved                                             [3]uint32
@@ -138,7 +137,6 @@ func newRing() (*ring, error) {
 	return r, nil
 }
 
-// describeSetupError explains an error of the kernel.
 func describeSetupError(errno syscall.Errno) error {
 	switch errno {
 	case unix.ENOSYS:
@@ -153,8 +151,7 @@ func describeSetupError(errno syscall.Errno) error {
 	return fmt.Errorf("io_uring_setup: %w", errno)
 }
 
-// lockedMemoryAdvice describes how many loops the limit of locked memory allows, and what to
-// do.
+// lockedMemoryAdvice describes how many loops the limit of locked memory allows, and what to do.
 func lockedMemoryAdvice() string {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -165,8 +162,8 @@ func lockedMemoryAdvice() string {
 		limit.Cur>>10, limit.Cur/uint64(LockedMemory(int64(unix.Getpagesize()))))
 }
 
-// The kernel frees a ring and its locked memory some time after it was closed or its process
-// has ended. So a call that finds no memory is retried for a while.
+// The kernel frees a ring and its locked memory some time after it was closed or its process has ended. So a
+// call that finds no memory is retried for a while.
 const (
 	noMemoryTimeout       = 250 * time.Millisecond
 	noMemoryRetryInterval = 5 * time.Millisecond
@@ -227,11 +224,10 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
-// maxFullQueueRetries limits consecutive attempts to submit a full queue of which the kernel
-// accepts nothing, to about 0.1 s.
+// maxFullQueueRetries limits consecutive attempts to submit a full queue of which the kernel accepts nothing,
+// to about 0.1 s.
 const maxFullQueueRetries = 1 << 18
 
-// nextSubmission returns an empty submission to fill.
 func (r *ring) nextSubmission() *sqe {
 	for retries := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; retries++ {
 		if r.enter(0, 0); r.broken == 0 && retries == maxFullQueueRetries {
@@ -247,16 +243,15 @@ func (r *ring) nextSubmission() *sqe {
 	return s
 }
 
-// enter submits the filled submissions and, with enterGetEvents, runs deferred work. It does
-// not block unless minComplete is positive.
+// enter submits the filled submissions and, with enterGetEvents, runs deferred work. It does not block unless
+// minComplete is positive.
 func (r *ring) enter(flags uintptr, minComplete uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), minComplete, r.flags|flags, 0, 0)
 	r.handleEnterResult(n, errno)
 }
 
-// handleEnterResult records the result of an enter. An error that a retry cannot fix breaks the
-// ring.
+// handleEnterResult records the result of an enter. An error that a retry cannot fix breaks the ring.
 func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	switch errno {
 	case 0:
@@ -267,8 +262,8 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait submits, and blocks until there is a completion or limit has passed; a negative
-// limit is none. The Go scheduler knows that the thread blocks.
+// enterAndWait submits, and blocks until there is a completion or limit has passed; a negative limit is none.
+// The Go scheduler knows that the thread blocks.
 func (r *ring) enterAndWait(limit time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
@@ -281,7 +276,6 @@ func (r *ring) enterAndWait(limit time.Duration) {
 	r.handleEnterResult(n, errno)
 }
 
-// completionCount returns the number of completions in the queue.
 func (r *ring) completionCount() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
 // hasDeferredWork reports whether the kernel has work for the next enter with enterGetEvents.

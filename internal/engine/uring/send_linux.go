@@ -56,8 +56,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	s.user = tagSend | uint64(c.Slot())
 }
 
-// sendFileOutput sends a part of a file by a system call, because the ring has no operation
-// for that.
+// sendFileOutput sends a part of a file by a system call, because the ring has no operation for that.
 func (d *driver) sendFileOutput(c *engine.Conn) {
 	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)

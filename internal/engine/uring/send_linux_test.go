@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// Sends caused by mail complete in the next turn, whatever their number: otherwise each would
-// hold a buffer while more mail is delivered.
+// Sends caused by mail complete in the next turn, whatever their number: otherwise each would hold a buffer
+// while more mail is delivered.
 func TestSendsCompleteInNextTurn(t *testing.T) {
 	const n = 4 * completionsPerTurn
 	var (
@@ -62,8 +62,7 @@ func TestSendsCompleteInNextTurn(t *testing.T) {
 	}
 }
 
-// countConnsWith counts connections with one of the operations in progress. It must run on the
-// loop.
+// countConnsWith counts connections with one of the operations in progress. It must run on the loop.
 func (h *handler) countConnsWith(ops uint16) (n int) {
 	h.driver.loop.ForEachConn(func(c *engine.Conn) {
 		if c.DriverFlags()&ops != 0 {

@@ -1,18 +1,18 @@
 // Package uring is the model of event loops on Linux's io_uring.
 //
-// Each loop has a ring of its own (single issuer, deferred task run). A silent connection is
-// watched by a poll, which costs the kernel little memory. An active one has a multishot
-// receive, which fills buffers that the loop provides. Sends are submissions, at most one per
-// connection at a time. All submissions of a turn go to the kernel in one call.
+// Each loop has a ring of its own (single issuer, deferred task run). A silent connection is watched by a
+// poll, which costs the kernel little memory. An active one has a multishot receive, which fills buffers that
+// the loop provides. Sends are submissions, at most one per connection at a time. All submissions of a turn
+// go to the kernel in one call.
 //
-// Accepting is a poll followed by accept calls: a multishot accept does not return the peer's
-// address, and asking for it costs the same call again. The ring does not poll the listener
-// itself but an epoll instance that watches it: the kernel keeps what a ring polls open until
-// it has torn the ring down, so after a kill the address would stay in use for a while.
+// Accepting is a poll followed by accept calls: a multishot accept does not return the peer's address, and
+// asking for it costs the same call again. The ring does not poll the listener itself but an epoll instance
+// that watches it: the kernel keeps what a ring polls open until it has torn the ring down, so after a kill
+// the address would stay in use for a while.
 //
-// A descriptor is closed when no operation on it is in progress, because completions carry the
-// connection's slot, which is free from then on. Otherwise the connection is shut down below
-// its descriptor first, which completes the operations.
+// A descriptor is closed when no operation on it is in progress, because completions carry the connection's
+// slot, which is free from then on. Otherwise the connection is shut down below its descriptor first, which
+// completes the operations.
 package uring
 
 import (
@@ -59,16 +59,14 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions handled in one turn. Completions of sends count a
-// quarter: the sends that they cause hold a buffer each until the next turn. A turn with slow
-// handlers must end soon, so that Auto notices.
+// completionsPerTurn limits the completions handled in one turn. Completions of sends count a quarter: the
+// sends that they cause hold a buffer each until the next turn. A turn with slow handlers must end soon, so
+// that Auto notices.
 const completionsPerTurn = 64
 
-// maxDeferredPerRound limits the deferred work that a round asks for.
 const maxDeferredPerRound = 4 * completionsPerTurn
 
-// The operation of a completion, in the upper half of its user data. The lower half is the
-// connection's slot.
+// The operation of a completion, in the upper half of its user data. The lower half is the connection's slot.
 const (
 	tagRecv uint64 = iota << 32
 	tagSend
@@ -137,11 +135,10 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. Only when the completions of a round have been
-// handled does the kernel run deferred work; otherwise completions would pile up, and with
-// them the buffers that they hold. But then it always does: what completes at submission
-// belongs to the next round. Otherwise connections whose sends and receives complete at once
-// would starve all others.
+// HandleEvents handles completions in rounds. Only when the completions of a round have been handled does the
+// kernel run deferred work; otherwise completions would pile up, and with them the buffers that they hold.
+// But then it always does: what completes at submission belongs to the next round. Otherwise connections
+// whose sends and receives complete at once would starve all others.
 func (d *driver) HandleEvents() (handled, left bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -153,22 +150,22 @@ func (d *driver) HandleEvents() (handled, left bool) {
 	return handled, d.roundLeft > 0
 }
 
-// startCompletionRound makes the kernel run deferred work, some 20 items per call. It asks for as many
-// as complete at once, so that connections that wait for deferred work get an even share, but
-// not more than a few turns can handle: the sends that they cause complete in a later round
-// and hold a buffer each until then.
+// startCompletionRound makes the kernel run deferred work, some 20 items per call. It asks for as many as
+// complete at once, so that connections that wait for deferred work get an even share, but not more than a
+// few turns can handle: the sends that they cause complete in a later round and hold a buffer each until
+// then.
 func (d *driver) startCompletionRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
-	more := min(immediate, maxDeferredPerRound)
+	wanted := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
-	for n := uint32(0); n < more && d.ring.completionCount() < immediate+more && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
+	for n := uint32(0); n < wanted && d.ring.completionCount() < immediate+wanted && d.ring.hasDeferredWork() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
 	}
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents returns the buffers' memory to the system first, if none is in use: no receive
-// is in progress, and no completion is unhandled.
+// WaitForEvents returns the buffers' memory to the system first, if none is in use: no receive is in
+// progress, and no completion is unhandled.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.releasePages()
@@ -177,12 +174,11 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// recreateInterval is the least time between two new rings.
 const recreateInterval = 100 * time.Millisecond
 
-// recreateRing replaces a ring that has failed. Operations in progress will not complete, so
-// its connections are closed. The listeners wait for the new ring. A ring that fails again at
-// once has no operations, and waits for recreateInterval.
+// recreateRing replaces a ring that has failed. Operations in progress will not complete, so its connections
+// are closed. The listeners wait for the new ring. A ring that fails again at once has no operations, and
+// waits for recreateInterval.
 func (d *driver) recreateRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -202,8 +198,8 @@ func (d *driver) recreateRing() {
 	})
 }
 
-// handleCompletions handles the completions left of the round, up to a limit. It reports
-// whether there were any.
+// handleCompletions handles the completions left of the round, up to a limit. It reports whether there were
+// any.
 func (d *driver) handleCompletions() bool {
 	if d.ring.broken != 0 {
 		d.recreateRing()
@@ -236,7 +232,7 @@ func (d *driver) handleCompletions() bool {
 	return handled
 }
 
-// acceptConns watches the listeners again before it accepts, in case a handler panics.
+// acceptConns watches the listeners again before it accepts, in case a handler calls runtime.Goexit.
 func (d *driver) acceptConns() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptConns()
@@ -332,8 +328,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeWhenOpsDone closes a connection when no operation is in progress, and ends those that
-// are.
+// closeWhenOpsDone closes a connection when no operation is in progress, and ends those that are.
 func (d *driver) closeWhenOpsDone(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -350,17 +345,17 @@ func (d *driver) closeWhenOpsDone(c *engine.Conn) {
 	}
 }
 
-// shutdownConn ends the connection but not its descriptor, so that all operations complete and
-// the descriptor can be closed. Cancelling by descriptor would make the kernel look at all
-// operations of the ring, and closing many connections would take quadratic time.
+// shutdownConn ends the connection but not its descriptor, so that all operations complete and the descriptor
+// can be closed. Cancelling by descriptor would make the kernel look at all operations of the ring, and
+// closing many connections would take quadratic time.
 func (d *driver) shutdownConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// watchInput submits a receive or a poll if the connection wants input, and cancels the receive
-// if it does not. Completions of sends report writability.
+// watchInput submits a receive or a poll if the connection wants input, and cancels the receive if it does
+// not. Completions of sends report writability.
 func (d *driver) watchInput(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	armed := c.DriverFlags()
@@ -377,8 +372,8 @@ func (d *driver) watchInput(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep: a
-// poll costs the kernel less.
+// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep: a poll
+// costs the kernel less.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)
@@ -387,7 +382,6 @@ func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	}
 }
 
-// clearOps clears bits of operations that have ended.
 func (d *driver) clearOps(c *engine.Conn, bits uint16) {
 	if c.DriverFlags()&bits&receiving != 0 {
 		d.pendingReceives--

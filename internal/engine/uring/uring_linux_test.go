@@ -45,7 +45,6 @@ func (h *handler) Ended(_ *engine.Conn, rest []byte) int { return len(rest) }
 
 func (h *handler) Closed(_ *engine.Conn, why error) { h.closed <- why }
 
-// startTestEngine starts an engine with one loop.
 func startTestEngine(t *testing.T, h *handler) engine.Engine {
 	t.Helper()
 	if err := Model.Available(); err != nil {
@@ -65,7 +64,6 @@ func startTestEngine(t *testing.T, h *handler) engine.Engine {
 	return e
 }
 
-// killEngine stops an engine at once.
 func killEngine(e engine.Engine) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -78,8 +76,7 @@ func dialEngine(t *testing.T, e engine.Engine) *testkit.Conn {
 	return testkit.Dial(t, e.Addr().String())
 }
 
-// A loop whose ring fails closes its connections with the reason, and continues with a new
-// ring.
+// A loop whose ring fails closes its connections with the reason, and continues with a new ring.
 func TestRingIsRecreated(t *testing.T) {
 	h := &handler{}
 	h.received = func(in []byte) {
@@ -100,8 +97,8 @@ func TestRingIsRecreated(t *testing.T) {
 	dialEngine(t, e).Exchange("hello again", "hello again")
 }
 
-// If many connections send more than the first buffers hold, more are provided, up to all, and
-// no byte is lost.
+// If many connections send more than the first buffers hold, more are provided, up to all, and no byte is
+// lost.
 func TestMoreBuffersAreProvided(t *testing.T) {
 	h := &handler{}
 	e := startTestEngine(t, h)
@@ -143,8 +140,8 @@ func TestSubmissionQueueOverflow(t *testing.T) {
 	c.Exchange("hello", "hello")
 }
 
-// LockedMemory matches what the kernel has mapped for a ring, and permits 200 loops with the
-// usual limit of 8 MiB.
+// LockedMemory matches what the kernel has mapped for a ring, and permits 200 loops with the usual limit of 8
+// MiB.
 func TestLockedMemory(t *testing.T) {
 	r := newTestRing(t)
 	p, err := newBufferRing(r)
