@@ -505,7 +505,7 @@ func TestUnprompted(t *testing.T) {
 		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
 			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
-		// A heartbeat is answered while others are still to be connected.
+		// Heartbeats are answered while other connections are still being established.
 		answered := make(chan struct{}, 2)
 		late := base
 		late.Model, late.Connections, late.ConnectRate, late.Duration = model, 2, 2, time.Millisecond
@@ -524,7 +524,8 @@ func TestUnprompted(t *testing.T) {
 		if r := runToEnd(t, late); r.Err() != nil {
 			t.Errorf("%v: got %+v", r.Err(), r)
 		}
-		// Without a heartbeat each sends a message; those after the window are not checked.
+		// Without a heartbeat, each connection sends a message; messages after the window are not
+		// checked.
 		for times := range growingFactors(t) {
 			over := make(chan struct{})
 			quiet := base
@@ -549,7 +550,7 @@ func TestUnprompted(t *testing.T) {
 	})
 }
 
-// TestCancel ends the context in each phase.
+// TestCancel cancels the context in each phase.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	at := func(p Phase) func(*eventLog, Event) bool {
