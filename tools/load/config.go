@@ -43,7 +43,7 @@ type Config struct {
 	ConnectRate int `flag:"connect-rate" max:"10M" help:"start <N> connections a second (default: as fast as the server accepts)"`
 	// ConnectTimeout ends the connect phase. An early run has no such phase: there, a connection
 	// has failed if it is not established by the end of the run.
-	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"give up connections that are missing if no attempt has succeeded or failed for this <TIME>"`
+	ConnectTimeout time.Duration `flag:"connect-timeout" default:"10s" help:"stop connecting when no attempt has succeeded or failed for this <TIME>"`
 	Ramp           Ramp          `flag:"ramp" help:"open the connections evenly over a <TIME>, or FROM:TO:TIME such as 0:100k:60s (default: all from the start)"`
 	// Sources share the connections equally. By default the kernel chooses. Exception: on Linux,
 	// for a target in 127.0.0.0/8, the sources are as many addresses of 127.0.0.0/8 as are needed
@@ -54,26 +54,26 @@ type Config struct {
 	// Graceful closes connections with FIN at the end of the run, which leaves each address and
 	// port in TIME_WAIT for a minute. Otherwise they are reset, which a server sees as "connection
 	// reset by peer".
-	Graceful bool `flag:"close" words:"rst,fin" help:"end connections with <fin|rst>: in order, or by a reset, which leaves nothing behind"`
+	Graceful bool `flag:"close" words:"rst,fin" help:"close connections with <fin|rst>; a reset leaves no TIME_WAIT"`
 	Socket   Socket
 	// Model is a name such as "uring" or "epoll". "" and "auto" select the best one that can run.
 	Model string `flag:"model" help:"run on this I/O <MODEL> (default: the best that can run here)"`
 	// Loops is raised if the connections exceed the descriptor limit: each loop then has its own
 	// descriptor table.
-	Loops int `flag:"loops,w" default:"1" max:"1024" help:"run <N> loops, if the model has loops"`
+	Loops int `flag:"loops,w" default:"1" max:"1024" help:"run <N> event loops, if the model has loops"`
 
 	// Duration is the length of the measured window. In a search it is the time for which each rate
 	// is tried: see Goal.
 	Duration time.Duration `group:"Traffic" flag:"duration,T" default:"10s" help:"measure for this <TIME>"`
 	// Steady extends the window while Result.Variation is above SteadyVariation.
-	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"measure on, for at most 3 times the duration, while the rate of received bytes varies by more than 25 %"`
+	Steady   bool  `flag:"steady" not:"messages,rate,hold" help:"extend the window, to at most 3 times the duration, while the receive rate varies by more than 25 %"`
 	Messages int64 `flag:"messages" not:"duration,warmup,rate,flood,hold,early,ramp,lifetime" help:"exchange <N> messages on each connection, instead of a duration"`
 	// Rate, if it has a rate or a goal, selects an open loop: messages are sent at planned times,
 	// regardless of answers. Without it, each connection waits for answers: a closed loop.
-	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches the highest at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise as --rate"`
+	Rate Rate `flag:"rate" oneof:"pace" help:"open loop: send <N> messages a second in all, such as 50k; 1k:100k changes from the first to the second; @10ms or @10ms,p99.9 searches for the highest rate at which p99, or p99.9, stays below" flag2:"message-rate,r" help2:"open loop: send <N> messages a second on each connection; otherwise as --rate"`
 	// Flood expects no answers, so Match is "none". The goroutine model alternates reads and
 	// writes; it deadlocks with a server that stops reading until its answers are read.
-	Flood bool `flag:"flood" oneof:"pace" not:"first-message,answer" help:"send as fast as connections take it, without waiting for answers"`
+	Flood bool `flag:"flood" oneof:"pace" not:"first-message,answer" help:"send as fast as connections accept data, without waiting for answers"`
 	// Pipeline limits the messages in flight on a connection. With PubSub it applies to each
 	// publisher, and its default in an open loop is 64. All messages in flight on one connection
 	// may have 64 MiB.
@@ -81,14 +81,14 @@ type Config struct {
 	Think    time.Duration `flag:"think" default:"0s" min:"0" oneof:"pace" help:"wait this <TIME> between an answer and the next message"`
 	// Early begins the window with the first connection attempt. A Lifetime implies it, and so does
 	// a Ramp without Hold.
-	Early bool `flag:"early" help:"begin on each connection when it is established (default: on all when all are)"`
+	Early bool `flag:"early" help:"start the traffic on each connection when it is established (default: when all are)"`
 	// NoReconnect applies if Match is "http". By default, a connection that the server closes
 	// cleanly is replaced by a new one to the same target, and its traffic continues there. A close
 	// is clean after a response with no request outstanding, or after "Connection: close". Requests
 	// that were sent after the last response are sent again. A failed attempt is repeated after 100
 	// ms, up to 10 times; then the connection is lost. ConnectRate does not apply to these
 	// attempts. A connection that ends in any other way is lost.
-	NoReconnect bool `flag:"no-reconnect" needs:"match" help:"count a connection as lost that an HTTP server closes in order, as with Connection: close (default: open another one)"`
+	NoReconnect bool `flag:"no-reconnect" needs:"match" help:"count connections that an HTTP server closes cleanly, as with Connection: close, as lost (default: open another one)"`
 	// Lifetime closes a connection in the middle of its traffic. Messages in flight then count as
 	// cut off, not as unanswered. The replacement is opened at ConnectRate at most. Lost
 	// connections are replaced, too, and failed attempts are repeated after 100 ms.
@@ -97,16 +97,16 @@ type Config struct {
 	HoldBefore time.Duration `flag:"hold-before" default:"0s" min:"0" help:"leave the connections idle for this <TIME> before the traffic"`
 	HoldAfter  time.Duration `flag:"hold-after" default:"0s" min:"0" help:"leave the connections idle for this <TIME> after the traffic"`
 	// Drain applies after the window, and at any time if Messages is set.
-	Drain time.Duration `flag:"drain" default:"5s" help:"give up missing answers when none has come for this <TIME>"`
+	Drain time.Duration `flag:"drain" default:"5s" help:"stop waiting for missing answers when none has arrived for this <TIME>"`
 
 	// Message is sent, and expected back unless Answer or Match is set: 1 byte to MaxMessage. A
 	// text with expressions such as \{connection.uid} is a template, which generates each message
 	// anew: see docs/load.md. A literal \{ is written \\{. With Match "http" the default is a GET
 	// of "/".
-	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, as it is, or a template if it has a \\{…}; for a server of lines it ends in a newline, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send what is in this <FILE>, as it is" flag3:"template-file" help3:"send what the template in this <FILE> makes"`
+	Message string `group:"Messages" flag:"message,m" oneof:"message" help:"send this <TEXT>, a template if it contains \\{…}; line-based servers need a newline at the end, as $'ping\\n' in most shells" flag2:"message-file,f" help2:"send the content of this <FILE> verbatim" flag3:"template-file" help3:"send messages from the template in this <FILE>"`
 	// First can also be a template. The other messages follow when it has been answered, or
 	// immediately if no answers are expected.
-	First string `flag:"first-message,1" help:"send this <TEXT>, or template, first on each connection" flag2:"first-message-file" help2:"send what the template in this <FILE> makes first on each connection"`
+	First string `flag:"first-message,1" help:"send this <TEXT>, or template, first on each connection" flag2:"first-message-file" help2:"send a message from the template in this <FILE> first on each connection"`
 	// Size is the length of the default messages: printable characters and a "\n". With PubSub it
 	// is the length of the payload, at least MinPayload.
 	Size int `flag:"size" default:"64" min:"2" max:"1Mi" oneof:"message" help:"without a message, send lines of <BYTES>, each different"`
@@ -115,7 +115,7 @@ type Config struct {
 	Ahead int `flag:"ahead" default:"0" min:"0" max:"1048575" help:"send <BYTES> of the next message with each one, so that the server always holds a part"`
 	// Seed determines everything random: two runs with the same seed send the same bytes on the
 	// same connections and plan the same times.
-	Seed uint64 `flag:"seed" default:"0" help:"make everything random from this <NUMBER>"`
+	Seed uint64 `flag:"seed" default:"0" help:"derive everything random from this <NUMBER>"`
 	// WebSocket, if set, makes every connection a WebSocket (RFC 6455). A connection is established
 	// when its handshake is complete. Each message is a text message.
 	WebSocket *WebSocket
@@ -134,11 +134,11 @@ type Config struct {
 	//	"frames"        each is one WebSocket message
 	//	"http"          each is an HTTP/1.1 response; a status of 400 or more is an error
 	//	"none"          none is expected; input is counted in bytes
-	Match string `flag:"match" oneof:"answer" help:"delimit answers by a <RULE>: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)" flag2:"http" bare2:"true" help2:"send HTTP/1.1 requests, the message or a GET of \"/\": --match http" flag3:"latency-marker" help3:"an answer is what has this <TEXT> in it, as for tcpkali: --match marker:TEXT"`
+	Match string `flag:"match" oneof:"answer" help:"delimit answers by a <RULE>: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)" flag2:"http" bare2:"true" help2:"send HTTP/1.1 requests, the message or a GET of \"/\": --match http" flag3:"latency-marker" help3:"count an answer for each occurrence of this <TEXT>, as tcpkali does: --match marker:TEXT"`
 	// Unprompted sends the first message to introduce the connection; each further one answers
 	// something that the server sent. At the end of the window the run does not wait for missing
 	// answers, and they are no fault.
-	Unprompted bool `flag:"unprompted" oneof:"pace" help:"the answers come when the server likes, as heartbeats do, and are answered with the next message"`
+	Unprompted bool `flag:"unprompted" oneof:"pace" help:"answer what the server sends by itself, such as heartbeats, with the next message"`
 
 	// TLS, if set, encrypts every connection. A connection has failed if its handshake fails or
 	// takes longer than ConnectTimeout. At most 512 handshakes run at once.
@@ -153,11 +153,11 @@ type Config struct {
 	Hold bool `key:"hold" oneof:"pace"`
 	// Check verifies held connections: see Verification. On WebSockets a message is a line without
 	// its newline.
-	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a line of its own, and the same must come back; at most <N> lines are in flight, given as --check=N (default 1000)"`
+	Check int `group:"Lines" flag:"check" max:"1Mi" bare:"1000" not:"lifetime,early" needs:"hold" help:"verify all connections when they are established, and again at the end: each sends a unique line and expects it back; at most <N> lines are in flight, given as --check=N (default 1000)"`
 	// Heartbeat, HeartbeatAnswer and Broadcast are lines of 2 bytes to MaxLine that end in their
 	// only "\n". On WebSockets, pings are the heartbeats. See Broadcast for the last.
-	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"the <LINE> that the server sends as a heartbeat, answered at once; the newline at its end can be left out"`
-	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"the <LINE> that answers a heartbeat"`
+	Heartbeat       string `flag:"heartbeat" not:"lifetime,early,ws" needs:"hold" help:"answer this heartbeat <LINE> of the server immediately; its newline is optional"`
+	HeartbeatAnswer string `flag:"heartbeat-answer" default:"pong" needs:"heartbeat" help:"answer heartbeats with this <LINE>"`
 	Broadcast       string `flag:"broadcast" not:"lifetime,early" needs:"hold" help:"expect this <LINE> once on each connection"`
 
 	// ProgressEvery is the time between Progress events and so the length of an Interval.
@@ -215,7 +215,7 @@ type Rate struct {
 
 // TLS configures encryption.
 type TLS struct {
-	CAFile   string `flag:"tls-ca" help:"trust the certificates in this PEM <FILE> (default: those that the system trusts)"`
+	CAFile   string `flag:"tls-ca" help:"trust the certificates in this PEM <FILE> (default: the system's)"`
 	Insecure bool   `flag:"tls-insecure" not:"tls-ca" help:"accept any certificate"`
 	// ServerName is also sent to the server (SNI).
 	ServerName string `flag:"tls-server-name" help:"expect a certificate for this <NAME>, and ask for it (default: the host)"`
@@ -234,6 +234,6 @@ type Socket struct {
 
 // WebSocket configures the WebSocket handshake.
 type WebSocket struct {
-	Path   string      `flag:"ws" default:"/" bare:"/" help:"upgrade each connection to a WebSocket at a <PATH>, given as --ws=/chat, and send each message as one of its own"`
+	Path   string      `flag:"ws" default:"/" bare:"/" help:"use WebSockets at a <PATH>, given as --ws=/chat; each message is one WebSocket message"`
 	Header http.Header `flag:"header,H" help:"add this <NAME: VALUE> to the request of a WebSocket (repeatable)"`
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// fakeEngine counts dials and calls back when asked to.
+// fakeEngine records dials and calls onDial.
 type fakeEngine struct {
 	engine.Engine
 	failFull int // answer that many dials with ErrFull
@@ -36,7 +36,7 @@ func (f *fakeEngine) Dial(d engine.DialRequest) error {
 
 func (f *fakeEngine) Loops() int { return 1 }
 
-// dialedConns is how many connections were asked for.
+// dialedConns returns how many connections were dialed.
 func (f *fakeEngine) dialedConns() (n int) {
 	for _, d := range f.dials {
 		n += d.Count
@@ -46,8 +46,8 @@ func (f *fakeEngine) dialedConns() (n int) {
 
 var testTarget = target{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
 
-// TestPacing starts connections by the clock of a bubble: what is due is exact
-// at every tick.
+// TestPacing checks, in a synctest bubble, that exactly the due connections are started at every
+// tick.
 func TestPacing(t *testing.T) {
 	for _, rate := range []int{1, 2000, 5000, 300_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestPacing(t *testing.T) {
 	}
 }
 
-// TestHalfOpen starts no more than are allowed to be under way.
+// TestHalfOpen checks the limit of attempts in progress.
 func TestHalfOpen(t *testing.T) {
 	for rate, want := range map[int]int{0: maxHalfOpen, 400: maxHalfOpen, 5000: 5000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestMailboxFull tries again, and deals out to all loops and sources.
+// TestMailboxFull checks that dials are repeated after ErrFull, and distributed over all loops and
+// sources.
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{failFull: 3}
@@ -110,7 +111,7 @@ func TestMailboxFull(t *testing.T) {
 	})
 }
 
-// newFakeRun is a run on a fake engine.
+// newFakeRun returns a run on a fake engine.
 func newFakeRun(cfg Config, f *fakeEngine) *run {
 	r, err := newRun(cfg.withDefaults(), []target{testTarget})
 	if err != nil {
@@ -121,8 +122,8 @@ func newFakeRun(cfg Config, f *fakeEngine) *run {
 	return r
 }
 
-// TestConnectStall gives up attempts that come to nothing, and turns away a
-// connection that is established after all.
+// TestConnectStall checks that stalled attempts are given up, and that a connection established
+// afterwards is rejected.
 func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
@@ -152,7 +153,7 @@ func TestConnectStall(t *testing.T) {
 	})
 }
 
-// TestSlow is no stall: connections that come slowly because they are to.
+// TestSlow checks that a low connect rate does not count as a stall.
 func TestSlow(t *testing.T) {
 	for want, cfg := range map[time.Duration]Config{
 		4 * time.Second:  {Connections: 5, ConnectRate: 1},
@@ -178,7 +179,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// newOpenConn opens a connection of a handler without an engine.
+// newOpenConn returns an open connection of a handler without an engine.
 func newOpenConn(t *generator) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Runtime{
@@ -218,7 +219,7 @@ func TestPlanSources(t *testing.T) {
 	}
 }
 
-// TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from sources that fit.
+// TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from matching sources.
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
 	r, err := newRun(Config{Connections: 10}.withDefaults(), []target{testTarget, {path: "/x"}})
@@ -237,7 +238,8 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	}
 }
 
-// TestMessagesThink waits for connections that think longer than the drain.
+// TestMessagesThink checks that the run waits for connections whose think time exceeds the drain
+// time.
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := simulation{run: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}

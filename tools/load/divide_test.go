@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// TestDivide has parts add up to the whole: of each the number of its first connection, connections, rates, what
-// it verifies, its ramp; and topics, publishers, those of all and the number of its first.
+// TestDivide checks that the parts add up to the whole. It lists for each part: the number of its
+// first connection, connections, rates, lines in flight, ramp, topics, publishers, all publishers
+// and the number of its first publisher.
 func TestDivide(t *testing.T) {
 	all := func(cfg Config, weights ...float64) (text string) {
 		cfg.Target = "127.0.0.1:1"
@@ -71,7 +72,7 @@ func TestNotDivided(t *testing.T) {
 	}
 }
 
-// TestNumberFrom has two generators on one server: each has numbers of its own.
+// TestNumberFrom checks that two generators use different connection numbers.
 func TestNumberFrom(t *testing.T) {
 	cfg := Config{Target: startTestServer(t, echo).addr(), Connections: 4, Messages: 2, Message: `\{connection.uid}.` + "\n"}
 	parts, err := cfg.Divide(1, 1)
@@ -102,7 +103,7 @@ func TestNumberFrom(t *testing.T) {
 	}
 }
 
-// TestBegin has a run wait, when it is connected, until others are, too.
+// TestBegin checks that a connected run waits for Config.Begin.
 func TestBegin(t *testing.T) {
 	begin := make(chan float64)
 	waited, begun := 0, false
@@ -126,7 +127,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// TestBeginAlone has a run that waits end when its connections do.
+// TestBeginAlone checks that a waiting run ends when its connections do.
 func TestBeginAlone(t *testing.T) {
 	s := startTestServer(t, func(c net.Conn, _ int) { c.Close() })
 	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan float64)})

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// echoServer answers everything with itself until it is closed.
+// echoServer echoes all input until it is closed.
 func echoServer() net.Listener {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,8 +32,8 @@ func echoServer() net.Listener {
 	return ln
 }
 
-// An open loop sends at planned times, whatever the server does: its latency is
-// what a user would have waited.
+// An open loop sends at planned times, regardless of the server: its latency is what a user would
+// have waited.
 func ExampleRun() {
 	server := echoServer()
 	defer server.Close()
@@ -56,7 +56,7 @@ func ExampleRun() {
 	// Output: 50 connections; errors: <nil> ; kept: true
 }
 
-// Templates make every message anew, the same ones from the same seed.
+// Templates generate every message anew, the same ones from the same seed.
 func ExampleConfig_template() {
 	server := echoServer()
 	defer server.Close()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// newMeasuredResult is a result with a figure for everything.
+// newMeasuredResult returns a result with a value for every figure.
 func newMeasuredResult(t testing.TB) *Result {
 	t.Helper()
 	h := newHistogram()
@@ -23,8 +23,8 @@ func newMeasuredResult(t testing.TB) *Result {
 	return r
 }
 
-// TestExpectations reads the name of each figure, each operator and each way to write a bound. What it says of a result
-// has three digits, unless these would hide the difference.
+// TestExpectations checks the name of each figure, each operator and each format of a bound.
+// Reported values have three digits, unless these would hide the difference.
 func TestExpectations(t *testing.T) {
 	r := newMeasuredResult(t)
 	if list := unmetExpectations(t, r, "p50<501us p99.5<2ms p100>=1ms latency.max<50ms min==1us service.p99<=1ms late.p99<1ms connect.p99<100ms "+
@@ -61,7 +61,7 @@ func TestExpectations(t *testing.T) {
 	}
 }
 
-// What wasn't measured meets nothing, neither an upper bound nor a lower one. A histogram that can't be read is none.
+// An unknown value meets no bound. An unreadable histogram counts as unknown.
 func TestExpectationOfNothing(t *testing.T) {
 	got := func(text string, r *Result) string {
 		e, err := ParseExpectation(text)

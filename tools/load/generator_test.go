@@ -9,16 +9,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// TestLinkSize holds down what a connection costs beside the engine's part;
-// the time of its message in flight makes it 56 bytes.
+// TestLinkSize limits the memory of a connState; the time of its message in flight makes it 56
+// bytes.
 func TestLinkSize(t *testing.T) {
 	if got := unsafe.Sizeof(connState{}); got > 48 {
 		t.Errorf("a link is %d bytes, want at most 48", got)
 	}
 }
 
-// TestWindow has answers before, in and after the window, on a connection
-// without an engine.
+// TestWindow sends answers before, in and after the window, on a connection without an engine.
 func TestWindow(t *testing.T) {
 	for name, test := range map[string]struct {
 		from, until    time.Duration
@@ -51,7 +50,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// newTestGenerator is the handler of a run on one loop.
+// newTestGenerator returns the handler of a run on one loop.
 func newTestGenerator(t testing.TB, cfg Config) *generator {
 	tr, err := newGenerator(&cfg, 1)
 	if err != nil {
@@ -60,14 +59,14 @@ func newTestGenerator(t testing.TB, cfg Config) *generator {
 	return tr
 }
 
-// echoOutput sends a connection its output.
+// echoOutput returns a connection's output to it as input.
 func echoOutput(c *engine.Conn) {
 	out := append([]byte(nil), c.Output()...)
 	c.OnSent(len(out))
 	c.OnRead(out)
 }
 
-// TestLatency reads known times off the ring: each answer's own, up to a limit.
+// TestLatency checks each answer's own latency, up to the limit.
 func TestLatency(t *testing.T) {
 	tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 3, Size: 64})
 	tr.setWindow(0, math.MaxInt64)

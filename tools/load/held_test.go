@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// TestVerification checks every connection twice, on any number of loops.
+// TestVerification verifies every connection twice, on any number of loops.
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	for _, loops := range []int{1, 3} {
@@ -57,8 +57,8 @@ func TestVerification(t *testing.T) {
 	}
 }
 
-// TestVerificationInFlight has a server answer only when as many lines have come as may
-// be in flight: the bound is reached, and never passed. It begins when a ramp is over.
+// TestVerificationInFlight uses a server that answers only when the maximum of lines in flight has
+// arrived: the limit is reached and never exceeded. It starts at the end of a ramp.
 func TestVerificationInFlight(t *testing.T) {
 	t.Parallel()
 	const n, most = 60, 20
@@ -89,7 +89,7 @@ func TestVerificationInFlight(t *testing.T) {
 	}
 }
 
-// TestVerificationFaults has servers that do not give every line back.
+// TestVerificationFaults uses servers that do not return every line.
 func TestVerificationFaults(t *testing.T) {
 	const n = 40
 	cfg := func(most int) Config {
@@ -134,7 +134,8 @@ func TestVerificationFaults(t *testing.T) {
 	}.run(t)
 }
 
-// TestVerificationInterrupted ends soon, although nothing is answered.
+// TestVerificationInterrupted checks that an interrupted verification ends soon even without
+// answers.
 func TestVerificationInterrupted(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {
@@ -146,7 +147,8 @@ func TestVerificationInterrupted(t *testing.T) {
 	})
 }
 
-// TestHeartbeats answers them at once, in the middle of verifications and in pieces.
+// TestHeartbeats checks that heartbeats are answered immediately, during verifications and in
+// pieces.
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	const n = 30
@@ -179,7 +181,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// TestBroadcast has it come once to each, in pieces, or twice, or not at all, or changed.
+// TestBroadcast sends the broadcast once to each connection, in pieces, twice, not at all, or
+// changed.
 func TestBroadcast(t *testing.T) {
 	const n = 20
 	cases := loadCases{}
@@ -231,12 +234,12 @@ func TestHeldWebSockets(t *testing.T) {
 		return c.Write(ctx, websocket.MessageText, []byte("hear ye"))
 	})
 	cfg := Config{Connections: n, Loops: 2, WebSocket: &WebSocket{}, Hold: true, Check: 7, Broadcast: "hear ye\n", Duration: 100 * time.Millisecond}
-	// A ping behind the last message may come too late.
+	// A ping after the last message may be too late.
 	loadCases{"all": {server, cfg, "heard==50 heartbeats>=50", "checked==100 heard_again==0 heartbeats<=100", "", nil}}.run(t)
 }
 
-// TestHeldMemory has nothing kept for a connection that is only held, whatever it has
-// heard, and nothing made for a line.
+// TestHeldMemory checks that a held connection needs no memory after the broadcast, and that lines
+// are not allocated.
 func TestHeldMemory(t *testing.T) {
 	tr := newTestGenerator(t, Config{Connections: 1000, Size: 64, Hold: true, Check: 10, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"})
 	a, b := newOpenConn(tr), newOpenConn(tr)
@@ -272,7 +275,7 @@ func TestHeldMemory(t *testing.T) {
 	same("checked")
 }
 
-// fillHeldResult is what a run of held connections can come to.
+// newHeldResult returns a result of a run with held connections.
 func newHeldResult() *Result {
 	return &Result{
 		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,
@@ -285,7 +288,7 @@ func newHeldResult() *Result {
 	}
 }
 
-// TestHeldText says all of it, and expectations have a name for each figure.
+// TestHeldText checks that the text is complete and that expectations have a name for each figure.
 func TestHeldText(t *testing.T) {
 	var out bytes.Buffer
 	if err := newHeldResult().WriteText(&out); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// renderHTML is the report of a stream.
+// renderHTML returns the page of a stream.
 func renderHTML(t testing.TB, s *Stream, expected ...Expectation) string {
 	t.Helper()
 	var b strings.Builder
@@ -19,7 +19,7 @@ func renderHTML(t testing.TB, s *Stream, expected ...Expectation) string {
 	return b.String()
 }
 
-// Hostile texts of a stream are texts of the page.
+// Hostile texts in a stream appear as text.
 func TestHTML(t *testing.T) {
 	_, s := readRecordedStream(t)
 	page := renderHTML(t, s)
@@ -50,7 +50,7 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// Streams that lack this or that still make a page, and its verdict is of what there is.
+// Incomplete streams still produce a page and a verdict.
 func TestHTMLVerdict(t *testing.T) {
 	_, whole := readRecordedStream(t)
 	cut := *whole

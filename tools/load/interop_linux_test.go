@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// nginxConfig is that of a server in one process, which has all its files in its working
-// directory. Its arguments are the addresses to listen at, without TLS and with.
+// nginxConfig configures a server in one process with all its files in its working directory. Its
+// arguments are the addresses to listen at, without TLS and with.
 const nginxConfig = `
 daemon off;
 master_process off;
@@ -42,8 +42,7 @@ http {
 }
 `
 
-// TestInterop loads a server that is not Go's, if it is installed: its HTTP, its TLS and the ends of its
-// connections.
+// TestInterop loads nginx, if it is installed: its HTTP, its TLS and its way to close connections.
 func TestInterop(t *testing.T) {
 	program, err := exec.LookPath("nginx")
 	if err != nil {

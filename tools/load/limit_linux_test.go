@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBacklogLimit connects to a listener that never accepts: when its queue is full
-// the kernel counts that, and the result says so.
+// TestBacklogLimit connects to a listener that never accepts: the kernel counts when its queue is
+// full, and the result reports it.
 func TestBacklogLimit(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")

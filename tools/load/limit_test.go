@@ -12,12 +12,12 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// newIdleRun is one that nothing has happened in.
+// newIdleRun returns a run in which nothing has happened.
 func newIdleRun() *run {
 	return newFakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
-// checkedWalls are the names of limits, each with evidence and advice.
+// checkedWalls returns the names of limits, and checks that each has evidence and advice.
 func checkedWalls(t *testing.T, limits []Limit) (names []string) {
 	t.Helper()
 	for _, l := range limits {
@@ -29,8 +29,8 @@ func checkedWalls(t *testing.T, limits []Limit) (names []string) {
 	return names
 }
 
-// TestLimitsOf finds walls from where they begin, and not in what is too little to
-// tell. What the kernel has counted is one where it did harm.
+// TestLimitsOf checks the thresholds of limits, and that too little data is no limit. A kernel
+// counter is a limit only if it did harm.
 func TestLimitsOf(t *testing.T) {
 	late := func(count int64, p99 time.Duration) *Result {
 		return &Result{Window: time.Second, Late: &Latency{Count: count, P99: p99}}
@@ -83,7 +83,7 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-// TestScarcity names the error by which the machine said that it had run out.
+// TestScarcity checks that the error is named with which the machine ran out of something.
 func TestScarcity(t *testing.T) {
 	for _, test := range []struct {
 		errs []error

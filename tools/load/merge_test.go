@@ -14,7 +14,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// newGeneratorResult is that of a generator that answered each message within took.
+// newGeneratorResult returns the result of a generator whose messages all took the given time.
 func newGeneratorResult(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Result {
 	t.Helper()
 	h := newHistogram()
@@ -70,7 +70,7 @@ func TestMerge(t *testing.T) {
 	if one, err := Merge(a); err != nil || one.Answered != 3000 || one.Histogram == "" {
 		t.Errorf("one result is not itself: %v", err)
 	}
-	// Where no answers were awaited the rates at which was sent add up.
+	// Without answers, the rates of sending add up.
 	for _, of := range []*Result{a, b} {
 		of.NoReply, of.Answered = true, 0
 	}
@@ -135,14 +135,15 @@ generator's CPU  33%        -             -
 	}
 }
 
-// recordEqual is what a generator has that answered messages within took, in full.
+// recordEqual returns the summary and the histogram of n equal times.
 func recordEqual(took time.Duration, n int) (l Latency, histogram string) {
 	var d distribution
 	d.record(took, n)
 	return summarizeDistribution(&d), encodeHistogram(d.histogram)
 }
 
-// checkMergedLatency has distributions be exactly those of 990 messages of 1 ms and 10 of 1 s.
+// checkMergedLatency checks that distributions are exactly those of 990 messages of 1 ms and 10 of
+// 1 s.
 func checkMergedLatency(t *testing.T, what string, l Latency, histogram string) {
 	t.Helper()
 	if l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond {
@@ -153,8 +154,9 @@ func checkMergedLatency(t *testing.T, what string, l Latency, histogram string) 
 	}
 }
 
-// TestMergeTimes has the other distributions of results, and those of intervals, merged exactly where all have
-// histograms, of generators at the same time as of one after the other. Otherwise they are the worse of both.
+// TestMergeTimes checks that the other distributions of results, and those of intervals, are merged
+// exactly if all have histograms, for simultaneous generators and for successive intervals.
+// Otherwise the worse of both is kept.
 func TestMergeTimes(t *testing.T) {
 	part := func(took time.Duration, n int) (*Result, *Interval) {
 		l, histogram := recordEqual(took, n)
@@ -221,8 +223,8 @@ func TestMergeEvents(t *testing.T) {
 	}
 }
 
-// TestHistogramSize has the longest histogram, with something in each step, fit into a letter of
-// agents many times.
+// TestHistogramSize checks that the largest histogram, with a value in each step, is far below the
+// message limit of agents.
 func TestHistogramSize(t *testing.T) {
 	h := newHistogram()
 	for at := int64(1); at <= int64(maxLatency); at += max(at/2048, 1) {
@@ -233,7 +235,7 @@ func TestHistogramSize(t *testing.T) {
 	}
 }
 
-// TestLostAgent has a part that is missing be a fault that is named.
+// TestLostAgent checks that a missing part is a fault that is named.
 func TestLostAgent(t *testing.T) {
 	r := newGeneratorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
 	before := r.countFaults()

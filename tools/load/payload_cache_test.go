@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestStart has neighbours start at different messages, and all of them at
-// messages that differ.
+// TestStart checks that connections with close numbers start at different messages, and that
+// messages differ.
 func TestStart(t *testing.T) {
 	text := newRandomBlock(64, 0)
 	seen := map[string]int{}
@@ -25,8 +25,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// FuzzCheck cuts answers into pieces: wherever that is, the verdict is that of
-// one piece. change is where a byte is changed, cuts are the sizes of pieces.
+// FuzzCheck divides answers into pieces: the verdict must be that of one piece. change is the index
+// of a changed byte, cuts are the sizes of pieces.
 func FuzzCheck(f *testing.F) {
 	f.Add(uint16(64), uint8(1), uint32(0), uint16(70), []byte{1, 2, 3})
 	f.Add(uint16(2), uint8(16), uint32(7), uint16(3), []byte{255, 1, 255})
@@ -39,7 +39,7 @@ func FuzzCheck(f *testing.F) {
 		text := newRandomBlock(int(size), 0)
 		h := &payloadCache{block: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
-		// check takes what was heard off what is in flight, as traffic does.
+		// check counts answers as the generator does.
 		check := func(l *connState, in []byte) (good, answers int) {
 			heard := h.checkAnswers(nil, l, in, 0)
 			l.inFlight -= uint16(heard.answers)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A window goes on while the rate varies, for three times Duration at the most.
+// A window continues while the rate varies, for at most three times Duration.
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	growing := func(conn net.Conn, _ int) { // at whatever times it is looked
@@ -28,7 +28,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// Parts are of the last Duration, and nothing is known of fewer than two.
+// The variation is that of the last Duration, and unknown with fewer than two parts.
 func TestVariation(t *testing.T) {
 	p := rateSampler{interval: time.Second}
 	at, bytes := time.Duration(0), int64(0)

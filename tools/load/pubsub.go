@@ -32,15 +32,15 @@ import (
 type PubSub struct {
 	// Protocol is the protocol of the server. "ws" is JSON on a WebSocket at "/ws", or at the path
 	// of Config.WebSocket.
-	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"have the connections subscribe, by this <PROTOCOL>: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"`
+	Protocol string `json:"protocol" flag:"pubsub" not:"message,first-message,answer,match,message-rate,messages,flood,unprompted,hold,think,early,ramp,lifetime" help:"subscribe on all connections, with this <PROTOCOL>: redis, nats or ws (JSON as in \"myriad hub\", at /ws or the path of --ws); further connections publish"`
 	// Topics is at most the number of Connections. Each subscriber has one topic, in turn.
 	Topics int `json:"topics" merge:"max" flag:"topics" default:"1" needs:"pubsub" help:"spread the subscribers over <N> topics"`
 	// Publishers publish to all topics in turn. They are not included in Connections.
-	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline is how many messages of each not all subscribers have yet"`
+	Publishers int `json:"publishers" merge:"sum" flag:"publishers" default:"1" max:"1024" needs:"pubsub" help:"publish on <N> connections, to all topics in turn; --pipeline limits the messages of each that some subscriber has not received"`
 	// Slow subscribers are not included in Connections. A server may disconnect them. At the end
 	// they read for at most Drain, which shows which of them were disconnected. Their deliveries do
 	// not count.
-	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"have <N> further subscribers that never read"`
+	Slow int `json:"slow,omitempty" merge:"sum" flag:"slow" default:"0" min:"0" max:"64Mi" needs:"pubsub" help:"add <N> subscribers that never read"`
 
 	// AllPublishers is the number of publishers of all generators that share the topics, and
 	// PublishersFrom the number of this generator's first one. Default: those of this generator.

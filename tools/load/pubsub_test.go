@@ -22,10 +22,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// broker is a publish/subscribe server of the protocols of Redis and NATS.
+// broker is a publish/subscribe server for the protocols of Redis and NATS.
 type broker struct {
 	target string
-	// deliver writes a message to a subscriber, the first on connection 0; nil writes it as it is.
+	// deliver writes a message to a subscriber, the first on connection 0; nil writes it unchanged.
 	deliver deliver
 
 	mu        sync.Mutex
@@ -51,7 +51,7 @@ func newBroker(t *testing.T, protocol string, deliver deliver) *broker {
 	return b
 }
 
-// subscribe has a connection confirmed, in one piece with joining.
+// subscribe registers and confirms a subscriber atomically.
 func (b *broker) subscribe(c net.Conn, topic, confirmed string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,7 +142,7 @@ func (b *broker) serveNATS(c net.Conn, _ int) {
 	}
 }
 
-// TestPubSub publishes in a closed loop: each subscriber gets each message of its topic.
+// TestPubSub publishes in a closed loop: each subscriber receives each message of its topic.
 func TestPubSub(t *testing.T) {
 	cases := loadCases{}
 	for _, protocol := range Protocols {
@@ -168,8 +168,8 @@ func TestPubSub(t *testing.T) {
 	cases.run(t)
 }
 
-// TestPubSubOpenLoop publishes at a rate: the time that a server takes for one message counts
-// for those that wait behind it.
+// TestPubSubOpenLoop publishes at a rate: a slow message delays the latencies of those queued
+// behind it.
 func TestPubSubOpenLoop(t *testing.T) {
 	t.Parallel()
 	const stall = 100 * time.Millisecond
@@ -206,7 +206,7 @@ func deliverReversed(c net.Conn, m [][]byte) error {
 	return err
 }
 
-// TestPubSubFaults has a server that does something wrong to the first subscriber once.
+// TestPubSubFaults uses a server that makes one mistake with the first subscriber.
 func TestPubSubFaults(t *testing.T) {
 	changed := func(change func(m []byte) []byte) func(net.Conn, [][]byte) error {
 		return func(c net.Conn, m [][]byte) error { _, err := c.Write(change(m[0])); return err }
@@ -262,8 +262,8 @@ func TestPubSubFaults(t *testing.T) {
 	cases.run(t)
 }
 
-// TestPubSubSlow has subscribers that never read, until the server ends them; the others get
-// everything.
+// TestPubSubSlow has subscribers that never read until the server disconnects them; the others
+// receive everything.
 func TestPubSubSlow(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {
@@ -292,8 +292,8 @@ func TestPubSubSlow(t *testing.T) {
 	})
 }
 
-// TestPubSubBounds reaches the bounds of a run: more publishers than there is room for other
-// mail, and the largest messages in flight.
+// TestPubSubBounds reaches the limits of a run: more publishers than the mailbox has space for
+// otherwise, and the largest messages in flight.
 func TestPubSubBounds(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
@@ -334,8 +334,9 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// runGeneratorsTogether runs the parts of a publish/subscribe run, which connect one after the other, at the same
-// time. What each has published all are told, but of those who are lost.
+// runGeneratorsTogether runs the parts of a publish/subscribe run, which connect one after the
+// other, at the same time. All are told the numbers of published messages, except those of lost
+// generators.
 func runGeneratorsTogether(t *testing.T, cfg Config, generators int, lost ...int) []*Result {
 	t.Helper()
 	parts, err := cfg.Divide(slices.Repeat([]float64{1}, generators)...)
@@ -378,8 +379,8 @@ func runGeneratorsTogether(t *testing.T, cfg Config, generators int, lost ...int
 	return results
 }
 
-// TestPubSubShared has two generators share the topics: what one publishes reaches the subscribers
-// of both, and what is missing, comes again or in another order is counted exactly.
+// TestPubSubShared lets two generators share the topics: messages of each reach the subscribers of
+// both, and missing, duplicated and reordered ones are counted exactly.
 func TestPubSubShared(t *testing.T) {
 	t.Parallel()
 	nothing := func(net.Conn, [][]byte) error { return nil }

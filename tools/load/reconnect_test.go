@@ -21,8 +21,8 @@ const (
 	responseToEnd  = "HTTP/1.1 200 OK\r\n\r\nhi, until the end"
 )
 
-// respondAndClose serves a connection with these responses, one to each request, and closes it
-// behind the last.
+// respondAndClose returns a handler that sends one response to each request and closes the
+// connection after the last.
 func respondAndClose(responses ...string) handler {
 	return func(c net.Conn, _ int) {
 		in := bufio.NewReader(c)
@@ -36,13 +36,13 @@ func respondAndClose(responses ...string) handler {
 				return
 			}
 		}
-		// What else has been sent would make the kernel reset the connection.
+		// Read further requests, or the kernel would reset the connection.
 		_ = c.(interface{ CloseWrite() error }).CloseWrite()
 		_, _ = io.Copy(io.Discard, in)
 	}
 }
 
-// closeOnSecondRequest closes a connection when the second request has come.
+// closeOnSecondRequest closes a connection when the second request has arrived.
 func closeOnSecondRequest(c net.Conn, _ int) {
 	in := bufio.NewReader(c)
 	_, _ = http.ReadRequest(in)
@@ -50,17 +50,17 @@ func closeOnSecondRequest(c net.Conn, _ int) {
 	_, _ = http.ReadRequest(in)
 }
 
-// httpConfig is a Config that exchanges HTTP requests with a server.
+// httpConfig returns a Config that exchanges HTTP requests with a server.
 func httpConfig(messages int64) Config { return Config{Loops: 2, Match: matchHTTP, Messages: messages} }
 
-// noReconnectConfig has connections count as lost that end in order.
+// noReconnectConfig returns a Config without reconnections.
 func noReconnectConfig() Config {
 	cfg := httpConfig(5)
 	cfg.NoReconnect, cfg.Pipeline = true, 2
 	return cfg
 }
 
-// TestReconnect has servers that end keep-alive in order. No message is lost.
+// TestReconnect uses servers that close cleanly. No message is lost.
 func TestReconnect(t *testing.T) {
 	cases := loadCases{}
 	add := func(name string, handle handler, cfg Config, want string) {
@@ -91,7 +91,7 @@ func checkReconnect(t *testing.T, r *Result, _ *eventLog) {
 	}
 }
 
-// TestReconnectTarget goes back to the target that has closed, a unix socket too.
+// TestReconnectTarget reconnects to the target that has closed, including a unix socket.
 func TestReconnectTarget(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {
@@ -107,8 +107,8 @@ func TestReconnectTarget(t *testing.T) {
 	})
 }
 
-// TestReconnectOpenLoop has a plan go on while a connection is replaced: each message is
-// answered, and its latency counts from when it was to be sent.
+// TestReconnectOpenLoop checks that a plan continues while a connection is replaced: each message
+// is answered, and its latency counts from its planned time.
 func TestReconnectOpenLoop(t *testing.T) {
 	t.Parallel()
 	for _, each := range []bool{false, true} {
@@ -142,7 +142,7 @@ func TestReconnectOpenLoop(t *testing.T) {
 	}
 }
 
-// TestReconnectLifetime has connections whose servers close often, and whose lifetime ends.
+// TestReconnectLifetime combines servers that close often with a Lifetime.
 func TestReconnectLifetime(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {
@@ -162,7 +162,7 @@ func TestReconnectLifetime(t *testing.T) {
 	})
 }
 
-// TestReconnectFails bounds the attempts to replace a connection, and counts it as lost.
+// TestReconnectFails checks the limit of attempts to replace a connection, which is then lost.
 func TestReconnectFails(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {
@@ -189,7 +189,7 @@ func TestReconnectFails(t *testing.T) {
 	})
 }
 
-// TestReconnectMany has more connections close at once than are dialled at a time.
+// TestReconnectMany closes more connections at once than may be dialed at once.
 func TestReconnectMany(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {

@@ -15,19 +15,19 @@ import (
 // metric, its help text and how it merges; see Counters. In a Result, a counter with the tag
 // of:"window" covers the measured window, and any other the whole run.
 type Counts struct {
-	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed because their lifetime was over."`
+	Closed        int64 `json:"closed" merge:"sum" metric:"connections_closed_total" help:"Connections that the generator closed at the end of their lifetime."`
 	CutOff        int64 `json:"cut_off,omitempty" merge:"sum" metric:"messages_cut_off_total" help:"Messages in flight on connections that the generator closed."`
-	Reconnected   int64 `json:"reconnected,omitempty" merge:"sum" metric:"connections_reconnected_total" help:"Connections that were replaced because the HTTP server had closed them in order."`
-	Resent        int64 `json:"resent,omitempty" merge:"sum" of:"window" metric:"messages_resent_total" help:"Messages that were sent again on a connection that replaced another."`
-	Intended      int64 `json:"intended,omitempty" merge:"sum" of:"window" metric:"messages_intended_total" help:"Messages that were to be sent by the plan of an open loop."`
-	Sent          int64 `json:"sent" merge:"sum" of:"window" metric:"messages_sent_total" help:"Messages that were handed to connections."`
-	Answered      int64 `json:"answered" merge:"sum" of:"window" metric:"messages_answered_total" help:"Messages whose whole answer has arrived, as expected."`
+	Reconnected   int64 `json:"reconnected,omitempty" merge:"sum" metric:"connections_reconnected_total" help:"Connections that were replaced after the HTTP server closed them cleanly."`
+	Resent        int64 `json:"resent,omitempty" merge:"sum" of:"window" metric:"messages_resent_total" help:"Messages that were sent again on a replaced connection."`
+	Intended      int64 `json:"intended,omitempty" merge:"sum" of:"window" metric:"messages_intended_total" help:"Messages planned by an open loop."`
+	Sent          int64 `json:"sent" merge:"sum" of:"window" metric:"messages_sent_total" help:"Messages that were passed to connections."`
+	Answered      int64 `json:"answered" merge:"sum" of:"window" metric:"messages_answered_total" help:"Messages that were answered completely and as expected."`
 	BytesSent     int64 `json:"bytes_sent" merge:"sum" of:"window" metric:"sent_bytes_total" help:"Bytes of messages sent."`
 	BytesReceived int64 `json:"bytes_received" merge:"sum" of:"window" metric:"received_bytes_total" help:"Bytes received."`
-	Exchanged     int64 `json:"exchanged,omitempty" merge:"sum" metric:"connections_exchanged_total" help:"Connections that have got the answers to all their messages."`
-	Delivered     int64 `json:"delivered,omitempty" merge:"sum" of:"window" metric:"messages_delivered_total" help:"Messages that subscribers have got, each for itself."`
-	Heartbeats    int64 `json:"heartbeats,omitempty" merge:"sum" metric:"heartbeats_total" help:"Heartbeats of the server that held connections have got."`
-	Unexpected    int64 `json:"unexpected,omitempty" merge:"sum" fault:"true" metric:"unexpected_lines_total" help:"Lines that held connections did not expect, including a broadcast that came again."`
+	Exchanged     int64 `json:"exchanged,omitempty" merge:"sum" metric:"connections_exchanged_total" help:"Connections that received the answers to all their messages."`
+	Delivered     int64 `json:"delivered,omitempty" merge:"sum" of:"window" metric:"messages_delivered_total" help:"Deliveries of messages to subscribers."`
+	Heartbeats    int64 `json:"heartbeats,omitempty" merge:"sum" metric:"heartbeats_total" help:"Heartbeats that held connections received."`
+	Unexpected    int64 `json:"unexpected,omitempty" merge:"sum" fault:"true" metric:"unexpected_lines_total" help:"Unexpected lines on held connections, including repeated broadcasts."`
 }
 
 // Interval reports on the time since the previous interval.
@@ -45,9 +45,9 @@ type Interval struct {
 	Lost   int64 `json:"lost" merge:"sum" metric:"connections_lost_total" help:"Connections that the server or the network ended."`
 	// Counts includes the lines of a verification as messages sent and answered.
 	Counts   `merge:"sum"`
-	InFlight int64 `json:"in_flight" merge:"gauge" metric:"messages_in_flight" help:"Messages that have no answer yet."`
-	Waiting  int64 `json:"waiting,omitempty" merge:"gauge" metric:"messages_waiting" help:"Messages of the plan of an open loop whose time has come and that have not been sent."`
-	Heard    int64 `json:"heard,omitempty" merge:"sum" metric:"broadcast_heard_total" help:"Held connections that have got the broadcast."`
+	InFlight int64 `json:"in_flight" merge:"gauge" metric:"messages_in_flight" help:"Messages without an answer yet."`
+	Waiting  int64 `json:"waiting,omitempty" merge:"gauge" metric:"messages_waiting" help:"Overdue messages of an open loop that have not been sent."`
+	Heard    int64 `json:"heard,omitempty" merge:"sum" metric:"broadcast_heard_total" help:"Held connections that received the broadcast."`
 	// Errors counts failures by cause: of connection attempts, connections and answers.
 	Errors map[string]int64 `json:"errors,omitempty" merge:"sum"`
 
@@ -131,7 +131,7 @@ type Result struct {
 	// Late is, in an open loop, how long after its planned time a message was sent although a
 	// connection had capacity: the generator's own delay.
 	Late   *Latency `json:"late,omitempty" merge:"sum"`
-	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Messages of the plan of an open loop that were not sent even in the time for draining."`
+	Unsent int64    `json:"unsent,omitempty" merge:"sum" fault:"true" help:"Planned messages of an open loop that were never sent."`
 	// Histogram is the full distribution of Latency: an HdrHistogram of nanoseconds in the
 	// compressed encoding (V2) that its libraries share, in base64. Histograms of several
 	// generators can be merged.
@@ -142,7 +142,7 @@ type Result struct {
 	// Generator has only the processor time of the generator.
 	Generator Usage `json:"generator" merge:"sum"`
 
-	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections with a wrong answer, after which they are closed."`
+	Mismatched int64 `json:"mismatched" merge:"sum" fault:"true" help:"Connections that were closed because of a wrong answer."`
 	// FirstMismatch is the first wrong answer, nil if there was none.
 	FirstMismatch *Mismatch `json:"first_mismatch,omitempty" merge:"first"`
 	// BadStatus counts HTTP responses with a status of 400 or more in the whole run, if Match is
@@ -161,10 +161,10 @@ type Result struct {
 	// PubSub has the settings of a publish/subscribe run, nil otherwise. Sent counts published
 	// messages, Answered those that all subscribers received.
 	PubSub      *PubSub `json:"pubsub,omitempty" merge:"sum"`
-	Undelivered int64   `json:"undelivered,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber had not got when the run ended."`
-	Doubled     int64   `json:"doubled,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber got again."`
-	Reordered   int64   `json:"reordered,omitempty" merge:"sum" fault:"true" help:"Messages that a subscriber got behind a later one of their publisher."`
-	SlowEnded   int64   `json:"slow_ended,omitempty" merge:"sum" help:"Subscribers that did not read, and that the server has ended."`
+	Undelivered int64   `json:"undelivered,omitempty" merge:"sum" fault:"true" help:"Deliveries that were missing when the run ended."`
+	Doubled     int64   `json:"doubled,omitempty" merge:"sum" fault:"true" help:"Deliveries that were repeated."`
+	Reordered   int64   `json:"reordered,omitempty" merge:"sum" fault:"true" help:"Deliveries after a later message of the same publisher."`
+	SlowEnded   int64   `json:"slow_ended,omitempty" merge:"sum" help:"Subscribers that did not read and that the server disconnected."`
 	// Bytes accounts for all bytes of messages of the whole run.
 	Bytes Bytes `json:"bytes" merge:"sum"`
 	// Limits are the limits that the generator itself reached, most severe first. Each means that
@@ -175,7 +175,7 @@ type Result struct {
 	// Agents are the generators of a run on several machines, whose merged result this is, without
 	// those that were lost. Nil for a run on one machine.
 	Agents     []Agent `json:"agents,omitempty"`
-	Unanswered int64   `json:"unanswered" merge:"sum" fault:"true" help:"Messages without an answer when the run ended, after the generator had waited for them."`
+	Unanswered int64   `json:"unanswered" merge:"sum" fault:"true" help:"Messages without an answer at the end of the run, including the drain time."`
 }
 
 // Bytes accounts for the bytes of messages and their answers in a whole run.

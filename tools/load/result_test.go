@@ -111,8 +111,8 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestResultTags checks the tags of results: merge knows each way to merge, each counter merges, and each
-// place of counts has a counter.
+// TestResultTags checks the tags of results: mergeFields knows each way to merge, each counter
+// merges, and each index of counts has a counter.
 func TestResultTags(t *testing.T) {
 	named := map[string]bool{}
 	for _, c := range Counters {

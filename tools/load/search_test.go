@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// echoLinesEvery answers lines at a rate, on all connections together.
+// echoLinesEvery returns a handler that echoes one line per interval, on all connections together.
 func echoLinesEvery(each time.Duration) handler {
 	tick := time.Tick(each)
 	return serveLines(func(c net.Conn, line string, _, _ int) error {
@@ -21,8 +21,8 @@ func echoLinesEvery(each time.Duration) handler {
 	})
 }
 
-// TestSearch finds no rate above what a server can do, having tried some. How far
-// below it is depends on the machine.
+// TestSearch checks that no found rate exceeds the server's capacity, and that several were tried.
+// How close it gets depends on the machine.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	const (
@@ -56,7 +56,7 @@ func TestSearch(t *testing.T) {
 	if steps := len(told.eventsOf(Tried)); steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
 	}
-	// What can be answered in a window, and its allowance; see Step.Kept.
+	// The capacity of a window and the tolerance; see Step.Kept.
 	window := (step - step/5).Seconds()
 	answers := most*window + links + 1
 	if n := found.Rate * window; n-3*math.Sqrt(n) > answers {
@@ -77,7 +77,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestJudge says of a step whether its goal was kept, and why not.
+// TestJudge checks whether steps keep their goal.
 func TestJudge(t *testing.T) {
 	goal := Goal{Percentile: 99, Under: 100 * time.Millisecond}
 	const ms = time.Millisecond
@@ -108,8 +108,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestSearchAgain tries a rate once more where the generator was late, and has the
-// limits and the faults of all steps that count.
+// TestSearchAgain checks that a rate is tried again if the generator was late, and that the result
+// has the limits and faults of all steps that count.
 func TestSearchAgain(t *testing.T) {
 	s := &Search{window: time.Second, found: &Found{}}
 	tries := map[float64]int{}
@@ -154,7 +154,7 @@ func boolToInt(is bool) int {
 	return 0
 }
 
-// TestSearchNext goes from rate to rate by what was kept.
+// TestSearchNext checks the sequence of rates.
 func TestSearchNext(t *testing.T) {
 	for _, most := range []float64{3, 170, 1000, 35_123, MaxRate * 2} {
 		s := &Search{window: time.Second, found: &Found{}}
@@ -184,7 +184,7 @@ func TestSearchNext(t *testing.T) {
 	}
 }
 
-// TestSearchNobody has no server, and one that soon closes all connections.
+// TestSearchNobody searches without a server, and with one that soon closes all connections.
 func TestSearchNobody(t *testing.T) {
 	short := startTestServer(t, func(c net.Conn, _ int) { echoMessages(c, 1) })
 	for target, says := range map[string]string{unusedAddr(t): "connection refused", short.addr(): "connections lost"} {

@@ -25,8 +25,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 )
 
-// TestMain runs more tests at a time than there are processors: most of them wait for the network or for
-// the end of a window.
+// TestMain runs more parallel tests than there are processors: most of them wait for the network or
+// for the end of a window.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
@@ -35,11 +35,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// handler serves a connection, which is the n-th of its server, from 0.
+// handler serves the n-th connection of a server, from 0.
 type handler func(c net.Conn, n int)
 
-// testServer serves each connection with a function, on package net. It is
-// closed, and waited for, at the end of the test.
+// testServer serves each connection with a handler. It is closed and joined at the end of the test.
 type testServer struct {
 	ln    net.Listener
 	mu    sync.Mutex
@@ -89,35 +88,35 @@ func startTestServerAt(t *testing.T, network, addr string, handle handler) *test
 
 func (s *testServer) addr() string { return s.ln.Addr().String() }
 
-// accepted is how many connections there have been.
+// accepted returns the number of accepted connections.
 func (s *testServer) accepted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// serverStarter starts servers for the cases of a table.
+// serverStarter returns a function that starts a server and returns its address.
 func serverStarter(handle handler) func(*testing.T) string {
 	return func(t *testing.T) string { return startTestServer(t, handle).addr() }
 }
 
-// unusedAddr is an address at which nobody listens.
+// unusedAddr returns an address without a listener.
 func unusedAddr(t *testing.T) string { return testserver.FreeAddr(t) }
 
-// echo answers with what comes.
+// echo echoes all input.
 func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
 
-// onlyReader and onlyWriter keep io.Copy from moving the bytes in the kernel,
-// where a test's answers would be cut at other places.
+// onlyReader and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide
+// answers differently.
 type (
 	onlyReader struct{ io.Reader }
 	onlyWriter struct{ io.Writer }
 )
 
-// discardInput reads and does not answer.
+// discardInput reads without answering.
 func discardInput(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
 
-// echoMessages answers n messages of 64 bytes and reads one more, so that closing sends no reset.
+// echoMessages echoes messages of 64 bytes and reads one more, so that closing sends no reset.
 func echoMessages(c net.Conn, times int) {
 	message := make([]byte, 64)
 	for range times {
@@ -127,7 +126,8 @@ func echoMessages(c net.Conn, times int) {
 	_, _ = io.ReadFull(c, message)
 }
 
-// serveLines serves lines with a function, which has the number of the connection and that of its line.
+// serveLines returns a handler that calls answer for each line, with the numbers n of the
+// connection and k of the line.
 func serveLines(answer func(c net.Conn, line string, n, k int) error) handler {
 	return func(c net.Conn, n int) {
 		lines := bufio.NewReader(c)
@@ -145,8 +145,9 @@ func writeText(c net.Conn, text string) error {
 	return err
 }
 
-// webSocketServerStarter starts servers of another library, which serve each connection with a function and then
-// send messages back, each with a ping before it, and at /chat in fragments.
+// webSocketServerStarter returns a function that starts a server of another WebSocket library. It
+// serves each connection with begin and then echoes messages, each after a ping, and at /chat in
+// fragments.
 func webSocketServerStarter(begin func(ctx context.Context, c *websocket.Conn) error) func(*testing.T) string {
 	return func(t *testing.T) string {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -182,7 +183,7 @@ func webSocketServerStarter(begin func(ctx context.Context, c *websocket.Conn) e
 	}
 }
 
-// writeFragments writes a message in frames of at most 1,000 bytes, of which the last has none.
+// writeFragments writes a message in frames of at most 1,000 bytes, followed by an empty one.
 func writeFragments(ctx context.Context, c *websocket.Conn, kind websocket.MessageType, message []byte) error {
 	w, err := c.Writer(ctx, kind)
 	for piece := range slices.Chunk(message, 1000) {
@@ -196,11 +197,10 @@ func writeFragments(ctx context.Context, c *websocket.Conn, kind websocket.Messa
 	return err
 }
 
-// doNothing serves a WebSocket with nothing else.
 func doNothing(context.Context, *websocket.Conn) error { return nil }
 
-// testEachModel runs a test on every model that can run here, on all at a time, and with
-// -short on the last one alone.
+// testEachModel runs a test on every available model, concurrently, and with -short only on the
+// last one.
 func testEachModel(t *testing.T, test func(t *testing.T, model string)) {
 	var names []string
 	for _, m := range models.All() {
@@ -227,13 +227,12 @@ func parseAddrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// eventLog is what a run told.
+// eventLog records the events of a run.
 type eventLog struct {
 	events    []Event
 	intervals Interval // added up
 }
 
-// phasesWithoutProgress are the events in order, but for Progress.
 func (s *eventLog) phasesWithoutProgress() (list []Phase) {
 	for _, e := range s.events {
 		if e.Phase != Progress {
@@ -243,7 +242,7 @@ func (s *eventLog) phasesWithoutProgress() (list []Phase) {
 	return list
 }
 
-// eventsOf finds the events of a phase.
+// eventsOf returns the events of a phase.
 func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	for _, e := range s.events {
 		if e.Phase == p {
@@ -253,12 +252,12 @@ func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	return list
 }
 
-// errEnough ends a run that has told enough.
+// errEnough is the cause of a run that enough has ended.
 var errEnough = errors.New("enough")
 
-// runUntil runs a load until it ends, or until enough says so after an event. It fails the test at an error of
-// Run itself, and if the figures of the result and of the intervals do not add up. Where a test does not
-// say otherwise it has patience, for a machine that has much else to do.
+// runUntil runs a load until it ends, or until enough returns true after an event. It fails the
+// test if Run returns an error, or if result and intervals are inconsistent. Its default timeouts
+// are long, for busy machines.
 func runUntil(t *testing.T, cfg Config, enough func(s *eventLog, e Event) bool) (*Result, *eventLog) {
 	t.Helper()
 	setIfZero(&cfg.ConnectTimeout, time.Minute)
@@ -307,7 +306,7 @@ func runToEnd(t *testing.T, cfg Config) *Result {
 	return r
 }
 
-// checkTotals accounts for every byte, for every message, and for what intervals say.
+// checkTotals checks that bytes and messages add up, and that the intervals add up to the result.
 func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	t.Helper()
 	b, checked := r.Bytes, r.PubSub == nil && !r.NoReply
@@ -335,10 +334,9 @@ func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 	}
 }
 
-// growingFactors is by how much the times of a run are longer: not at all at first, and then
-// twice as long each time that a test goes on because it has come to nothing within
-// them. How much that takes depends on what else the machine has to do. A test that
-// never breaks off has failed.
+// growingFactors yields factors for the times of a run: 1, then twice the last one each time that
+// the test continues because the times were too short for a busy machine. The test fails if it
+// never breaks off.
 func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		t.Helper()
@@ -351,7 +349,7 @@ func growingFactors(t *testing.T) iter.Seq[time.Duration] {
 	}
 }
 
-// unmetExpectations are the expectations that a result does not meet.
+// unmetExpectations returns the expectations that a result does not meet.
 func unmetExpectations(t *testing.T, r *Result, expectations string) (list []string) {
 	t.Helper()
 	for _, text := range strings.Fields(expectations) {
@@ -366,7 +364,7 @@ func unmetExpectations(t *testing.T, r *Result, expectations string) (list []str
 	return list
 }
 
-// loadCase is a load on a server, and what must come of it.
+// loadCase is a load on a server, and its expected result.
 type loadCase struct {
 	server    func(t *testing.T) (target string)
 	cfg       Config // of 20 connections, unless it says otherwise
@@ -376,7 +374,7 @@ type loadCase struct {
 	check     func(t *testing.T, r *Result, told *eventLog)
 }
 
-// loadCases are run under each model.
+// loadCases are run with each model.
 type loadCases map[string]loadCase
 
 func (cases loadCases) run(t *testing.T) {

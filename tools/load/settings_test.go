@@ -18,7 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// TestConfigJSON reads each setting, and what it writes is read as the same.
+// TestConfigJSON checks that each setting can be read, and that written JSON is read as the same
+// Config.
 func TestConfigJSON(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -85,7 +86,7 @@ func TestConfigJSON(t *testing.T) {
 	}
 }
 
-// TestConfigComplete writes a configuration in which every field is set: none is left out.
+// TestConfigComplete checks that no field is omitted when a configuration is written.
 func TestConfigComplete(t *testing.T) {
 	full := Config{Target: "a:1", Also: []string{"b:1"}, Sources: parseAddrs("10.0.0.1")}
 	fillEmptyFields(reflect.ValueOf(&full).Elem())
@@ -103,7 +104,7 @@ func TestConfigComplete(t *testing.T) {
 	}
 }
 
-// TestSettingTags finds what is misspelled in a tag.
+// TestSettingTags detects misspelled tags.
 func TestSettingTags(t *testing.T) {
 	names := make(map[string]bool)
 	for _, s := range Settings() {
@@ -197,7 +198,7 @@ func marshalConfig(c Config) string {
 	return string(text)
 }
 
-// fillEmptyFields sets each field that is empty to something.
+// fillEmptyFields sets each empty field to a value.
 func fillEmptyFields(v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Field(i)
@@ -222,8 +223,9 @@ func fillEmptyFields(v reflect.Value) {
 	}
 }
 
-// TestSettingErrors has configurations that are wrong: each is refused before anything is done, with an error that
-// names the setting and what was expected. The few with no error in the table are right, at the edge of it.
+// TestSettingErrors checks that each wrong configuration is refused before anything is done, with
+// an error that names the setting and what was expected. The few cases without an error are valid
+// extremes.
 func TestSettingErrors(t *testing.T) {
 	large := filepath.Join(t.TempDir(), "large")
 	if err := os.WriteFile(large, make([]byte, MaxMessage+1), 0o600); err != nil {
@@ -338,7 +340,7 @@ func TestSettingErrors(t *testing.T) {
 	if err := json.Unmarshal([]byte("[]"), new(Config)); err == nil || !strings.Contains(err.Error(), "expected an object") {
 		t.Errorf("an array: %v", err)
 	}
-	// What no file and no flag can give.
+	// Configurations that no file or flag can express.
 	for says, c := range map[string]Config{
 		"--connections is -1; expected 1 to": {Connections: -1},
 		"--messages is -1":                   {Messages: -1},
@@ -365,7 +367,7 @@ func TestSettingErrors(t *testing.T) {
 	}
 }
 
-// TestSetTargets has URLs, which are an address, a protocol and a path.
+// TestSetTargets parses URLs: an address, a protocol and a path.
 func TestSetTargets(t *testing.T) {
 	get := func(path, host string) string {
 		return "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
@@ -400,7 +402,7 @@ func TestSetTargets(t *testing.T) {
 	}
 }
 
-// TestDefaults fills configurations in: what is given excludes the default of what it excludes.
+// TestDefaults checks defaults: a given setting excludes the defaults of those that it excludes.
 func TestDefaults(t *testing.T) {
 	const all = `"connections":100,"connect_timeout":"10s","model":"goroutine","loops":1,`
 	for name, test := range map[string]struct {

@@ -17,9 +17,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/stall"
 )
 
-// simulation is a run without an engine, a network or real time: a server whose
-// latency is known, which starts with the run, and a clock that stands still while
-// something happens. It has to be used in a bubble of synctest.
+// simulation is a run without an engine, a network or real time: a server with known latency, which
+// starts with the run, and a clock that stands still during computation. It requires a synctest
+// bubble.
 type simulation struct {
 	*run
 	server  stall.Plan
@@ -30,9 +30,8 @@ type simulation struct {
 	mail    time.Duration   // how long a nudge takes
 }
 
-// answer is one that is on its way, or a nudge without a text; answers are a heap of
-// them, the earliest first and those of one moment in the order in which they were
-// served.
+// answer is an answer in transit, or without a text a nudge. answers are a heap, ordered by time
+// and then by service.
 type answer struct {
 	at   time.Duration
 	turn int
@@ -54,8 +53,7 @@ func (a *answers) Pop() any {
 	return last
 }
 
-// simulate runs a load on a server, and waits for all that is missing for as long as
-// it takes.
+// simulate runs a load on a server, and waits for all answers.
 func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
 	s := &simulation{run: newFakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
 	defer s.progressTicker.Stop()
@@ -71,7 +69,7 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	return s, s.buildResult(s.sumTotals())
 }
 
-// startConns opens the connections, and begins their traffic.
+// startConns opens the connections and starts their traffic.
 func (s *simulation) startConns(lead time.Duration) {
 	s.conns = map[engine.Ref]*engine.Conn{}
 	for range s.cfg.Connections {
@@ -85,7 +83,7 @@ func (s *simulation) startConns(lead time.Duration) {
 	}
 }
 
-// processEvents goes from event to event.
+// processEvents advances from event to event until done.
 func (s *simulation) processEvents(done func() bool) {
 	for !done() {
 		next := s.generator.paceLoop(0, engine.MonotonicNow(), func(r engine.Ref) bool {
@@ -117,7 +115,7 @@ func (s *simulation) nudgeConn(c *engine.Conn) {
 	s.serveOutput(c)
 }
 
-// serveOutput takes what a connection sends.
+// serveOutput passes a connection's output to the server.
 func (s *simulation) serveOutput(c *engine.Conn) {
 	now := s.generator.now()
 	for c.UnsentBytes() > 0 {
@@ -129,8 +127,8 @@ func (s *simulation) serveOutput(c *engine.Conn) {
 	}
 }
 
-// computePlannedTimes are when an open loop is to send, worked out apart from how it is
-// sent. The times of a constant rate are worked out by hand.
+// computePlannedTimes returns the times of an open loop's plan, computed independently; those of a
+// constant rate are computed directly.
 func computePlannedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	rate := cfg.Rate
 	plan := func(gap func(k uint64) float64, x float64) {
@@ -163,7 +161,7 @@ func computePlannedTimes(cfg Config, begin time.Duration) (all []time.Duration) 
 	return all
 }
 
-// summarizeLatencies is what a generator that tells the truth reports.
+// summarizeLatencies returns what a correct generator reports.
 func summarizeLatencies(took []time.Duration) (*distribution, Latency) {
 	d := &distribution{}
 	for _, t := range took {
@@ -172,16 +170,15 @@ func summarizeLatencies(took []time.Duration) (*distribution, Latency) {
 	return d, summarizeDistribution(d)
 }
 
-// The server of the simulations: it serves 2,000 messages a second in four fifths of
-// the time.
+// The simulated server: it serves 2,000 messages a second for four fifths of the time.
 var (
 	halting  = stall.Plan{Capacity: 2000, Stall: 200 * time.Millisecond, Every: time.Second}
 	capacity = halting.Capacity * 0.8
 )
 
-// TestTruth reports of a server whose latency is known exactly what it is: every
-// percentile of an open loop is that of messages that come to the server when the plan
-// has them, no matter how many connections there are to send them on.
+// TestTruth checks that the report on a server with known latency is exact: every percentile of an
+// open loop is that of messages that arrive at their planned times, regardless of the number of
+// connections.
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.5, 0.9, 1.1} {
@@ -229,15 +226,15 @@ func checkLatencyTruth(t *testing.T, cfg Config) {
 	if ago := time.Since(s.newPlan().Start); ago != s.generator.now() {
 		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.generator.now())
 	}
-	// With room for all, what is sent is sent when it was intended.
+	// With capacity for all messages, each is sent at its planned time.
 	if room := cfg.Connections * cfg.Pipeline; room >= 2000 && !slices.Equal(s.sent, intended) {
 		t.Error("not sent at the intended times")
 	}
 }
 
-// TestTruthClosed shows what a closed loop does not: of a server that stalls for a
-// fifth of the time it sees only the messages that were in flight as a stall began,
-// although what was to be sent then waits as well. Its service times are the same.
+// TestTruthClosed shows what a closed loop misses: when a server stalls for a fifth of the time, it
+// measures only the messages in flight at the beginning of a stall, although messages planned
+// during it wait, too. Its service times are the same.
 func TestTruthClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Connections: 1, Pipeline: 1, Size: 2, Duration: 5 * time.Second}
@@ -260,8 +257,8 @@ func TestTruthClosed(t *testing.T) {
 	})
 }
 
-// TestLate has nudges take a time: they are the generator's own, and it says so. What nobody answers is sent
-// when it is planned.
+// TestLate delays nudges: the report attributes the delay to the generator. Without answers,
+// messages are still sent at their planned times.
 func TestLate(t *testing.T) {
 	const mail = 3 * time.Millisecond
 	for _, each := range []bool{false, true} {
@@ -292,13 +289,13 @@ func answerThenReset(c net.Conn, n int) {
 	})(c, n)
 }
 
-// answerThenLie answers some lines, and then something else.
+// answerThenLie answers some lines correctly, and then wrongly.
 func answerThenLie(c net.Conn, n int) {
 	serveLines(func(c net.Conn, line string, _, k int) error { return writeText(c, line[min(k/4, 1):]) })(c, n)
 }
 
-// TestAccounts has connections end in every way in the midst of every kind of traffic: watch accounts for every
-// byte, and in open loops for every message that was planned.
+// TestAccounts ends connections in every way during every kind of traffic: runUntil accounts for
+// every byte, and in open loops for every planned message.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	testEachModel(t, func(t *testing.T, model string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// readRecordedStream is testdata/stream.jsonl: the stream of an open loop.
+// readRecordedStream reads testdata/stream.jsonl, the stream of an open loop.
 func readRecordedStream(t testing.TB) (text []byte, s *Stream) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/stream.jsonl")
@@ -28,7 +28,7 @@ func readRecordedStream(t testing.TB) (text []byte, s *Stream) {
 	return text, s
 }
 
-// A stream that is cut off, at any byte, has all events that are whole.
+// A stream that is cut off at any byte has all complete events.
 func TestReadStream(t *testing.T) {
 	text, all := readRecordedStream(t)
 	if !all.Complete() || all.Plan.Connections != 100 || all.Last.Answered == 0 || len(all.Intervals) != 3 || all.Intervals[1].Latency.P99 != 99500 || all.Result.Connected != 98 {
@@ -102,7 +102,7 @@ func FuzzReadStream(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// All that can be made of a stream can be made of any.
+		// Every output can be produced from every stream.
 		for name, write := range map[string]func(io.Writer) error{"text": s.WriteText, "CSV": s.WriteCSV, "HTML": func(w io.Writer) error { return s.WriteHTML(w) }} {
 			if err := write(io.Discard); err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -117,7 +117,7 @@ func FuzzReadStream(f *testing.F) {
 	})
 }
 
-// A Recorder joins intervals from some number on, and loses nothing but detail.
+// A Recorder joins intervals beyond a limit; only details are lost.
 func TestRecorder(t *testing.T) {
 	const n = 2*maxRecordedIntervals + 17
 	var r Recorder
@@ -172,7 +172,7 @@ func TestWriteCSV(t *testing.T) {
 	}
 }
 
-// fullDisk is a disk that is full.
+// fullDisk fails every write.
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("full") }

@@ -20,7 +20,7 @@ import (
 
 // Causes of a failed handshake that TLS itself does not report.
 var (
-	errHandshakeTimeout = errors.New("timed out")
+	errHandshakeTimeout = errors.New("not completed in time")
 	errHandshakeBroken  = errors.New("connection closed")
 )
 

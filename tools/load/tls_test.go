@@ -20,7 +20,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// identity is a certificate for 127.0.0.1 and "there", and what trusts it.
+// identity returns a certificate for 127.0.0.1 and "there", and a pool that trusts it.
 var identity = sync.OnceValues(func() (tls.Certificate, *x509.CertPool) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -53,7 +53,7 @@ func newClientTLS() *TLS {
 	return &TLS{Config: &tls.Config{RootCAs: trusted}}
 }
 
-// withTLS has a function serve over crypto/tls.
+// withTLS returns a handler that serves over crypto/tls.
 func withTLS(cfg *tls.Config, handle handler) handler {
 	return func(c net.Conn, n int) {
 		secured := tls.Server(c, cfg)
@@ -62,7 +62,7 @@ func withTLS(cfg *tls.Config, handle handler) handler {
 	}
 }
 
-// TestTLSResumption resumes no session unless asked to.
+// TestTLSResumption checks that sessions are resumed only if requested.
 func TestTLSResumption(t *testing.T) {
 	t.Parallel()
 	for _, cached := range []bool{false, true} {
@@ -88,9 +88,8 @@ func TestTLSResumption(t *testing.T) {
 	}
 }
 
-// TestTLSBounds has more connections under way than the gate has places, with a
-// server that never answers: no more than that are in a handshake, and when the run
-// has ended none is.
+// TestTLSBounds opens more connections than may be in a handshake, with a server that never
+// answers: the limit holds, and no handshake is left when the run has ended.
 func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
@@ -137,7 +136,7 @@ func TestTLSBounds(t *testing.T) {
 	}
 }
 
-// TestServerName is the host of the target unless something else was asked for.
+// TestServerName checks that the server name is the target's host unless another one is set.
 func TestServerName(t *testing.T) {
 	for _, test := range []struct {
 		target, want string

@@ -47,13 +47,13 @@ type UsageFigure struct {
 
 // UsageFigures lists all figures of a Usage that are reported. It must not be changed.
 var UsageFigures = []UsageFigure{
-	{"cpu_s", "cpu_seconds_total", "Processor time, of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
-	{"resident_bytes", "resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.RSS) }},
-	{"", "anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Anonymous) }},
-	{"descriptors", "open_fds", "Descriptors that the process has open, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Descriptors) }},
-	{"", "goroutines", "Goroutines that the process has, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.Goroutines) }},
-	{"", "gc_cycles_total", "Collections of garbage, 0 where that isn't known.", func(u *Usage) float64 { return float64(u.GCs) }},
-	{"", "gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
+	{"cpu_s", "cpu_seconds_total", "Processor time; that of the server since the run began.", func(u *Usage) float64 { return u.CPU().Seconds() }},
+	{"resident_bytes", "resident_memory_bytes", "Resident memory of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.RSS) }},
+	{"", "anonymous_memory_bytes", "Resident memory that is not backed by a file, such as heap and stacks, 0 if unknown.", func(u *Usage) float64 { return float64(u.Anonymous) }},
+	{"descriptors", "open_fds", "Open descriptors of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.Descriptors) }},
+	{"", "goroutines", "Goroutines of the process, 0 if unknown.", func(u *Usage) float64 { return float64(u.Goroutines) }},
+	{"", "gc_cycles_total", "Garbage collections, 0 if unknown.", func(u *Usage) float64 { return float64(u.GCs) }},
+	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
 // PerConnection returns the growth of memory since before the first connection, in bytes per

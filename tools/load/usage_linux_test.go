@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// startListenerHeir starts a process that does nothing and has the listener too, as the
-// server's process would.
+// startListenerHeir starts an idle process that inherits the listener, as a server's process would
+// have it.
 func startListenerHeir(t testing.TB, ln interface{ File() (*os.File, error) }) *testkit.Process {
 	t.Helper()
 	file, err := ln.File()
@@ -69,8 +69,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestUsageOfALateServer finds it at the first sample, has its figures from the
-// second on, and doesn't look for ever.
+// TestUsageOfALateServer checks that a server is found at the first sample, has figures from the
+// second on, and is not looked up forever.
 func TestUsageOfALateServer(t *testing.T) {
 	ln := listenLoopback(t)
 	u := newUsageSampler([]string{ln.Addr().String()}) // this process alone is none
@@ -89,8 +89,8 @@ func TestUsageOfALateServer(t *testing.T) {
 	}
 }
 
-// TestUsageOf finds a server by the path of its unix socket, and at whatever address of
-// this machine it listens; a port of this machine is not another's.
+// TestUsageOf finds a server by the path of its unix socket, and at any address of this machine; a
+// local port is not taken for another machine's.
 func TestUsageOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	unix, err := net.Listen("unix", path)

@@ -27,14 +27,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secret = "open sesame"
 
-// fleet is a NATS server and the agents that have come to it.
+// fleet is a NATS server and the agents that use it.
 type fleet struct {
 	t    *testing.T
 	nats *natsd.Server
 	log  logBuffer
 }
 
-// logBuffer keeps lines.
+// logBuffer stores log lines.
 type logBuffer struct{ testkit.Buffer }
 
 func (s *logBuffer) logf(format string, args ...any) { _, _ = fmt.Fprintf(s, format+"\n", args...) }
@@ -53,7 +53,7 @@ func newFleet(t *testing.T) *fleet {
 
 func (f *fleet) url() string { return "nats://" + f.nats.Addr().String() }
 
-// startAgent starts an agent, which the test ends; end ends it before.
+// startAgent starts an agent and stops it at the end of the test; end stops it earlier.
 func (f *fleet) startAgent(a Agent) (end func()) {
 	f.t.Helper()
 	a.Logf = f.log.logf
@@ -75,7 +75,7 @@ func (f *fleet) startAgent(a Agent) (end func()) {
 	return end
 }
 
-// startProxy is a way to the fleet's NATS. cut cuts it, for good.
+// startProxy starts a proxy to the fleet's NATS server. cut disconnects it for good.
 func (f *fleet) startProxy() (url string, cut func()) {
 	f.t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,7 +109,7 @@ func (f *fleet) newOptions(agents int) Options {
 	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Logf: f.log.logf, JoinTimeout: testkit.Timeout}
 }
 
-// startServer is a server.
+// startServer starts a server and returns its address.
 func startServer(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,13 +130,13 @@ func startServer(t *testing.T, handle func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// startEchoServer is a server that answers what it gets.
+// startEchoServer starts an echo server and returns its address.
 func startEchoServer(t *testing.T) string {
 	t.Helper()
 	return startServer(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
-// openEventFile is the file with the events of one run that an agent has kept itself.
+// openEventFile opens the only event file that an agent has written to its EventDir.
 func openEventFile(t *testing.T, dir string) *os.File {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
@@ -151,7 +151,7 @@ func openEventFile(t *testing.T, dir string) *os.File {
 	return file
 }
 
-// readEventStreams are the runs that agents have kept themselves.
+// readEventStreams reads the runs that agents have written to their EventDirs.
 func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {
@@ -164,7 +164,7 @@ func readEventStreams(t *testing.T, dirs ...string) (all []*load.Stream) {
 	return all
 }
 
-// histogramCounts are what a histogram has, value for value.
+// histogramCounts returns the counts of an encoded histogram by value.
 func histogramCounts(t *testing.T, text string) map[int64]int64 {
 	t.Helper()
 	all := make(map[int64]int64)
@@ -183,7 +183,7 @@ func histogramCounts(t *testing.T, text string) map[int64]int64 {
 	return all
 }
 
-// checkSameCounts says whether histograms have together what others have.
+// checkSameCounts checks that two lists of histograms have equal sums.
 func checkSameCounts(t *testing.T, what string, merged, parts []string) {
 	t.Helper()
 	got, n := make(map[int64]int64), int64(0)
@@ -208,8 +208,9 @@ func checkSameCounts(t *testing.T, what string, merged, parts []string) {
 	}
 }
 
-// TestRun has two agents load a server: connections and rate are divided, the traffic begins
-// on both at the same time, and what is merged is exactly what both have seen. Then the same agents serve the next run.
+// TestRun loads a server from two agents: connections and rate are divided, the traffic begins on
+// both at the same time, and the merged result equals the sum of both. Then the same agents serve
+// the next run.
 func TestRun(t *testing.T) {
 	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -263,7 +264,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestTogether has the traffic of both wait until the slower one is connected.
+// TestTogether checks that the traffic of both waits until the slower one is connected.
 func TestTogether(t *testing.T) {
 	f, target := newFleet(t), startEchoServer(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -282,8 +283,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// growingSilences are how long both sides wait for each other, longer each time: on a busy machine a short
-// time is over although nobody is gone.
+// growingSilences yields growing values of Silence: on a busy machine a short one ends although
+// nobody is lost.
 func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 	return func(yield func(time.Duration) bool) {
 		for silence := 300 * time.Millisecond; silence < maxSilence; silence *= 4 {
@@ -296,8 +297,8 @@ func growingSilences(t *testing.T) func(func(time.Duration) bool) {
 	}
 }
 
-// runLosingAgent has agents a and b make a run in which b is cut off when a phase begins for the first time, and returns the
-// result, and what it says of both.
+// runLosingAgent runs agents a and b, of which b is cut off when a phase begins for the first time.
+// It returns the result and its entries for both.
 func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Duration) load.Config) (f *fleet, r *load.Result, a, b load.Agent) {
 	t.Helper()
 	for silence := range growingSilences(t) {
@@ -334,7 +335,7 @@ func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Durati
 	return f, r, a, b
 }
 
-// TestLost has an agent go without a word in the middle of a run, which ends with the rest.
+// TestLost cuts off an agent in the middle of a run, which ends with the rest.
 func TestLost(t *testing.T) {
 	target := startEchoServer(t)
 	f, r, a, b := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {
@@ -356,7 +357,7 @@ func TestLost(t *testing.T) {
 	testkit.WaitFor(t, "b ends its run", func() bool { return f.log.contains("nothing heard of the coordinator") })
 }
 
-// TestInterrupted ends a run from the coordinator, and from an agent.
+// TestInterrupted interrupts a run from the coordinator, and from an agent.
 func TestInterrupted(t *testing.T) {
 	f, target := newFleet(t), startEchoServer(t)
 	endA := f.startAgent(Agent{Name: "a"})
@@ -387,7 +388,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestCoordinatorGone has a coordinator go without a word: the agent ends its run, and serves the next.
+// TestCoordinatorGone cuts off a coordinator: the agent ends its run and serves the next.
 func TestCoordinatorGone(t *testing.T) {
 	f, target := newFleet(t), startEchoServer(t)
 	f.startAgent(Agent{Name: "a"})
@@ -419,7 +420,7 @@ func TestCoordinatorGone(t *testing.T) {
 	running.Wait()
 }
 
-// TestRefused has agents that can't, or may not, take part.
+// TestRefused has agents that cannot, or may not, take part.
 func TestRefused(t *testing.T) {
 	target := startEchoServer(t)
 	for name, test := range map[string]struct {
@@ -469,7 +470,7 @@ func parseAllowedList(t *testing.T, texts ...string) (all []Allowed) {
 	return all
 }
 
-// TestOpenFails has each step of open fail: Run returns an error and leaves nothing behind.
+// TestOpenFails makes each step of openConns fail: Run returns an error and leaves nothing behind.
 func TestOpenFails(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -498,7 +499,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestTooFew names the agents that are there.
+// TestTooFew checks that the error names the agents that have joined.
 func TestTooFew(t *testing.T) {
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "alone"})
@@ -515,7 +516,7 @@ func TestTooFew(t *testing.T) {
 	}
 }
 
-// TestConfigure refuses configurations that would have an agent read its own files.
+// TestConfigure checks that configurations are refused that would make an agent read its own files.
 func TestConfigure(t *testing.T) {
 	a := &Agent{Sources: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}
 	for config, want := range map[string]string{

@@ -15,7 +15,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// TestWrongToken has an agent with a wrong token, and one without, be named on both sides, once each.
+// TestWrongToken checks that an agent with a wrong token, and one without, are named in both logs,
+// once each.
 func TestWrongToken(t *testing.T) {
 	var coordinator, wrong, without logBuffer
 	url := make(chan string, 1)
@@ -51,7 +52,7 @@ func TestWrongToken(t *testing.T) {
 	}
 }
 
-// TestWarnings has a flood of refused clients fill no log.
+// TestWarnings checks that a flood of rejected clients does not flood the log.
 func TestWarnings(t *testing.T) {
 	var said logBuffer
 	c := &coordinator{Options: Options{Logf: said.logf}, warnings: make(chan string, 1)}
@@ -67,7 +68,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestCheck has both sides insist on credentials beyond loopback.
+// TestCheck checks that agents and coordinators require credentials beyond loopback.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
 		nats NATS
@@ -110,7 +111,7 @@ func (remoteConn) Dial(network, addr string) (net.Conn, error) {
 	return remoteConn{conn}, err
 }
 
-// TestCheckServer has both sides refuse a server on another machine that ignores credentials.
+// TestCheckServer checks that both refuse a server on another machine that ignores credentials.
 func TestCheckServer(t *testing.T) {
 	for _, token := range []string{secret, ""} {
 		server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: token})

@@ -19,9 +19,9 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// This file tests what a coordinator decides by what all agents see.
+// This file tests decisions that a coordinator makes from the data of all agents.
 
-// readTriedResults are the steps of a search as an agent has kept them.
+// readTriedResults returns the steps of a search from an agent's event file.
 func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	t.Helper()
 	for events := json.NewDecoder(openEventFile(t, dir)); events.More(); {
@@ -36,8 +36,8 @@ func readTriedResults(t *testing.T, dir string) (all []*load.Result) {
 	return all
 }
 
-// TestSearch has two agents search for a rate: each step is divided between them, and decided by what
-// both have seen together.
+// TestSearch searches for a rate with two agents: each step is divided between them, and judged by
+// their merged result.
 func TestSearch(t *testing.T) {
 	f := newFleet(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -98,7 +98,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// startRateLimitedServer is a server that answers so many lines a second, on all connections together.
+// startRateLimitedServer starts a server that answers a number of lines a second, on all
+// connections together.
 func startRateLimitedServer(t *testing.T, rate int) string {
 	t.Helper()
 	var one sync.Mutex
@@ -118,7 +119,7 @@ func startRateLimitedServer(t *testing.T, rate int) string {
 	})
 }
 
-// TestSearchLost has an agent go without a word in the middle of a search, which ends with the rest.
+// TestSearchLost cuts off an agent in the middle of a search, which ends with the rest.
 func TestSearchLost(t *testing.T) {
 	target, steps := startEchoServer(t), 0
 	_, r, _, _ := runLosingAgent(t, load.Tried, func(time.Duration) load.Config {
@@ -143,7 +144,8 @@ func TestSearchLost(t *testing.T) {
 	}
 }
 
-// TestSteady has two agents measure until what both receive is steady, or three times as long.
+// TestSteady measures with two agents until the sum of their rates is steady, or for three times
+// Duration.
 func TestSteady(t *testing.T) {
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a"})
@@ -174,7 +176,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestSteadyTogether has rates that vary at each agent, and not in all.
+// TestSteadyTogether has rates that vary at each agent, but not in the sum.
 func TestSteadyTogether(t *testing.T) {
 	for name, test := range map[string]struct {
 		a, b   [2]float64 // in turn
@@ -200,14 +202,14 @@ func TestSteadyTogether(t *testing.T) {
 	}
 }
 
-// startHub is a publish/subscribe server.
+// startHub starts a publish/subscribe server and returns its address.
 func startHub(t *testing.T) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})
 	return addr
 }
 
-// TestPubSub has two agents share topics: what one publishes the subscribers of both get.
+// TestPubSub lets two agents share topics: messages of each reach the subscribers of both.
 func TestPubSub(t *testing.T) {
 	f := newFleet(t)
 	f.startAgent(Agent{Name: "a", MaxConnections: 5})
@@ -233,8 +235,8 @@ func TestPubSub(t *testing.T) {
 	}
 }
 
-// TestPubSubLost has an agent that publishes go without a word: what the other's subscribers have got
-// of it is all that they wait for.
+// TestPubSubLost cuts off an agent that publishes: the other's subscribers do not wait for more of
+// its messages.
 func TestPubSubLost(t *testing.T) {
 	target := startHub(t)
 	_, r, _, _ := runLosingAgent(t, load.Measuring, func(silence time.Duration) load.Config {

@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Both sides drop malformed messages, also those of authenticated peers.
+// Malformed messages are dropped, even those of authenticated peers.
 func TestMalformed(t *testing.T) {
 	id := newID()
 	good := message{header{protocol, "v1", heartbeatKind, id}, []byte(`{"begin":5}`)}
@@ -57,7 +57,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// The offset is right to within the uncertainty, whichever way is slow.
+// The offset is correct to within the uncertainty, whichever direction is slow.
 func TestCompare(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	const ahead = 1500 * time.Millisecond
@@ -117,7 +117,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestOtherRun has messages of another coordinator leave a run alone.
+// TestOtherRun checks that messages of another coordinator do not affect a run.
 func TestOtherRun(t *testing.T) {
 	w := &worker{Agent: &Agent{Logf: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
 	w.run = &agentRun{agent: w, id: newID(), cancel: func() {}}
@@ -133,7 +133,8 @@ func TestOtherRun(t *testing.T) {
 	}
 }
 
-// TestConnectedAgain has a heartbeat repeat what a lost event said: that an agent is connected.
+// TestConnectedAgain checks that a heartbeat repeats the state of a lost event: that an agent is
+// connected.
 func TestConnectedAgain(t *testing.T) {
 	conn, run, agent := connectInProcess(t), newID(), newID()
 	said, err := conn.SubscribeSync(runSubject + run)
@@ -163,7 +164,7 @@ func TestConnectedAgain(t *testing.T) {
 	}
 }
 
-// connectInProcess is a connection to a server of its own.
+// connectInProcess returns a connection to a new server in this process.
 func connectInProcess(t *testing.T) *nats.Conn {
 	t.Helper()
 	server, err := natsd.Start(natsd.Config{})
@@ -179,7 +180,8 @@ func connectInProcess(t *testing.T) *nats.Conn {
 	return conn
 }
 
-// TestFinished has a result begin when it did by our clock, and its limits name the agent.
+// TestFinished checks that a result's start is converted to the local clock, and that its limits
+// name the agent.
 func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: connectInProcess(t)}

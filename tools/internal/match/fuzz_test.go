@@ -25,14 +25,14 @@ func FuzzHTTP(f *testing.F) {
 	})
 }
 
-// answer is one that a stream has.
+// answer is an answer in a stream.
 type answer struct {
 	status, end int
 	last        bool
 }
 
-// compareWithNetHTTP compares with what net/http reads from in. The answers that both
-// find must be the same; the one that finds fewer must have met an error.
+// compareWithNetHTTP compares with what net/http parses. The answers that both find must be equal;
+// the one that finds fewer must have returned an error.
 func compareWithNetHTTP(t testing.TB, in []byte) {
 	t.Helper()
 	ours, wrong := parseWithRule(t, in)

@@ -12,7 +12,7 @@ const (
 	chunked = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n5;name=\"v\"\r\nhello\r\n1A \r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\nSum: 1\r\n\r\n"
 )
 
-// responses are streams that net/http accepts too.
+// responses are streams that net/http accepts, too.
 var responses = []struct {
 	in       string
 	statuses []int
@@ -144,7 +144,7 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// padText is text with as many x before its end as make it n bytes long.
+// padText inserts as many x before end as make the text n bytes long.
 func padText(text, end string, n int) string {
 	return text + repeatX(n-len(text)-len(end)) + end
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// stream is a connection that feeds a rule.
+// stream feeds a rule.
 type stream struct {
 	rule    *Rule
 	state   State
@@ -20,7 +20,7 @@ type stream struct {
 	want     string // of an error
 }
 
-// feedPiece feeds one more piece, and checks what Feed promises whatever it is.
+// feedPiece feeds one more piece, and checks the guarantees of Feed.
 func (s *stream) feedPiece(t testing.TB, piece []byte) {
 	t.Helper()
 	if s.want != "" {
@@ -55,7 +55,7 @@ func (s *stream) feedPiece(t testing.TB, piece []byte) {
 	}
 }
 
-// feedInPieces feeds in as the given pieces of it.
+// feedInPieces feeds in, divided at cuts.
 func feedInPieces(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
 	t.Helper()
 	s := &stream{rule: r}
@@ -67,12 +67,12 @@ func feedInPieces(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
 	return s
 }
 
-// formatResult is what must not depend on the pieces.
+// formatResult returns what must not depend on the division into pieces.
 func (s *stream) formatResult() string {
 	return fmt.Sprintf("%d answers in %d bytes, statuses %v, last %v, error %q, unused %q", s.answers, s.used, s.statuses, s.state.ServerCloses(), s.want, s.rest[:min(len(s.rest), s.rule.MaxUnused())])
 }
 
-// cutEveryByte is all places to cut n bytes at.
+// cutEveryByte returns cuts after every byte.
 func cutEveryByte(n int) []int {
 	var cuts []int
 	for i := 1; i < n; i++ {
@@ -81,12 +81,12 @@ func cutEveryByte(n int) []int {
 	return cuts
 }
 
-// checkSplitIndependence checks that in gives the same in one piece, byte by byte, in all
-// pairs of pieces, and in some triples. It returns what it gives byte by byte.
+// checkSplitIndependence checks that the result is the same in one piece, byte by byte, in all
+// pairs of pieces, and in some triples. It returns the result byte by byte.
 func checkSplitIndependence(t testing.TB, r *Rule, in []byte) *stream {
 	t.Helper()
 	whole := feedInPieces(t, r, in)
-	// What comes behind an error depends on when it shows.
+	// Input after an error depends on when the error is detected.
 	if whole.want != "" {
 		whole.rest = nil
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestErrors has each error with what was expected.
+// TestErrors checks that each error names what was expected.
 func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`ab\{timestamp}`:         `\{timestamp} at byte 2: unknown expression "timestamp"; expected ` + expressionNames,
@@ -30,7 +30,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestBounds reaches each bound, and goes one further.
+// TestBounds reaches each limit and exceeds it by one.
 func TestBounds(t *testing.T) {
 	for _, c := range []struct{ name, good, bad, want string }{
 		{"text", strings.Repeat("x", MaxText), strings.Repeat("x", MaxText+1), "template of 1048577 bytes; expected at most 1048576"},

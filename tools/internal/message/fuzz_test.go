@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzParse makes messages of any template that is one.
+// FuzzParse generates messages from any valid template.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"", "ping", `\\{`, `\\\{seq}`, every,

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// mustParse is Parse of a text without a mistake.
+// mustParse parses a valid template.
 func mustParse(t testing.TB, text string) *Template {
 	t.Helper()
 	template, err := Parse(text)
@@ -16,7 +16,6 @@ func mustParse(t testing.TB, text string) *Template {
 	return template
 }
 
-// makeMessage makes one message.
 func makeMessage(t testing.TB, text string, of ID) string {
 	t.Helper()
 	return string(mustParse(t, text).Append(nil, of))
@@ -84,7 +83,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestEven looks whether all that is possible appears, and about as often.
+// TestEven checks that all values appear, about equally often.
 func TestEven(t *testing.T) {
 	const times = 2000 // for each
 	for _, c := range []struct {
@@ -98,7 +97,7 @@ func TestEven(t *testing.T) {
 		template := mustParse(t, c.text)
 		seen := map[string]int{}
 		for i := range c.kinds * times {
-			// both numbers change, for either alone must do
+			// both numbers change, because each must suffice
 			seen[string(template.Append(nil, ID{3, uint64(i) % 100, uint64(i) / 100}))]++
 		}
 		if len(seen) != c.kinds {
@@ -150,7 +149,7 @@ func TestDeterminism(t *testing.T) {
 	if swapped := makeMessage(t, text, ID{1, 5, 1234}); swapped == makeMessage(t, text, fifth) {
 		t.Errorf("connection and message swapped give the same text %q", swapped)
 	}
-	// These bytes are what results of old runs were made of.
+	// Results of earlier versions depend on these bytes.
 	const want = "*=t.2DXeMPg.#LBg 8 6"
 	if got := makeMessage(t, text+" "+`\{number 1-9} \{number 1-20}`, fifth); got != want {
 		t.Errorf("a text of seed 1 is %q, and was %q", got, want)
@@ -174,7 +173,7 @@ func TestMarker(t *testing.T) {
 	}
 }
 
-// every has every expression.
+// every contains every expression.
 const every = `a\{connection.uid}b\{message.uid}c\{message.marker}\{random 100}\{hex 32}\{number 1-1000}\{uuid}`
 
 func TestAppendDoesNotAllocate(t *testing.T) {

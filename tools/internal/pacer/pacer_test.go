@@ -16,7 +16,7 @@ var curves = map[string]Curve{
 	"level":    {Begin: begin, PerSecond: 50, To: 50, Over: 10 * time.Second},
 }
 
-// At is the inverse of Due, for every shape of a rate.
+// TimeOf is the inverse of CountDue, for every shape of a rate.
 func TestCurve(t *testing.T) {
 	for name, c := range curves {
 		was := time.Duration(0)
@@ -41,7 +41,7 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// Skip counts as many messages as there are when one goes from one to the next.
+// Skip counts as many messages as there are when advancing one by one.
 func TestSkip(t *testing.T) {
 	const from, end = begin + 700*time.Millisecond, begin + 7*time.Second/3 + 1
 	for name, c := range curves {
@@ -100,7 +100,7 @@ func TestPoisson(t *testing.T) {
 	}
 }
 
-// What is left of random times is drawn as long as it is little, and estimated behind that.
+// Few random times are drawn exactly; beyond a limit their number is estimated.
 func TestSkipPoisson(t *testing.T) {
 	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
 	p, q := c.NewPlan(begin, 0, 5), c.NewPlan(begin, 0, 5)
@@ -124,7 +124,7 @@ func TestSkipPoisson(t *testing.T) {
 	}
 }
 
-// A Shared gives what is due, counts what is left, and ends.
+// A Shared returns due messages, counts the others, and ends.
 func TestShared(t *testing.T) {
 	s := NewShared()
 	if _, ok := s.Take(Never - 1); ok {
@@ -153,7 +153,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// A billion messages are given up by arithmetic: one by one they take longer than a test may.
+// A billion messages are skipped by arithmetic: one by one would exceed the time of a test.
 func TestSharedSkipMany(t *testing.T) {
 	const rate = 100_000_000
 	s := NewShared()

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// all are the parts that are read in tests of all of them.
+// all are the parts that tests of everything read.
 const all = CPU | Memory | PSS | Switches | Descriptors | Sockets | MachineCPU | MachineMemory | Network
 
-// TestTake holds what the kernel says of this process and machine against what is known.
+// TestTake compares the kernel's values for this process and machine with known ones.
 func TestTake(t *testing.T) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// The processor time of another process is told in steps finer than the 10 ms of /proc/PID/stat.
+// The processor time of another process has a finer resolution than the 10 ms of /proc/PID/stat.
 func TestTakeCPUOfAnother(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
 	if err := cmd.Start(); err != nil {
@@ -94,7 +94,7 @@ func TestTakeCPUOfAnother(t *testing.T) {
 	}
 }
 
-// TestTakeEnded leaves out who has ended, and says so when nobody is left.
+// TestTakeEnded checks that ended processes are omitted, and that it is an error if none is left.
 func TestTakeEnded(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {
@@ -124,8 +124,7 @@ func TestTakeEnded(t *testing.T) {
 	}
 }
 
-// TestSampler reads a slow part again only after a while, in virtual time, and others
-// always.
+// TestSampler checks, in virtual time, that a slow part is read less often, and others always.
 func TestSampler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Sampler

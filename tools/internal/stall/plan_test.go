@@ -16,8 +16,8 @@ func millis(inMs ...float64) (list []time.Duration) {
 	return list
 }
 
-// TestTruth has cases worked out by hand, all in milliseconds. With stalls of 20 every
-// 100 there is none in 20 to 100, 120 to 200 and so on.
+// TestTruth has cases computed by hand, in milliseconds. With stalls of 20 every 100, the server
+// works in 20 to 100, 120 to 200 and so on.
 func TestTruth(t *testing.T) {
 	stalls := Plan{Stall: 20 * ms, Every: 100 * ms}
 	with := func(capacity float64) Plan { p := stalls; p.Capacity = capacity; return p }

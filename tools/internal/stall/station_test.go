@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// newIdleStation is a station at a given time whose server never comes.
+// newIdleStation returns a station at a given time that never serves.
 func newIdleStation(p Plan, now *time.Duration) *Station {
 	return &Station{plan: p, since: func() time.Duration { return *now }, serving: true}
 }
 
-// TestServeTruth plans services as the truth has them.
+// TestServeTruth checks the planned ends of services against Latencies.
 func TestServeTruth(t *testing.T) {
 	plan := Plan{Capacity: 1000, Stall: 20 * ms, Every: 100 * ms}
 	var now time.Duration
@@ -32,8 +32,8 @@ func TestServeTruth(t *testing.T) {
 	}
 }
 
-// TestServeFull keeps as many lines, and as many bytes, as it may, and takes some again
-// when one has been served.
+// TestServeFull checks the limits of lines and bytes, and that there is space again after a
+// service.
 func TestServeFull(t *testing.T) {
 	for name, c := range map[string]struct{ lines, bytes int }{"lines": {MaxLines, 1}, "bytes": {MaxBytes / (64 << 10), 64 << 10}} {
 		var now time.Duration
@@ -55,7 +55,7 @@ func TestServeFull(t *testing.T) {
 	}
 }
 
-// TestQueue keeps the order, and does not grow with what has been served.
+// TestQueue checks the order, and that served lines do not use memory.
 func TestQueue(t *testing.T) {
 	const waiting, n = 10, 10_000
 	var now time.Duration
@@ -82,7 +82,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestWait sleeps through most of a time that is long, and does not end before.
+// TestWait checks that a long wait mostly sleeps, and does not end early.
 func TestWait(t *testing.T) {
 	for until, most := range map[time.Duration]int{0: 1, spinTime: 110, time.Hour: 120} {
 		var now time.Duration
@@ -97,8 +97,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestServe serves lines of many callers one at a time, in the order in which they
-// come, none before its time; and goes on when it had nothing to do.
+// TestServe checks that lines of concurrent callers are served one at a time, in order, none before
+// its time, and that serving resumes after an idle period.
 func TestServe(t *testing.T) {
 	const n = 20
 	plan := Plan{Capacity: 2000, Stall: 5 * ms, Every: 20 * ms}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// parseClientFrame reads a frame of a client as a server would, byte by byte.
+// parseClientFrame parses a frame of a client as a server would.
 func parseClientFrame(t *testing.T, b []byte) (op Opcode, payload []byte) {
 	t.Helper()
 	if b[0]&0xf0 != 0x80 || b[1]&0x80 == 0 {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// serverFrame is a frame of a server. The first byte is FIN and the opcode.
+// serverFrame returns a frame of a server. first has FIN and the opcode.
 func serverFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {
@@ -22,8 +22,8 @@ func serverFrame(first byte, payload string) string {
 	return string(b) + payload
 }
 
-// readEvents reads a stream in pieces of at most so many bytes, and tells what it had
-// in it: data in pieces joined to messages.
+// readEvents reads a stream in pieces of at most maxPiece bytes, and describes its contents, with
+// data joined to messages.
 func readEvents(t *testing.T, stream string, maxPiece int) (events []string, err error) {
 	t.Helper()
 	var r Reader
@@ -78,7 +78,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// TestPieces: payload is handed on as it comes, not copied.
+// TestPieces checks that payload is returned as it arrives, not copied.
 func TestPieces(t *testing.T) {
 	var r Reader
 	in := []byte(serverFrame(0x81, "Hello"))
@@ -165,7 +165,7 @@ func TestReaderCost(t *testing.T) {
 	}
 }
 
-// FuzzReader: a stream means the same in whatever pieces it comes.
+// FuzzReader checks that the meaning of a stream does not depend on its division into pieces.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte(serverFrame(0x81, "Hello")+serverFrame(0x82, "")), byte(1))
 	f.Add([]byte(serverFrame(0x01, "a")+serverFrame(0x89, "ping")+serverFrame(0x80, strings.Repeat("b", 126))+serverFrame(0x88, "\x03\xe8bye")), byte(3))

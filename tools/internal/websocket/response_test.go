@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// proof is the answer to the sample key in RFC 6455, 1.3.
+// proof is the accept value for the sample key in RFC 6455, 1.3.
 const proof = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
-// agreed is a response that agrees.
+// agreed is a response that accepts the handshake.
 const agreed = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + proof + "\r\n\r\n"
 
-// replaceInResponse is the response with something replaced.
+// replaceInResponse returns the response with a replacement.
 func replaceInResponse(old, new string) string {
 	if !strings.Contains(agreed, old) {
 		panic("the response has no " + old)
@@ -71,8 +71,8 @@ func TestBadResponse(t *testing.T) {
 	}
 }
 
-// checkPrefixes checks what must hold for any bytes: an answer to their beginning
-// holds whatever follows.
+// checkPrefixes checks, for any bytes, that the verdict on a prefix does not depend on what
+// follows.
 func checkPrefixes(t *testing.T, in []byte) {
 	t.Helper()
 	n, err := CheckResponse(in, sample)
@@ -103,7 +103,7 @@ func checkPrefixes(t *testing.T, in []byte) {
 	}
 }
 
-// FuzzResponse cuts answers anywhere.
+// FuzzResponse divides responses at any byte.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte(agreed + "\x81\x02hi"))
 	f.Add([]byte(replaceInResponse("Connection: Upgrade", "Connection: a, Upgrade")))

@@ -114,19 +114,19 @@ func quantileMap(l load.Latency) map[float64]float64 {
 // listMetrics returns the counters and gauges of a run.
 func listMetrics() []collector.Metric[loadState] {
 	all := []collector.Metric[loadState]{
-		collector.Gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
-		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
-		collector.Gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
+		collector.Gauge("connections_wanted", "Connections that the run opens.", func(s *loadState) int { return s.plan.Connections }),
+		collector.Gauge("run_seconds", "Duration of the run at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
+		collector.Gauge("interval_seconds", "Duration of the last interval.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
-		collector.Labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
+		collector.Labelled("errors_total", "Failures by cause: of connection attempts, connections and answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
-		{Name: "stage", Help: "Always 1; the label stage is what the run does.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
+		{Name: "stage", Help: "Always 1; the label stage is the current stage of the run.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
 			Each: func(s *loadState, emit func(float64, ...string)) {
 				if s.last.Stage != "" {
 					emit(1, s.last.Stage)
 				}
 			}},
-		{Name: "info", Help: "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.", Kind: prometheus.GaugeValue, Labels: []string{"target", "mode", "model"},
+		{Name: "info", Help: "Always 1; target is the first target address, mode the way to send messages, model the generator's I/O model.", Kind: prometheus.GaugeValue, Labels: []string{"target", "mode", "model"},
 			Each: func(s *loadState, emit func(float64, ...string)) {
 				if len(s.plan.Targets) > 0 {
 					emit(1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// newObserved is a collector that was told of a plan and of intervals.
+// newObserved returns a collector that has observed a plan and intervals.
 func newObserved(labels prometheus.Labels, intervals ...load.Interval) *Collector {
 	c := New(labels)
 	c.Observe(load.Event{Phase: load.Began, Plan: &load.Plan{
@@ -30,7 +30,7 @@ func newObserved(labels prometheus.Labels, intervals ...load.Interval) *Collecto
 	return c
 }
 
-// newFullInterval has a value of its own in each figure that is told.
+// newFullInterval returns an interval with a unique value in each exported figure.
 func newFullInterval() (i load.Interval, want map[string]string) {
 	want = make(map[string]string)
 	next := int64(1e6) // above whatever else there is
@@ -70,7 +70,7 @@ func newFullInterval() (i load.Interval, want map[string]string) {
 	return i, want
 }
 
-// Each figure of an interval is found in the output, by a value that only it has.
+// Each figure of an interval appears in the output, recognized by its unique value.
 func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	i, want := newFullInterval()
 	delete(want, "To") // next to interval_seconds, which is the same as From is 0
@@ -80,7 +80,8 @@ func TestEveryFieldOfAnIntervalIsTold(t *testing.T) {
 	collectortest.WantTold(t, newObserved(nil, i), want, 40)
 }
 
-// Counters add up over a run, gauges and quantiles are of the last interval. The next run begins anew.
+// Counters add up over a run; gauges and quantiles are those of the last interval. The next run
+// resets them.
 func TestIntervalsAddUp(t *testing.T) {
 	interval := func(n time.Duration, server time.Duration) load.Interval {
 		return load.Interval{
@@ -106,7 +107,7 @@ func TestIntervalsAddUp(t *testing.T) {
 	}
 }
 
-// checkFigures compares figures, each named by its metric and, where that has several, a label or a quantile.
+// checkFigures compares figures, named by metric and, if there are several, a label or a quantile.
 func checkFigures(t *testing.T, c *Collector, want map[string]float64) {
 	t.Helper()
 	got := make(map[string]float64)
@@ -132,7 +133,7 @@ func checkFigures(t *testing.T, c *Collector, want map[string]float64) {
 	}
 }
 
-// Causes without end take no memory without end.
+// The number of causes is limited.
 func TestCausesAreBounded(t *testing.T) {
 	c := New(nil)
 	for i := range 3 * maxCauses {
@@ -148,7 +149,7 @@ func TestCausesAreBounded(t *testing.T) {
 	}
 }
 
-// It is observed and scraped at a time; the race detector looks on.
+// Observing and scraping are concurrent; the race detector checks them.
 func TestLoadIsObservedAndScraped(t *testing.T) {
 	c := newObserved(nil)
 	var both sync.WaitGroup
