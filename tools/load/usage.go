@@ -116,7 +116,7 @@ func (u *usage) find() {
 // is another machine's.
 func listeners(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
-		pids, _ := procfs.UnixListener(path)
+		pids, _ := procfs.FindUnixListeners(path)
 		return pids
 	}
 	at, err := netip.ParseAddrPort(target)
@@ -132,7 +132,7 @@ func listeners(target string) []int {
 	case !sock.IsLocal(addr):
 		return nil // somebody else may listen on the port here
 	}
-	pids, _ := procfs.Listener(at.Port(), addr)
+	pids, _ := procfs.FindListeners(at.Port(), addr)
 	return pids
 }
 

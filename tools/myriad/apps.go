@@ -188,7 +188,7 @@ func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
 
 // writeProofOfWork answers a line with itself and its proof of work.
 func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
-	c.Write(proof.Append(nil, line, f.bits))
+	c.Write(proof.AppendProofLine(nil, line, f.bits))
 }
 
 // heartbeatReply is the line by which a client answers a heartbeat. It is no message

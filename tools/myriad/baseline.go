@@ -82,7 +82,7 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if err := o.Check(); err != nil {
+	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
 	ln, err := f.openListener(cmd.Context(), o)
@@ -96,7 +96,7 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 // openListener is where to serve.
 func (f *plainServerFlags) openListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
-		return baseline.PreforkListener()
+		return baseline.InheritedListener()
 	}
 	return o.Listen(ctx, f.addr)
 }

@@ -105,7 +105,7 @@ func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 		return err
 	}
 	o := f.options
-	o.Write, o.Evaluate, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.WriteFiles, report.Evaluate, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
 		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
@@ -132,9 +132,9 @@ func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenari
 	}
 	seen, peersUsed := make(map[string]bool), f.peers == ""
 	for _, name := range names {
-		read := probe.Scenarios.ReadBuiltIn
+		read := probe.ScenarioReader.ReadBuiltIn
 		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
-			read = probe.Scenarios.ReadFile
+			read = probe.ScenarioReader.ReadFile
 		}
 		s, err := read(name)
 		if err == nil && f.peers != "" && len(s.PeerSubjects()) > 0 {
@@ -196,7 +196,7 @@ func newBenchListCommand() *cobra.Command {
 func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltInNames() {
-		s, err := probe.Scenarios.ReadBuiltIn(name)
+		s, err := probe.ScenarioReader.ReadBuiltIn(name)
 		if err == nil {
 			s, err = f.options.Apply(s)
 		}

@@ -90,7 +90,7 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 	addParsedFlag(flags, &g.Network, parseNumberFlag("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "leave this `PERCENT` of each free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.Count, "spare", "", "`N` machines may be missing (default 1)")
-	addParsedFlag(flags, &g.Most, quantity.Positive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
+	addParsedFlag(flags, &g.MaxPerMachine, quantity.Positive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
 	addParsedFlag(flags, &g.Loops, quantity.Positive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
 	addParsedFlag(flags, &g.Return, quantity.Period, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
 }
@@ -148,7 +148,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 	}
 	for _, n := range f.connections { // before it takes a minute to measure
 		g.Connections = n
-		if err := g.Check(); err != nil {
+		if err := g.Validate(); err != nil {
 			return usageError{err}
 		}
 	}
@@ -168,7 +168,7 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 		return err
 	}
 	if f.check {
-		return f.printPredictions(cmd.OutOrStdout(), capacity.Predict(all, facts))
+		return f.printPredictions(cmd.OutOrStdout(), capacity.PredictLargerSizes(all, facts))
 	}
 	m := f.chooseMeasurement(all)
 	switch {
@@ -201,7 +201,7 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	if f.goal.Size != m.Size {
 		fmt.Fprintf(out, "  The plan's messages have %s bytes: what the CPU takes for those was not measured.\n", format.Count(f.goal.Size))
 	}
-	return capacity.WriteText(out, plans)
+	return capacity.WritePlans(out, plans)
 }
 
 // chooseMeasurement is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
@@ -237,7 +237,7 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 		if err != nil {
 			return nil, err
 		}
-		return capacity.FromSet(set)
+		return capacity.MeasureFromBench(set)
 	}
 	file, err := openReportFile(cmd.InOrStdin(), f.from)
 	if err != nil {
@@ -248,13 +248,13 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 	if file.isBench {
 		var set *result.Set
 		if set, err = result.Read(file.in); err == nil {
-			all, err = capacity.FromSet(set)
+			all, err = capacity.MeasureFromBench(set)
 		}
 	} else {
 		var s *load.Stream
 		if s, err = load.ReadStream(file.in); err == nil {
 			var m capacity.Measured
-			m, err = capacity.FromStream(s)
+			m, err = capacity.MeasureFromLoad(s)
 			all = []capacity.Measured{m}
 		}
 	}
@@ -266,7 +266,7 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 
 // measureServer measures one server with 20,000 connections.
 func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
-	s, err := probe.Scenarios.ReadBuiltIn("capacity")
+	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +284,7 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.Write, Evaluate: report.Judge, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.WriteFiles, Evaluate: report.Evaluate, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
@@ -320,7 +320,7 @@ func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) e
 			}
 		}
 		for _, c := range p.Figures {
-			if !c.Part && f.within > 0 && math.Abs(c.Off()) > f.within {
+			if !c.IsPart && f.within > 0 && math.Abs(c.RelativeError()) > f.within {
 				off++
 			}
 		}

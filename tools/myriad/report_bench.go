@@ -54,7 +54,7 @@ func (f *reportFlags) formatBench(w io.Writer, set *result.Set) error {
 	case "benchstat":
 		return report.WriteBenchstat(w, set)
 	case "html":
-		p := report.Page(set)
+		p := report.NewPage(set)
 		return p.WriteHTML(w)
 	}
 	return report.WriteText(w, set)

@@ -13,18 +13,18 @@ import (
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/panjf2000/ants/v2"
 
-	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 )
 
 // pools are the pools to compare with.
-var pools = offer.Sides{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
+var pools = jobload.Contenders{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
 
 // Package ants makes a pool of its own, with two tickers, that nobody uses here.
 func init() { ants.Release() }
 
 // offerJobs is "peers offer": it offers jobs to one of the pools.
 func offerJobs(ctx context.Context, args []string, out io.Writer) error {
-	var plan offer.Plan
+	var plan jobload.Plan
 	flags := flag.NewFlagSet("peers offer", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed by run
 	plan.AddFlags(flags, pools)
@@ -40,8 +40,8 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 	if flags.NArg() > 0 {
 		return usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	}
-	err := offer.Run(ctx, plan, pools, out)
-	if wrong, ok := errors.AsType[offer.PlanError](err); ok {
+	err := jobload.Run(ctx, plan, pools, out)
+	if wrong, ok := errors.AsType[jobload.PlanError](err); ok {
 		return usageError{wrong}
 	}
 	return err
@@ -53,17 +53,17 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 // workers busy it rejects. Its workers are made when needed and end after a second
 // without work, as they do by default.
 type antsPool struct {
-	*ants.PoolWithFuncGeneric[*offer.Job]
+	*ants.PoolWithFuncGeneric[*jobload.Job]
 }
 
-func newAnts(p offer.Plan) (offer.Side, error) {
-	made, err := ants.NewPoolWithFuncGeneric(p.Workers, (*offer.Job).Do, ants.WithNonblocking(true))
+func newAnts(p jobload.Plan) (jobload.Contender, error) {
+	made, err := ants.NewPoolWithFuncGeneric(p.Workers, (*jobload.Job).Execute, ants.WithNonblocking(true))
 	return antsPool{made}, err
 }
 
-func (a antsPool) Try(j *offer.Job) bool { return a.Invoke(j) == nil }
-func (a antsPool) Workers() int          { return a.Running() }
-func (a antsPool) Close()                { a.ReleaseTimeout(time.Minute) }
+func (a antsPool) TrySubmit(j *jobload.Job) bool { return a.Invoke(j) == nil }
+func (a antsPool) Workers() int                  { return a.Running() }
+func (a antsPool) Close()                        { a.ReleaseTimeout(time.Minute) }
 
 // pondPool is github.com/alitto/pond: at most --workers workers, which it makes
 // when needed and ends when there is nothing to do, and a queue of --queue
@@ -71,13 +71,13 @@ func (a antsPool) Close()                { a.ReleaseTimeout(time.Minute) }
 // future for each job.
 type pondPool struct{ pond.Pool }
 
-func newPond(p offer.Plan) (offer.Side, error) {
+func newPond(p jobload.Plan) (jobload.Contender, error) {
 	return pondPool{pond.NewPool(p.Workers, pond.WithQueueSize(p.Queue), pond.WithNonBlocking(true))}, nil
 }
 
-func (p pondPool) Try(j *offer.Job) bool { return p.Go(j.Do) == nil }
-func (p pondPool) Workers() int          { return int(p.RunningWorkers()) }
-func (p pondPool) Close()                { p.StopAndWait() }
+func (p pondPool) TrySubmit(j *jobload.Job) bool { return p.Go(j.Execute) == nil }
+func (p pondPool) Workers() int                  { return int(p.RunningWorkers()) }
+func (p pondPool) Close()                        { p.StopAndWait() }
 
 // limiter is the adaptive limiter of github.com/failsafe-go/failsafe-go before a
 // goroutine for each job. Its limit may go up to --workers and begins at a tenth
@@ -92,7 +92,7 @@ type limiter struct {
 	done   sync.WaitGroup
 }
 
-func newFailsafe(p offer.Plan) (offer.Side, error) {
+func newFailsafe(p jobload.Plan) (jobload.Contender, error) {
 	b := adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(p.Workers), uint(max(1, p.Workers/10)))
 	if p.Queue > 0 {
 		b = b.WithQueueing(2, 3)
@@ -100,7 +100,7 @@ func newFailsafe(p offer.Plan) (offer.Side, error) {
 	return &limiter{AdaptiveLimiter: b.Build(), queues: p.Queue > 0}, nil
 }
 
-func (l *limiter) Try(j *offer.Job) bool {
+func (l *limiter) TrySubmit(j *jobload.Job) bool {
 	if permit, ok := l.TryAcquirePermit(); ok {
 		l.done.Add(1)
 		go l.work(j, permit)
@@ -115,29 +115,29 @@ func (l *limiter) Try(j *offer.Job) bool {
 }
 
 // queue has a job wait for its permit.
-func (l *limiter) queue(j *offer.Job) {
+func (l *limiter) queue(j *jobload.Job) {
 	permit, err := l.AcquirePermit(j)
 	switch {
 	case err == nil:
 		l.work(j, permit)
 		return
 	case errors.Is(err, adaptivelimiter.ErrExceeded):
-		j.Shed()
+		j.MarkShed()
 	default:
-		j.Expired()
+		j.MarkExpired()
 	}
 	l.done.Done()
 }
 
 // work does a job that has its permit.
-func (l *limiter) work(j *offer.Job, permit adaptivelimiter.Permit) {
+func (l *limiter) work(j *jobload.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {
 		permit.Drop()
-		j.Expired()
+		j.MarkExpired()
 		return
 	}
-	j.Do()
+	j.Execute()
 	permit.Record()
 }
 func (l *limiter) Workers() int { return l.Inflight() }

@@ -17,12 +17,12 @@ func TestModuleProxy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the command with an empty module cache")
 	}
-	w, err := newWorld(checkout)
+	w, err := newReleaseEnv(checkout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.close)
-	for name, check := range map[string]func() error{"library": w.checkLibrary, "user": w.checkUser, "install": w.checkInstall} {
+	t.Cleanup(w.removeTempDir)
+	for name, check := range map[string]func() error{"library": w.checkLibrary, "user": w.checkUserProgram, "install": w.checkInstall} {
 		if err := check(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -88,7 +88,7 @@ func TestArguments(t *testing.T) {
 		{false, false, []string{"v2.0.0"}, `version "v2.0.0"; expected one such as v0.2.0`},
 		{false, false, []string{"1.0"}, `version "1.0"; expected one such as v0.2.0`},
 	} {
-		if err := run(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := runRelease(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("check %v, tidy %v, %q: got %v, want %q", c.check, c.tidy, c.args, err, c.want)
 		}
 	}
@@ -96,7 +96,7 @@ func TestArguments(t *testing.T) {
 
 func TestOwnSums(t *testing.T) {
 	sums := "golang.org/x/sys v1 h1:a=\n" + root + " v1 h1:b=\n" + root + "/hub v1/go.mod h1:c=\n"
-	if got := withoutOwnSums(sums); got != "golang.org/x/sys v1 h1:a=\n" {
+	if got := dropOwnSums(sums); got != "golang.org/x/sys v1 h1:a=\n" {
 		t.Errorf("got %q", got)
 	}
 }

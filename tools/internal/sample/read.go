@@ -33,7 +33,7 @@ func (s *Sample) read(r *Sampler, pids []int) error {
 				p.addCPU(&stat)
 			}
 			s.Processes = append(s.Processes, p)
-		} else if err != nil && !procfs.Gone(err) {
+		} else if err != nil && !procfs.IsGone(err) {
 			errs = append(errs, err)
 		}
 	}
@@ -79,7 +79,7 @@ func ended(pid int, err error) bool {
 			return stat.Released
 		}
 	}
-	return procfs.Gone(err)
+	return procfs.IsGone(err)
 }
 
 // addCPU sets the threads and the processor time: of this process to the microsecond. Of

@@ -121,7 +121,7 @@ func loadMetrics() []collector.Metric[loadState] {
 		collector.Gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
 		collector.Gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
-		collector.Labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
+		collector.LabelledMetric("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
 		{Name: "stage", Help: "Always 1; the label stage is what the run does.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
 			Each: func(s *loadState, emit func(float64, ...string)) {

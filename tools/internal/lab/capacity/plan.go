@@ -31,16 +31,16 @@ type Goal struct {
 	Free float64 `json:"free"`
 	// Spare is how many machines may be missing, 0 to 1,000.
 	Spare int `json:"spare"`
-	// Most is how many connections a machine is to have at most; 0 is any number.
-	Most int64 `json:"most,omitempty"`
+	// MaxPerMachine is how many connections a machine is to have at most; 0 is any number.
+	MaxPerMachine int64 `json:"most,omitempty"`
 	// Loops is how many event loops a machine's server has; 0 for as many as it has by default.
 	Loops int `json:"loops,omitempty"`
 	// Return is the time within which the clients of a machine that fails connect again.
 	Return time.Duration `json:"return"`
 }
 
-// Check says what of a goal makes no sense, by the flags of the command plan.
-func (g *Goal) Check() error {
+// Validate says what of a goal makes no sense, by the flags of the command plan.
+func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
 		got, least, most float64
@@ -114,22 +114,22 @@ type Planner struct {
 	Facts *doctor.Facts
 }
 
-// machine is what one machine with so many connections takes.
-func (p *Planner) machine(g *Goal, n int64) Plan {
-	loops := p.loops(g)
+// planMachine is what one machine with so many connections takes.
+func (p *Planner) planMachine(g *Goal, n int64) Plan {
+	loops := p.serverLoops(g)
 	rate := float64(n) * g.Rate
 	x := Plan{Goal: *g, Each: n, Loops: loops}
-	x.Cores = p.Measured.Cores(float64(n), rate, loops)
-	x.IdleCores = p.Measured.Idle * float64(n)
-	x.User = p.Measured.User(float64(n), rate)
-	x.Kernel = p.kernel(g) * float64(n)
-	x.In, x.Out = g.flows(rate)
+	x.Cores = p.Measured.PredictCores(float64(n), rate, loops)
+	x.IdleCores = p.Measured.IdleCoresPerConn * float64(n)
+	x.User = p.Measured.PredictUserMemory(float64(n), rate)
+	x.Kernel = p.kernelBytesPerConn(g) * float64(n)
+	x.In, x.Out = g.networkFlows(rate)
 	return x
 }
 
-// loops are those of the server on a machine of the plan: there the limit of descriptors is
+// serverLoops are those of the server on a machine of the plan: there the limit of descriptors is
 // high enough for one table.
-func (p *Planner) loops(g *Goal) int {
+func (p *Planner) serverLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
 	}
@@ -146,9 +146,9 @@ func (p *Planner) doctorPlan(g *Goal, side doctor.Side, n int64) doctor.Plan {
 	return doctor.Plan{Connections: int(min(max(n, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// kernel is what a server's connection takes of the kernel. The doctor says how much of what
+// kernelBytesPerConn is what a server's connection takes of the kernel. The doctor says how much of what
 // was measured is the server's end, and what unread bytes take.
-func (p *Planner) kernel(g *Goal) float64 {
+func (p *Planner) kernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.doctorPlan(g, side, 1)
 		plan.Unread = unread
@@ -170,16 +170,16 @@ const (
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
 	// recordBytes is what TLS 1.3 adds to a record, of which each has 16 KiB at most.
-	recordBytes, recordMost = 22, 16 << 10
+	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// flows are what messages at a rate, and their answers, take on a machine's interface. Each
+// networkFlows are what messages at a rate, and their answers, take on a machine's interface. Each
 // answer acknowledges its message; the client acknowledges every other segment of an answer, and
 // the last.
-func (g *Goal) flows(rate float64) (in, out Flow) {
+func (g *Goal) networkFlows(rate float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
-		size += recordBytes * math.Ceil(size/recordMost)
+		size += recordBytes * math.Ceil(size/maxRecordBytes)
 	}
 	segments := math.Ceil(size / segmentBytes)
 	acks := math.Ceil(segments / 2)
@@ -188,32 +188,32 @@ func (g *Goal) flows(rate float64) (in, out Flow) {
 	return in, out
 }
 
-// limits are what a machine has, each with what of it one with so many connections takes.
-func (p *Planner) limits(g *Goal, n int64) []limit {
-	x := p.machine(g, n)
+// machineLimits are what a machine has, each with what of it one with so many connections takes.
+func (p *Planner) machineLimits(g *Goal, n int64) []machineLimit {
+	x := p.planMachine(g, n)
 	usable := 1 - g.Free
-	all := []limit{
+	all := []machineLimit{
 		{"memory", x.User + x.Kernel, float64(g.Memory) * usable},
 		{"CPU", x.Cores, float64(g.Cores) * usable},
 		{"network", max(x.In.Bits, x.Out.Bits), g.Network * usable},
 		{"descriptors of one process", float64(n), 1<<31 - 64 - 1024},
 	}
-	if g.Most > 0 {
-		all = append(all, limit{"what is asked for", float64(n), float64(g.Most)})
+	if g.MaxPerMachine > 0 {
+		all = append(all, machineLimit{"what is asked for", float64(n), float64(g.MaxPerMachine)})
 	}
 	return all
 }
 
-type limit struct {
-	name        string
-	takes, most float64
+type machineLimit struct {
+	name      string
+	used, max float64
 }
 
-// holds is how many connections a machine can have, and what stops it there.
-func (p *Planner) holds(g *Goal) (n int64, name string) {
+// maxConnsPerMachine is how many connections a machine can have, and what stops it there.
+func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, name string) {
 	exceeded := func(n int64) string {
-		for _, l := range p.limits(g, n) {
-			if l.takes > l.most {
+		for _, l := range p.machineLimits(g, n) {
+			if l.used > l.max {
 				return l.name
 			}
 		}
@@ -226,15 +226,15 @@ func (p *Planner) holds(g *Goal) (n int64, name string) {
 // Plan plans for a goal, whose TLS is to be as it was measured. It fails as Goal.Check does, and if
 // a machine can't hold one connection.
 func (p *Planner) Plan(g Goal) (*Plan, error) {
-	if err := g.Check(); err != nil {
+	if err := g.Validate(); err != nil {
 		return nil, err
 	}
-	holds, stops := p.holds(&g)
+	holds, stops := p.maxConnsPerMachine(&g)
 	if holds < 1 {
 		return nil, fmt.Errorf("a machine of %s and %d processors holds no connection: %s; expected a larger one, or less to be left free", format.Bytes(float64(g.Memory)), g.Cores, stops)
 	}
 	needed := ceilDiv(g.Connections, holds)
-	x := p.machine(&g, ceilDiv(g.Connections, needed))
+	x := p.planMachine(&g, ceilDiv(g.Connections, needed))
 	x.Machines = needed + int64(g.Spare)
 	x.EachNow = ceilDiv(g.Connections, x.Machines)
 	x.Holds, x.Limit = holds, stops
@@ -243,7 +243,7 @@ func (p *Planner) Plan(g Goal) (*Plan, error) {
 		return nil, err
 	}
 	x.Descriptors = cost.Descriptors
-	x.Sources = p.sources(&g, x.Each)
+	x.Sources = p.proxyAddrsNeeded(&g, x.Each)
 	if x.Machines > 1 {
 		x.Returning = float64(x.EachNow) / float64(x.Machines-1) / g.Return.Seconds()
 		x.ReturnCores = x.Returning * p.Measured.Connect.Seconds()
@@ -251,9 +251,9 @@ func (p *Planner) Plan(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// sources is how many addresses a proxy needs for so many connections to one port, 0 where the
+// proxyAddrsNeeded is how many addresses a proxy needs for so many connections to one port, 0 where the
 // doctor can't tell.
-func (p *Planner) sources(g *Goal, n int64) int64 {
+func (p *Planner) proxyAddrsNeeded(g *Goal, n int64) int64 {
 	plan := p.doctorPlan(g, doctor.Client, n)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // for documentation: any will do
 	plan.Sources, plan.Targets = []netip.Addr{proxy}, []netip.AddrPort{netip.AddrPortFrom(proxy.Next(), 443)}

@@ -16,10 +16,10 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memory is what connections take that do nothing. The server's is resident memory; PSS has
+// memoryProbe is what connections take that do nothing. The server's is resident memory; PSS has
 // no place in what each takes: a program's file counts for less of it as soon as another
 // process, such as the load generator, has the same.
-var memory = Probe{
+var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
 		{Name: "bytes-subscribed", Heading: "bytes/conn at once", Unit: page.Bytes, Better: Lower},
@@ -28,12 +28,12 @@ var memory = Probe{
 		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},
 		{Name: "kernel-idle", Heading: "kernel slab bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
 		{Name: "dial-rate", Heading: "dial conn/s", Better: Higher},
-		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
-		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
-		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Hidden: true},
+		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Hidden: true},
+		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
@@ -60,16 +60,16 @@ var memory = Probe{
 		if min(idle.Slab, after.Slab) >= base.Slab { // or others gave some back meanwhile
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
-		setSide(set, "", "-idle", idle)
-		setSide(set, "", "", after)
+		setServerTotals(set, "", "-idle", idle)
+		setServerTotals(set, "", "", after)
 	},
 }
 
-// setSide sets what a server takes in all.
-func setSide(set func(string, float64), prefix, suffix string, s *result.Sample) {
+// setServerTotals sets what a server takes in all.
+func setServerTotals(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {
-		if _, ok := Named(prefix + name + suffix); ok && v > 0 {
+		if _, ok := FindFigure(prefix + name + suffix); ok && v > 0 {
 			set(prefix+name+suffix, float64(v))
 		}
 	}

@@ -24,10 +24,10 @@ type Figure struct {
 	// Unit is what its values are: seconds, bytes, parts of 1, or a number of what the
 	// heading says.
 	Unit page.Unit
-	// Better says whether more of it is better.
-	Better Better
-	// Write is how it is written where the unit alone does not say.
-	Write func(float64) string
+	// Direction says whether more of it is better.
+	Better Direction
+	// CustomFormat is how it is written where the unit alone does not say.
+	CustomFormat func(float64) string
 	// Main has it be the first of a workload's table, with its ± and its ratio to the
 	// baseline.
 	Main bool
@@ -35,14 +35,14 @@ type Figure struct {
 	Hidden bool
 }
 
-// Better says which way a figure is better.
-type Better int8
+// Direction says which way a figure is better.
+type Direction int8
 
 // The ways.
 const (
-	Lower   Better = -1
-	Neither Better = 0
-	Higher  Better = 1
+	Lower   Direction = -1
+	Neither Direction = 0
+	Higher  Direction = 1
 )
 
 // Probe works out some figures.
@@ -60,10 +60,10 @@ type Input struct {
 }
 
 // probes are all that there are, in the order of the columns of tables.
-var probes = []Probe{throughput, publish, flood, heartbeats, memory, goroutines, jobs, held, attack}
+var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
-// Figures are all that there are.
-func Figures() (all []Figure) {
+// AllFigures are all that there are.
+func AllFigures() (all []Figure) {
 	for _, p := range probes {
 		all = append(all, p.Figures...)
 	}
@@ -72,10 +72,10 @@ func Figures() (all []Figure) {
 
 var figures []Figure
 
-func init() { figures = Figures() }
+func init() { figures = AllFigures() }
 
-// Named finds a figure by its name.
-func Named(name string) (Figure, bool) {
+// FindFigure finds a figure by its name.
+func FindFigure(name string) (Figure, bool) {
 	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Name == name })
 	if i < 0 {
 		return Figure{}, false
@@ -83,18 +83,18 @@ func Named(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// Known is what a scenario.Reader asks of figures.
-func Known(name string) (better, ok bool) {
-	f, ok := Named(name)
+// HasDirection is what a scenario.Reader asks of figures.
+func HasDirection(name string) (better, ok bool) {
+	f, ok := FindFigure(name)
 	return f.Better != Neither, ok
 }
 
-// Scenarios reads scenarios whose figures are those of this package.
-var Scenarios = scenario.Reader{Figures: Known}
+// ScenarioReader reads scenarios whose figures are those of this package.
+var ScenarioReader = scenario.Reader{Figures: HasDirection}
 
-// Measure works the figures and the marks of a run out that did not fail. With a wrong answer
+// SetFigures works the figures and the marks of a run out that did not fail. With a wrong answer
 // it has failed: its figures are of another server than the one that was asked for.
-func Measure(in Input) {
+func SetFigures(in Input) {
 	r := in.Run
 	if r.Figures == nil {
 		r.Figures = make(map[string]float64)
@@ -104,22 +104,22 @@ func Measure(in Input) {
 			p.Measure(in, func(name string, v float64) { r.Figures[name] = v })
 		}
 	}
-	mark(in)
+	addCaveats(in)
 	if r.Error == "" && r.HasCaveat(RuleMismatch) {
 		r.Error = "the server answered wrongly"
 	}
 }
 
-// None stands where there is no figure.
-const None = "-"
+// NoFigure stands where there is no figure.
+const NoFigure = "-"
 
-// Text writes a value.
-func (f Figure) Text(v float64) string {
+// Format writes a value.
+func (f Figure) Format(v float64) string {
 	switch {
 	case stats.IsNeverLatency(v):
 		return "never"
-	case f.Write != nil:
-		return f.Write(v)
+	case f.CustomFormat != nil:
+		return f.CustomFormat(v)
 	case f.Unit == page.Seconds:
 		return format.Latency(time.Duration(v * 1e9))
 	case f.Unit == page.Share:
@@ -128,56 +128,56 @@ func (f Figure) Text(v float64) string {
 	return format.Whole(v)
 }
 
-func twoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
+func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// mean writes the mean of a number of messages.
-func mean(v float64) string {
+// formatMean writes the mean of a number of messages.
+func formatMean(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
 	}
 	return format.Whole(v)
 }
 
-func mebibytes(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) }
-func megabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
-func kilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
-func megabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
+func formatMebibytes(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) }
+func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
+func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
+func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// part is d as a part of whole, 0 when there is no whole.
-func part(d, whole time.Duration) float64 {
+// durationRatio is d as a part of whole, 0 when there is no whole.
+func durationRatio(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
 	}
 	return float64(d) / float64(whole)
 }
 
-// window are the samples at the beginning and at the end of a window, false where there are
+// windowSamples are the samples at the beginning and at the end of a window, false where there are
 // none.
-func (in Input) window() (from, to *result.Sample, ok bool) {
+func (in Input) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// Foreign is how many CPUs anything but server, load and lab kept busy, and how many of them
+// ForeignCPUs is how many CPUs anything but server, load and lab kept busy, and how many of them
 // the host of a virtual machine took: in the window, or in the whole run if there is none.
-func Foreign(r *result.Run) (foreign, stolen float64) {
+func ForeignCPUs(r *result.Run) (foreign, stolen float64) {
 	in := Input{Run: r}
-	from, to, ok := in.window()
+	from, to, ok := in.windowSamples()
 	seen := r.LastLoadResult()
 	if !ok || seen == nil {
 		return r.Foreign, r.Stolen
 	}
 	between := to.At.Sub(from.At)
-	load := part(seen.Generator.CPU(), seen.Window)
-	foreign = part(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
-	return max(0, foreign), max(0, part(to.Stolen-from.Stolen, between))
+	load := durationRatio(seen.Generator.CPU(), seen.Window)
+	foreign = durationRatio(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
+	return max(0, foreign), max(0, durationRatio(to.Stolen-from.Stolen, between))
 }
 
 // serverCPU is how many CPUs the server kept busy in the window.
 func (in Input) serverCPU() (cpus float64, ok bool) {
-	from, to, ok := in.window()
+	from, to, ok := in.windowSamples()
 	if !ok {
 		return 0, false
 	}
-	return part(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
+	return durationRatio(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
 }

@@ -15,43 +15,43 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// standing says how one subject of ours stands beside the design of a published row, by one
+// comparison says how one subject of ours stands beside the design of a published row, by one
 // figure, in the same rounds.
-type standing struct {
+type comparison struct {
 	figure  probe.Figure
 	outcome string
-	// lead is the ratio, above 1 where ours is ahead, with its ±.
-	lead string
+	// ratioText is the ratio, above 1 where ours is ahead, with its ±.
+	ratioText string
 	// text says it in a sentence.
 	text string
-	// cut says that the watchdog has ended the design: then other figures say how ours stands.
-	cut bool
+	// designKilled says that the watchdog has ended the design: then other figures say how ours stands.
+	designKilled bool
 }
 
-// oneRound is the ± of a ratio that is of one round, where none is known.
-const oneRound = 0.1
+// oneRoundMargin is the ± of a ratio that is of one round, where none is known.
+const oneRoundMargin = 0.1
 
-// stand compares a row of ours with that of a design. The subject of the sentence is name; at
+// compareWithDesign compares a row of ours with that of a design. The subject of the sentence is name; at
 // says how many connections both had, where the published row had another number.
-func stand(name string, f probe.Figure, ours, design row, at string) standing {
+func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // rounds in which only the design came to nothing
-	theirs := design.byRound(f.Name)
-	for round, v := range ours.byRound(f.Name) {
+	theirs := design.valuesByRound(f.Name)
+	for round, v := range ours.valuesByRound(f.Name) {
 		switch b, ok := theirs[round]; {
-		case !ok || nothing(f, v):
-		case nothing(f, b):
+		case !ok || isNoWork(f, v):
+		case isNoWork(f, b):
 			alone++
 		case v > 0 && b > 0:
 			ratios = append(ratios, math.Pow(v/b, float64(f.Better)))
 		}
 	}
-	values := ours.cell(f) + " against " + design.cell(f)
-	why := cmp.Or(unfit(f, ours), ours.missing(f))
+	values := ours.formatMedian(f) + " against " + design.formatMedian(f)
+	why := cmp.Or(exclusionReason(f, ours), ours.missingReason(f))
 	ended := ""
 	if why == "" {
-		ended = cutOff(f, design)
-		why = cmp.Or(ended, design.missing(f))
+		ended = killedNote(f, design)
+		why = cmp.Or(ended, design.missingReason(f))
 	}
 	ratio, ok := stats.Median(ratios)
 	if why == "" && !ok && alone == 0 {
@@ -61,19 +61,19 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 		if ended != "" && ok {
 			why = fmt.Sprintf("%s: %s until then", ended, values)
 		}
-		return standing{figure: f, outcome: result.NotMeasured, lead: probe.None, cut: ended != "", text: fmt.Sprintf(
-			"%s: %s is not measured against %s in %s: %s.", name, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
+		return comparison{figure: f, outcome: result.NotMeasured, ratioText: probe.NoFigure, designKilled: ended != "", text: fmt.Sprintf(
+			"%s: %s is not measured against %s in %s: %s.", rowName, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
 	}
-	s := standing{figure: f, outcome: result.Level}
-	margin, rounds := oneRound, max(len(ours.runs), len(design.runs))
+	s := comparison{figure: f, outcome: result.Level}
+	margin, rounds := oneRoundMargin, max(len(ours.runs), len(design.runs))
 	switch len(ratios) {
 	case 0:
-		ratio, s.lead = math.Inf(1), "alone"
+		ratio, s.ratioText = math.Inf(1), "alone"
 	case 1:
-		s.lead = fmt.Sprintf("%.2f", ratio)
+		s.ratioText = fmt.Sprintf("%.2f", ratio)
 	default:
 		margin, _ = stats.MedianMargin(ratios)
-		s.lead = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
+		s.ratioText = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
 	}
 	says := "level with " + design.subject + ", within the spread,"
 	switch {
@@ -82,31 +82,31 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 	case ratio+margin < 1:
 		s.outcome, says = result.Behind, "behind "+design.subject
 	}
-	s.text = fmt.Sprintf("%s: %s is %s in %s, %s (%s)", name, ours.subject, says, f.Heading, s.lead, values)
-	if at != "" {
-		s.text += ", " + at
+	s.text = fmt.Sprintf("%s: %s is %s in %s, %s (%s)", rowName, ours.subject, says, f.Heading, s.ratioText, values)
+	if connsNote != "" {
+		s.text += ", " + connsNote
 	}
-	s.qualify(ours, design, len(ratios), rounds, alone)
+	s.appendCaveats(ours, design, len(ratios), rounds, alone)
 	return s
 }
 
-// qualify ends the sentence with what its ratio, of n rounds, does not say: how few they were, in
+// appendCaveats ends the sentence with what its ratio, of n rounds, does not say: how few they were, in
 // how many the design came to nothing, and what is uncertain in either row.
-func (s *standing) qualify(ours, design row, n, rounds, alone int) {
+func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone int) {
 	switch {
 	case n == 1:
-		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRound*100)
+		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRoundMargin*100)
 	case n > 1 && n < rounds:
 		s.text += fmt.Sprintf(", in %d of %d rounds", n, rounds)
 	}
 	if alone > 0 {
 		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, alone, rounds)
 	}
-	for _, w := range []row{ours, design} {
-		if marks, _ := w.marks(); marks != "" {
+	for _, w := range []subjectRuns{ours, design} {
+		if marks, _ := w.formatProblems(); marks != "" {
 			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
 		}
-		if text, most := w.doubts(); most {
+		if text, most := w.uncertainty(); most {
 			s.outcome = result.Uncertain
 			s.text += "; not certain: " + text
 		}
@@ -114,90 +114,90 @@ func (s *standing) qualify(ours, design row, n, rounds, alone int) {
 	s.text += "."
 }
 
-// nothing says whether a value is that of a run in which nothing was done.
-func nothing(f probe.Figure, v float64) bool {
+// isNoWork says whether a value is that of a run in which nothing was done.
+func isNoWork(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// cutOff says that the watchdog has ended a design, which leaves it no figure to compare but
+// killedNote says that the watchdog has ended a design, which leaves it no figure to compare but
 // its memory: that was at least as much.
-func cutOff(f probe.Figure, design row) string {
-	ended := design.ended()
+func killedNote(f probe.Figure, design subjectRuns) string {
+	ended := design.watchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
 	}
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// unfit says why a row of ours is not compared though it may have figures: the rounds that are
+// exclusionReason says why a row of ours is not compared though it may have figures: the rounds that are
 // left of a row that failed in others would flatter it, and answers may be missing.
-func unfit(f probe.Figure, ours row) string {
-	if failed := ours.failed(); failed != "" {
+func exclusionReason(f probe.Figure, ours subjectRuns) string {
+	if failed := ours.failureText(); failed != "" {
 		return failed
 	}
 	broken := make(map[string]int)
 	for _, run := range ours.runs {
-		if v, ok := run.Figures[f.Name]; ok && nothing(f, v) {
+		if v, ok := run.Figures[f.Name]; ok && isNoWork(f, v) {
 			return ours.subject + " came to nothing"
 		}
 		for _, m := range run.Caveats {
-			if slices.Contains(probe.Breaking, m.Rule) {
+			if slices.Contains(probe.ExcludingRules, m.Rule) {
 				broken[m.Rule]++
 			}
 		}
 	}
 	if len(broken) > 0 {
-		return "its runs are marked " + counted(broken, len(ours.runs))
+		return "its runs are marked " + formatFrequencies(broken, len(ours.runs))
 	}
 	return ""
 }
 
-// tones are those of the outcomes of verdicts.
-var tones = map[string]page.Tone{
+// toneByOutcome are those of the outcomes of verdicts.
+var toneByOutcome = map[string]page.Tone{
 	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn, result.Uncertain: page.Warn,
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worst is the worst outcome of a row of ours, but for those of a design that the watchdog has
+// worstOutcome is the worst outcome of a row of ours, but for those of a design that the watchdog has
 // ended if there are others.
-func worst(all []standing) string {
-	if fair := slices.DeleteFunc(slices.Clone(all), func(s standing) bool { return s.cut }); len(fair) > 0 {
+func worstOutcome(all []comparison) string {
+	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
 	}
 	for _, o := range []string{result.Behind, result.NotMeasured, result.Uncertain, result.Level} {
-		if slices.ContainsFunc(all, func(s standing) bool { return s.outcome == o }) {
+		if slices.ContainsFunc(all, func(s comparison) bool { return s.outcome == o }) {
 			return o
 		}
 	}
 	return result.Ahead
 }
 
-// leads are the ratios by which a row is ahead.
-func leads(all []standing) string {
+// formatRatios are the ratios by which a row is ahead.
+func formatRatios(all []comparison) string {
 	if len(all) == 1 {
-		return all[0].lead
+		return all[0].ratioText
 	}
 	var words []string
 	for _, s := range all {
-		words = append(words, s.figure.Heading+" "+s.lead)
+		words = append(words, s.figure.Heading+" "+s.ratioText)
 	}
 	return strings.Join(words, ", ")
 }
 
-// publishedTable is a published table with ours in it.
-type publishedTable struct {
-	report    *result.Report
-	published *scenario.ReferenceTable
-	table     *page.Table
-	standings [][]standing  // of each row of ours, by each figure that the published row is about
-	unloaded  []page.Remark // published rows whose connections were not loaded
-	missing   []string      // published rows of which nothing was run
-	smaller   int           // others that were run with fewer connections, or for less time
+// referenceTable is a published table with ours in it.
+type referenceTable struct {
+	report      *result.Report
+	reference   *scenario.ReferenceTable
+	table       *page.Table
+	comparisons [][]comparison // of each row of ours, by each figure that the published row is about
+	unloaded    []page.Remark  // published rows whose connections were not loaded
+	notRun      []string       // published rows of which nothing was run
+	reducedRows int            // others that were run with fewer connections, or for less time
 }
 
-// compare puts ours beside a published table.
-func compare(r *result.Report, p *scenario.ReferenceTable) *publishedTable {
-	c := &publishedTable{report: r, published: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
+// newReferenceTable puts ours beside a published table.
+func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceTable {
+	c := &referenceTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
 	line := []string{"row"}
 	if p.Count != "" {
@@ -211,55 +211,55 @@ func compare(r *result.Report, p *scenario.ReferenceTable) *publishedTable {
 	}
 	c.table.Add(append(line, "marks", "ahead")...)
 	for i := range p.Rows {
-		c.row(&p.Rows[i])
+		c.addRow(&p.Rows[i])
 	}
 	return c
 }
 
-// row adds a published row, its design here, and those of ours.
-func (c *publishedTable) row(p *scenario.ReferenceRow) {
-	c.publishedLine(p)
-	w, rows := c.report.Scenario.FindWorkload(p.Workload), rowsOf(c.report, p.Workload)
+// addRow adds a published row, its design here, and those of ours.
+func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
+	c.addReferenceLine(p)
+	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
 	if w == nil || len(rows) == 0 {
-		c.missing = append(c.missing, p.Name+": not measured: no run of "+p.Workload+" was made.")
+		c.notRun = append(c.notRun, p.Name+": not measured: no run of "+p.Workload+" was made.")
 		return
 	}
 	if w.Reduced || w.Connections < p.Count {
-		c.smaller++
+		c.reducedRows++
 	}
-	design := rowNamed(rows, p.Design)
+	design := findSubjectRuns(rows, p.Design)
 	if len(design.runs) > 0 {
-		c.line("its design here: "+p.Design, p, *w, rows, design, nil)
+		c.addMeasuredLine("its design here: "+p.Design, p, *w, rows, design, nil)
 	}
-	before := len(c.standings)
+	before := len(c.comparisons)
 	var designs []string
-	for _, row := range c.published.Rows {
+	for _, row := range c.reference.Rows {
 		designs = append(designs, row.Design)
 	}
 	for _, ours := range rows {
 		if len(p.Ours) > 0 && !slices.Contains(p.Ours, ours.subject) || len(p.Ours) == 0 && slices.Contains(designs, ours.subject) {
 			continue
 		}
-		all := c.stand(p, *w, ours, design)
-		c.line("ours: "+ours.subject, p, *w, rows, ours, all)
+		all := c.compareRow(p, *w, ours, design)
+		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
-			c.standings = append(c.standings, all)
+			c.comparisons = append(c.comparisons, all)
 		}
 	}
-	if len(p.About) > 0 && len(c.standings) == before {
-		c.missing = append(c.missing, p.Name+": not measured: none of ours was run beside a design under "+w.Name+".")
+	if len(p.About) > 0 && len(c.comparisons) == before {
+		c.notRun = append(c.notRun, p.Name+": not measured: none of ours was run beside a design under "+w.Name+".")
 	}
 }
 
-// publishedLine adds the row as it was published. By Little's law it may tell that the
+// addReferenceLine adds the row as it was published. By Little's law it may tell that the
 // connections were not loaded.
-func (c *publishedTable) publishedLine(p *scenario.ReferenceRow) {
+func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
-	if c.published.Count != "" {
-		line = append(line, countOrNone(p.Count))
+	if c.reference.Count != "" {
+		line = append(line, formatCountOrNone(p.Count))
 	}
 	mark := ""
-	for i, column := range c.published.Columns {
+	for i, column := range c.reference.Columns {
 		v, ok := column.ParseCell(p.Cells[i])
 		if column.Figure == "in-flight" && ok && p.Count > 0 && math.Abs(v/float64(p.Count)-1) > 0.10 {
 			mark = "never loaded"
@@ -278,49 +278,49 @@ func (c *publishedTable) publishedLine(p *scenario.ReferenceRow) {
 	}
 }
 
-// line adds what was measured of a subject.
-func (c *publishedTable) line(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []row, x row, all []standing) {
+// addMeasuredLine adds what was measured of a subject.
+func (c *referenceTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
-	if c.published.Count != "" {
-		line = append(line, countOrNone(connections(c.report, w, x.subject)))
+	if c.reference.Count != "" {
+		line = append(line, formatCountOrNone(connsOfSubject(c.report, w, x.subject)))
 	}
-	for _, column := range c.published.Columns {
-		text := cellOf(column, rows, x)
+	for _, column := range c.reference.Columns {
+		text := formatCell(column, rows, x)
 		if column.Relative == "" && slices.Contains(p.About, column.Figure) {
-			if s := spread(x.values(column.Figure)); s != probe.None {
+			if s := formatRelativeMargin(x.values(column.Figure)); s != probe.NoFigure {
 				text += " (" + s + ")"
 			}
 		}
 		line = append(line, text)
 	}
-	marks, tone := x.marks()
-	c.table.Add(append(line, marks, leads(all))...)
+	marks, tone := x.formatProblems()
+	c.table.Add(append(line, marks, formatRatios(all))...)
 	c.table.SetTone(len(line), tone)
 	if len(all) > 0 {
-		c.table.SetTone(len(line)+1, tones[worst(all)])
+		c.table.SetTone(len(line)+1, toneByOutcome[worstOutcome(all)])
 	}
 }
 
-func countOrNone(n int) string {
+func formatCountOrNone(n int) string {
 	if n == 0 {
-		return probe.None
+		return probe.NoFigure
 	}
 	return format.Count(n)
 }
 
-// cellOf writes a figure of a row as a published column has it. A multiple of what a subject had
+// formatCell writes a figure of a row as a published column has it. A multiple of what a subject had
 // until the watchdog ended it has both figures, and says when that was.
-func cellOf(c scenario.Column, rows []row, w row) string {
-	f, ok := probe.Named(c.Figure)
+func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
+	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
-		return probe.None
+		return probe.NoFigure
 	}
-	if base := rowNamed(rows, c.Relative); c.Relative != "" {
-		if v, ok := stats.Median(w.ratios(base, f.Name)); ok {
+	if base := findSubjectRuns(rows, c.Relative); c.Relative != "" {
+		if v, ok := stats.Median(w.ratiosTo(base, f.Name)); ok {
 			text := format.Number(v) + "×"
-			if cutOff(f, base) != "" {
-				text += " (" + w.cell(f)
-				if ended := w.ended(); ended != nil {
+			if killedNote(f, base) != "" {
+				text += " (" + w.formatMedian(f)
+				if ended := w.watchdogKill(); ended != nil {
 					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
 				}
 				text += ")"
@@ -330,52 +330,52 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 	}
 	v, ok := w.median(f.Name)
 	if !ok || stats.IsNeverLatency(v) {
-		return probe.None
+		return probe.NoFigure
 	}
 	if unit := scenario.UnitFactors[c.Unit]; unit != 0 {
 		return format.Number(v/unit) + " " + c.Unit
 	}
-	return f.Text(v)
+	return f.Format(v)
 }
 
-// stand compares a row of ours with that of the design by each figure that the published row
+// compareRow compares a row of ours with that of the design by each figure that the published row
 // is about. Without a design there is nothing to compare.
-func (c *publishedTable) stand(p *scenario.ReferenceRow, w scenario.Workload, ours, design row) (all []standing) {
+func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
 	}
 	at := ""
-	us, them := connections(c.report, w, ours.subject), connections(c.report, w, p.Design)
+	us, them := connsOfSubject(c.report, w, ours.subject), connsOfSubject(c.report, w, p.Design)
 	switch {
 	case us != them:
-		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.published.Count)
+		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.reference.Count)
 	case p.Count > 0 && us != p.Count:
-		at = fmt.Sprintf("with %s %s instead of %s", format.Count(us), c.published.Count, format.Count(p.Count))
+		at = fmt.Sprintf("with %s %s instead of %s", format.Count(us), c.reference.Count, format.Count(p.Count))
 	}
 	for _, name := range p.About {
-		if f, ok := probe.Named(name); ok {
-			all = append(all, stand(p.Name, f, ours, design, at))
+		if f, ok := probe.FindFigure(name); ok {
+			all = append(all, compareWithDesign(p.Name, f, ours, design, at))
 		}
 	}
 	return all
 }
 
-// summary is how many rows of ours are ahead, and how the others stand.
-func (c *publishedTable) summary() page.Remark {
+// formatSummary is how many rows of ours are ahead, and how the others stand.
+func (c *referenceTable) formatSummary() page.Remark {
 	counts := make(map[string]int)
-	for _, all := range c.standings {
-		counts[worst(all)]++
+	for _, all := range c.comparisons {
+		counts[worstOutcome(all)]++
 	}
 	tone := page.Good
-	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.standings))
+	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.comparisons))
 	var rest []string
 	for _, o := range []string{result.Level, result.Uncertain, result.NotMeasured, result.Behind} {
 		if counts[o] > 0 {
-			rest, tone = append(rest, fmt.Sprintf("%d %s", counts[o], o)), tones[o]
+			rest, tone = append(rest, fmt.Sprintf("%d %s", counts[o], o)), toneByOutcome[o]
 		}
 	}
-	if n := len(c.missing) + c.smaller; n > 0 {
-		rest = append(rest, fmt.Sprintf("%d of %d published rows not measured at their size", n, len(c.published.Rows)))
+	if n := len(c.notRun) + c.reducedRows; n > 0 {
+		rest = append(rest, fmt.Sprintf("%d of %d published rows not measured at their size", n, len(c.reference.Rows)))
 		if tone == page.Good {
 			tone = page.Warn
 		}
@@ -386,34 +386,34 @@ func (c *publishedTable) summary() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// verdicts are those of the rows of ours, and of published rows of which nothing was run.
-func (c *publishedTable) verdicts() (all []result.Verdict) {
-	for _, s := range slices.Concat(c.standings...) {
-		all = append(all, result.Verdict{Of: c.published.Title, Outcome: s.outcome, Text: s.text})
+// listVerdicts are those of the rows of ours, and of published rows of which nothing was run.
+func (c *referenceTable) listVerdicts() (all []result.Verdict) {
+	for _, s := range slices.Concat(c.comparisons...) {
+		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
 	}
-	for _, text := range c.missing {
-		all = append(all, result.Verdict{Of: c.published.Title, Outcome: result.NotMeasured, Text: text})
+	for _, text := range c.notRun {
+		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: result.NotMeasured, Text: text})
 	}
 	return all
 }
 
-// parts are the published table with ours in it, what is wrong with it, and how ours stand
+// pageParts are the published table with ours in it, what is wrong with it, and how ours stand
 // beside the published designs.
-func (c *publishedTable) parts() []page.Part {
-	p := c.published
+func (c *referenceTable) pageParts() []page.Part {
+	p := c.reference
 	text := "Published by " + p.Source + "."
 	if p.Machine != "" {
 		text += " Measured there on " + p.Machine + "."
 	}
 	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
-	if len(c.standings) > 0 {
-		parts = append(parts, page.Part{Remarks: []page.Remark{c.summary()}})
+	if len(c.comparisons) > 0 {
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.formatSummary()}})
 	}
 	var all []page.Remark
-	for _, v := range c.verdicts() {
-		all = append(all, page.Remark{Tone: tones[v.Outcome], Text: v.Text})
+	for _, v := range c.listVerdicts() {
+		all = append(all, page.Remark{Tone: toneByOutcome[v.Outcome], Text: v.Text})
 	}
-	parts = append(parts, folded("Each row in words", all)...)
+	parts = append(parts, foldedRemarks("Each row in words", all)...)
 	all = nil
 	for _, text := range p.Faults {
 		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
@@ -421,5 +421,5 @@ func (c *publishedTable) parts() []page.Part {
 	for _, text := range p.Notes {
 		all = append(all, page.Remark{Text: text})
 	}
-	return append(parts, folded("What is to be known of this table", append(all, c.unloaded...))...)
+	return append(parts, foldedRemarks("What is to be known of this table", append(all, c.unloaded...))...)
 }

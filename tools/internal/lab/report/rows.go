@@ -17,17 +17,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// row is one subject's runs under one workload.
-type row struct {
+// subjectRuns is one subject's runs under one workload.
+type subjectRuns struct {
 	subject string
 	runs    []*result.Run
 }
 
-// rowsOf collects the runs of a workload by subject, in the scenario's order. Subjects without
+// groupRunsBySubject collects the runs of a workload by subject, in the scenario's order. Subjects without
 // a run have no row.
-func rowsOf(r *result.Report, workload string) (rows []row) {
+func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
 	for _, s := range r.Scenario.Subjects {
-		found := row{subject: s.Name}
+		found := subjectRuns{subject: s.Name}
 		for i := range r.Runs {
 			if run := &r.Runs[i]; run.Workload == workload && run.Subject == s.Name {
 				found.runs = append(found.runs, run)
@@ -40,17 +40,17 @@ func rowsOf(r *result.Report, workload string) (rows []row) {
 	return rows
 }
 
-// rowNamed finds a subject's row, one without runs when it was not run.
-func rowNamed(rows []row, subject string) row {
-	i := slices.IndexFunc(rows, func(w row) bool { return w.subject == subject })
+// findSubjectRuns finds a subject's row, one without runs when it was not run.
+func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
+	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
-		return row{subject: subject}
+		return subjectRuns{subject: subject}
 	}
 	return rows[i]
 }
 
-// byRound are the values of a figure, by round.
-func (w row) byRound(figure string) map[int]float64 {
+// valuesByRound are the values of a figure, by round.
+func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
 		if v, ok := run.Figures[figure]; ok && run.IsValid() {
@@ -60,51 +60,53 @@ func (w row) byRound(figure string) map[int]float64 {
 	return found
 }
 
-func (w row) values(figure string) []float64 { return slices.Collect(maps.Values(w.byRound(figure))) }
-
-func (w row) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
-
-// cell is the median of a figure over the rounds.
-func (w row) cell(f probe.Figure) string {
-	v, ok := w.median(f.Name)
-	if !ok {
-		return probe.None
-	}
-	return f.Text(v)
+func (w subjectRuns) values(figure string) []float64 {
+	return slices.Collect(maps.Values(w.valuesByRound(figure)))
 }
 
-// spread is the ± of values as a part of their median.
-func spread(values []float64) string {
+func (w subjectRuns) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
+
+// formatMedian is the median of a figure over the rounds.
+func (w subjectRuns) formatMedian(f probe.Figure) string {
+	v, ok := w.median(f.Name)
+	if !ok {
+		return probe.NoFigure
+	}
+	return f.Format(v)
+}
+
+// formatRelativeMargin is the ± of values as a part of their median.
+func formatRelativeMargin(values []float64) string {
 	const fewRounds = 5 // of which the ± can be larger than what it is of
 	s, ok := stats.RelativeMargin(values)
 	switch {
 	case !ok:
-		return probe.None
+		return probe.NoFigure
 	case s > 1 && len(values) <= fewRounds:
 		return "too few rounds"
 	}
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratios are the figure's ratios to the base's in the same round.
-func (w row) ratios(base row, figure string) []float64 {
-	return stats.RatiosByRound(w.byRound(figure), base.byRound(figure))
+// ratiosTo are the figure's ratios to the base's in the same round.
+func (w subjectRuns) ratiosTo(base subjectRuns, figure string) []float64 {
+	return stats.RatiosByRound(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// best finds the row that is best by a figure among those of other subjects than some.
-func best(rows []row, f probe.Figure, but ...string) (found row) {
+// bestSubject finds the row that is best by a figure among those of other subjects than some.
+func bestSubject(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
 		v, ok := w.median(f.Name)
-		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(but, w.subject) {
+		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(excluded, w.subject) {
 			found, most = w, v
 		}
 	}
 	return found
 }
 
-// last is the last run that counts, nil if none does.
-func (w row) last() (last *result.Run) {
+// lastValidRun is the last run that counts, nil if none does.
+func (w subjectRuns) lastValidRun() (last *result.Run) {
 	for _, run := range w.runs {
 		if run.IsValid() {
 			last = run
@@ -113,8 +115,8 @@ func (w row) last() (last *result.Run) {
 	return last
 }
 
-// failed says in how many rounds the row failed, "" for none.
-func (w row) failed() string {
+// failureText says in how many rounds the row failed, "" for none.
+func (w subjectRuns) failureText() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
 		if run.Error != "" {
@@ -127,8 +129,8 @@ func (w row) failed() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// missing says why a row has no figure, "" if it has one.
-func (w row) missing(f probe.Figure) string {
+// missingReason says why a row has no figure, "" if it has one.
+func (w subjectRuns) missingReason(f probe.Figure) string {
 	if _, ok := w.median(f.Name); ok {
 		return ""
 	}
@@ -146,8 +148,8 @@ func (w row) missing(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// ended is how the watchdog has ended a run of the row, nil if it has not.
-func (w row) ended() *result.Killed {
+// watchdogKill is how the watchdog has ended a run of the row, nil if it has not.
+func (w subjectRuns) watchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
 			return run.Jobs.Killed
@@ -156,55 +158,55 @@ func (w row) ended() *result.Killed {
 	return nil
 }
 
-// problem is something that is wrong with a run, in a word and in a sentence.
-type problem struct {
+// runProblem is something that is wrong with a run, in a word and in a sentence.
+type runProblem struct {
 	word string
 	page.Remark
 }
 
 // The words of runs that failed and that were not made; others are rules.
 const (
-	markFailed = "FAILED"
-	markNotRun = "not run"
+	wordFailed = "FAILED"
+	wordNotRun = "not run"
 )
 
-func problems(run *result.Run) (all []problem) {
+func listProblems(run *result.Run) (all []runProblem) {
 	if run.Error != "" {
-		all = append(all, problem{markFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
+		all = append(all, runProblem{wordFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
 	}
 	if run.Skipped != "" {
-		all = append(all, problem{markNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
+		all = append(all, runProblem{wordNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
 	}
 	for _, m := range run.Caveats {
-		all = append(all, problem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
+		all = append(all, runProblem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
 	}
 	return all
 }
 
-// marks names what is wrong with the runs, with how many of them have each, and says how
+// formatProblems names what is wrong with the runs, with how many of them have each, and says how
 // serious that is.
-func (w row) marks() (text string, tone page.Tone) {
+func (w subjectRuns) formatProblems() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
-		for _, p := range problems(run) {
+		for _, p := range listProblems(run) {
 			counts[p.word]++
 			if tone != page.Bad {
 				tone = p.Tone
 			}
 		}
 	}
-	return counted(counts, len(w.runs)), tone
+	return formatFrequencies(counts, len(w.runs)), tone
 }
 
-// doubts says how many of the runs that count broke a rule with which another run might have
+// uncertainty says how many of the runs that count broke a rule with which another run might have
 // other figures, "" for none, and whether the medians stand on them: half of the runs, or more.
-func (w row) doubts() (text string, most bool) {
+func (w subjectRuns) uncertainty() (text string, most bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
 		if !run.IsValid() {
 			continue
 		}
-		broken := slices.DeleteFunc(slices.Clone(probe.Doubtful), func(rule string) bool { return !run.HasCaveat(rule) })
+		broken := slices.DeleteFunc(slices.Clone(probe.UncertainRules), func(rule string) bool { return !run.HasCaveat(rule) })
 		if runs++; len(broken) > 0 {
 			doubted++
 		}
@@ -217,8 +219,8 @@ func (w row) doubts() (text string, most bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// counted writes words with how many of the runs have each, the most frequent first.
-func counted(counts map[string]int, runs int) string {
+// formatFrequencies writes words with how many of the runs have each, the most frequent first.
+func formatFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
@@ -228,8 +230,8 @@ func counted(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-// connections is how many a subject had under a workload.
-func connections(r *result.Report, w scenario.Workload, subject string) int {
+// connsOfSubject is how many a subject had under a workload.
+func connsOfSubject(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.FindSubject(subject); s != nil {
 		return w.LimitedTo(s.MaxConns).Connections
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
@@ -205,8 +205,8 @@ type Jobs struct {
 	Capacity float64 `json:"capacity"`
 	// Killed is set when the watchdog has ended the process. Then Result is what its last
 	// progress line had counted.
-	Killed *Killed       `json:"ended,omitempty"`
-	Result *offer.Result `json:"result,omitempty"`
+	Killed *Killed         `json:"ended,omitempty"`
+	Result *jobload.Result `json:"result,omitempty"`
 	// PeakRSS is the most memory of the process, in bytes; 0 is not known.
 	PeakRSS int64 `json:"peak_rss,omitempty"`
 }

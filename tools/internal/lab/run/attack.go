@@ -201,7 +201,7 @@ func (a *attackRun) checkAftermath(ctx context.Context) error {
 	}
 	seen := a.honest.Stop()
 	failed := seen.Wrong + seen.Lost + seen.Failed
-	probe.SetAttack(a.record, seen.Answers, failed, a.p99)
+	probe.SetAttackFigures(a.record, seen.Answers, failed, a.p99)
 	if seen.First != nil || failed > 0 {
 		addProblem("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First)
 	}

@@ -150,7 +150,7 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 		// while: it may have the answers to all. It is left to the sample to say what is
 		// not known.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
-			sent, answered := probe.Beats(h.record, c, h.linesSent)
+			sent, answered := probe.CountHeartbeats(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
 		})
 		if ctx.Err() != nil {
@@ -276,7 +276,7 @@ func (m *measurement) waitForCleanMachine(ctx context.Context) error {
 		}
 		s := result.Sample{Checkpoint: probe.Left, At: time.Now()}
 		setMachineFields(&s, &taken.Machine)
-		if probe.Excess(m.record, &s) == 0 || time.Since(began) > bound {
+		if probe.LeftoverResources(m.record, &s) == 0 || time.Since(began) > bound {
 			m.record.Samples = append(m.record.Samples, s)
 			return nil
 		}

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
-	"github.com/myriad-go/myriad/tools/internal/offer"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
@@ -111,12 +111,12 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	var line *timelineRecorder
 	dog := memoryWatchdog{maxBytes: j.phase.Memory}
 	complete := false
-	var warming *offer.Result
+	var warming *jobload.Result
 	p, err := j.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: jobsKillDelay}, func(p *process) {
 		line = j.startTimeline(rec, p, nil)
 		dog.start(p)
 	}, func(text []byte) error {
-		l, err := offer.ParseLine(text)
+		l, err := jobload.ParseLine(text)
 		switch {
 		case err != nil:
 			return err
@@ -134,7 +134,7 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
 		// It was ended before its window began: all that is counted in that is nothing.
 		run.Killed.WarmingUp = true
-		run.Result = &offer.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
+		run.Result = &jobload.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
 			run.Result.PeakRSS, run.Result.PeakGoroutines, run.Result.PeakWorkers = warming.PeakRSS, warming.PeakGoroutines, warming.PeakWorkers
 		}

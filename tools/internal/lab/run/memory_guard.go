@@ -54,7 +54,7 @@ func readAvailableMemory() (availableMemory, error) {
 		return availableMemory{}, err
 	}
 	groups, err := cgroup.Read(os.Getpid())
-	if err != nil && !procfs.Gone(err) { // a kernel without cgroups
+	if err != nil && !procfs.IsGone(err) { // a kernel without cgroups
 		return availableMemory{}, err
 	}
 	r := availableMemory{free: m.Free + m.FilePages/2, total: m.Total}

@@ -16,7 +16,7 @@ func choosePinning() result.Pinning {
 		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
 	return splitCPUs(cpus, func(cpu int) int {
-		core, err := procfs.Core(cpu)
+		core, err := procfs.FindCore(cpu)
 		if err != nil {
 			return cpu // unknown: a core of its own
 		}

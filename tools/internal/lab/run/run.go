@@ -77,10 +77,10 @@ func (r *runner) runStep(ctx context.Context, s scenario.Step, all *scenario.Sce
 		rec.Error = err.Error()
 	}
 	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // of that what there was is recorded
-		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningFor(*w)})
+		probe.SetFigures(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningFor(*w)})
 	}
 	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // whose clients live in the lab
-		probe.MarkNoise(&rec)
+		probe.AddNoiseCaveat(&rec)
 	}
 	rec.Took = time.Since(rec.Started)
 	return rec

@@ -61,7 +61,7 @@ func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s resul
 	if m.generator != nil {
 		generator = m.generator.pid()
 	}
-	groups, err := procfs.Groups(m.server.pid(), generator)
+	groups, err := procfs.GroupProcesses(m.server.pid(), generator)
 	if err != nil {
 		return s, err
 	}

@@ -75,7 +75,7 @@ func (t *timelineRecorder) stop() {
 func (t *timelineRecorder) addTick(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
-	groups, err := procfs.Groups(t.server, generator)
+	groups, err := procfs.GroupProcesses(t.server, generator)
 	if err != nil || len(groups[t.server]) == 0 {
 		return
 	}
