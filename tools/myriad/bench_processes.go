@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
 )
 
-// Commands that "bench" starts as processes of their own.
+// This file has the commands that bench starts as processes.
 
-// newJobLoadCommand offers jobs to a pool, for the scenario overload.
+// newJobLoadCommand returns the command that submits jobs to a pool, for the scenario overload.
 func newJobLoadCommand() *cobra.Command {
 	var plan jobload.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",
-		Short: "Offer jobs to a pool in an open loop, and count what becomes of them",
+		Short: "Submit jobs to a pool in an open loop and count the outcomes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := jobload.Run(cmd.Context(), plan, jobload.OwnContenders(), cmd.OutOrStdout())
@@ -32,12 +32,12 @@ func newJobLoadCommand() *cobra.Command {
 	return cmd
 }
 
-// newParkGoroutinesCommand parks goroutines, for the scenario idle.
+// newParkGoroutinesCommand returns the command that parks goroutines, for the scenario idle.
 func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
 		Use:   "park",
-		Short: "Park goroutines and print, as JSON, this process's memory before and then",
+		Short: "Park goroutines and print this process's memory before and after as JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 || n > baseline.MaxParked {
