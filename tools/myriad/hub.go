@@ -23,15 +23,15 @@ func newHubCommand() *cobra.Command {
 		Use:   "hub",
 		Short: "Serve publish/subscribe to Redis clients and browsers",
 		Long: "Serve publish/subscribe to Redis clients and browsers.\n\n" +
-			"On one port there are the Redis protocol, with SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB, and HTTP:\n" +
-			"a page to watch and publish, WebSockets, server-sent events, and POST to publish. Messages are kept\n" +
-			"for nobody who is not there, but for the last of each topic with --last-values. With --nats or\n" +
-			"--cluster a message reaches the subscribers of all hubs that are joined so, and --replay keeps those\n" +
-			"of some topics for browsers that come again.\n\n" +
+			"One port serves the Redis protocol (SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB) and HTTP: a page to\n" +
+			"watch and publish, WebSockets, server-sent events, and POST to publish. Messages are not stored, except\n" +
+			"the newest of each topic with --last-values. With --nats or --cluster, a message reaches the\n" +
+			"subscribers of all joined hubs, and --replay keeps messages of selected topics for browsers that\n" +
+			"reconnect.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
-			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 has a new\n" +
-			"process, of the executable as it is by then and with the same arguments, take over the clients with\n" +
-			"their subscriptions (Linux); those with TLS are drained.",
+			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 starts the current\n" +
+			"executable with the same arguments as a new process, which takes over the clients and their\n" +
+			"subscriptions (Linux); TLS clients are drained.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveHub(cmd) },
 	}

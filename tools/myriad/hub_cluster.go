@@ -216,7 +216,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	}
 	f.successorEnv = map[string]string{clusterOriginVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil

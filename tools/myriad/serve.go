@@ -15,8 +15,8 @@ func newServeCommand() *cobra.Command {
 		Long: "Serve an example application under an I/O model.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads\n" +
 			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
-			"a terminal that is closed sends it. SIGUSR2 has a new process, of the executable as it is by\n" +
-			"then and with the same arguments, take over the connections (Linux).\n\n" +
+			"a terminal that is closed sends it. SIGUSR2 starts the current executable with the same\n" +
+			"arguments as a new process, which takes over the connections (Linux).\n\n" +
 			"Applications:\n" + formatAppList(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveApp(cmd) },

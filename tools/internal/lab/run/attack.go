@@ -40,8 +40,8 @@ var attackers = []struct {
 const (
 	attackSampleCount = 100 // of memory and descriptors, in the whole phase
 	attackTimeout     = 10 * time.Second
-	// What a server may have grown by from the first quarter of its time to the last: a
-	// part of what it had, and something beside, for a heap that breathes.
+	// Allowed growth from the first to the last quarter: a share of the initial value plus
+	// slack for normal variation of the heap.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
 	minQuarterSamples                 = 3 // per quarter of the phase

@@ -59,8 +59,7 @@ func (m *measurement) runHeldPhases(ctx context.Context) error {
 		return err
 	}
 	h := &heldConnsRun{measurement: m, stage: stages[0]}
-	// The lab's first connection has to be counted: the counts of worker processes come a
-	// moment later.
+	// The lab's first connection must have been counted: worker processes report with a delay.
 	if _, err := m.admin.waitForCounters(ctx, h.countTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
@@ -146,9 +145,8 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	after := h.stage.Phases[5].For.Std()
 	if verification.Number > 1 {
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
-		// All connections have just spoken, so that the server sends no heartbeat for a
-		// while: it may have the answers to all. It is left to the sample to say what is
-		// not known.
+		// All connections have just sent data, so no heartbeat is due for a while, and the
+		// server may have received all answers. If not, the sample shows it.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.CountHeartbeats(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket

@@ -22,8 +22,8 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 			return err
 		}
 	}
-	// A group of its own keeps the terminal's Ctrl-C from the child, whose
-	// end is ours to order, and makes its own children reachable.
+	// A separate group keeps the terminal's Ctrl-C from the child, which the lab
+	// ends itself, and makes its children reachable.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }
