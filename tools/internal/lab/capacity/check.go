@@ -8,28 +8,27 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction is what was predicted for more connections from fewer, beside what they took.
+// Prediction compares a prediction for more connections, made from fewer, with measurements.
 type Prediction struct {
-	// From and To have the two numbers of connections, and are of the same server, loops,
-	// application and size of message.
-	From Measured `json:"from"`
-	To   Measured `json:"to"`
-	// Figures are what was compared.
+	// From and To differ in the number of connections and have the same server, loops, app and
+	// message size.
+	From    Measured         `json:"from"`
+	To      Measured         `json:"to"`
 	Figures []ComparedFigure `json:"figures"`
 }
 
-// ComparedFigure is a figure that was predicted and measured.
+// ComparedFigure is a predicted and measured figure.
 type ComparedFigure struct {
 	What      string  `json:"what"`
 	Predicted float64 `json:"predicted"`
 	Measured  float64 `json:"measured"`
-	// Format writes one of them.
+	// Format formats one of the values.
 	Format func(float64) string `json:"-"`
-	// IsPart says that another figure has it in it, and is what counts.
+	// IsPart means that the figure is included in another one, which is what counts.
 	IsPart bool `json:"part,omitempty"`
 }
 
-// RelativeError is by which part of what was measured the prediction was off.
+// RelativeError returns the error of the prediction as a fraction of the measurement.
 func (c *ComparedFigure) RelativeError() float64 {
 	if c.Measured == 0 {
 		return math.Inf(1)
@@ -37,8 +36,8 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictLargerSizes predicts each of what was measured from the fewest connections that were measured of
-// the same, and compares. It is empty where no two belong together.
+// PredictLargerSizes predicts each measurement from the smallest one with the same setup. It
+// returns nothing if no two have the same setup.
 func PredictLargerSizes(all []Measured, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*Measured)(nil)
@@ -55,7 +54,7 @@ func PredictLargerSizes(all []Measured, f *doctor.Facts) (predictions []Predicti
 	return predictions
 }
 
-// isSameSetup says whether two differ in nothing but the connections and the rates.
+// isSameSetup reports whether two measurements differ only in connections and rates.
 func (m *Measured) isSameSetup(o *Measured) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }

@@ -1,7 +1,7 @@
-// Package capacity plans machines for many connections from what fewer were measured to take.
+// Package capacity plans machines for many connections from measurements with fewer.
 //
-// All of it are pure functions of runs, of a goal, and of the facts of a machine, on which
-// package doctor's models of memory are based. docs/capacity.md has the arithmetic.
+// It consists of pure functions of runs, a goal, and the facts of a machine, which package doctor's
+// memory models need. docs/capacity.md explains the arithmetic.
 package capacity
 
 import (
@@ -18,57 +18,56 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Measured is what a server took with so many connections: of several rounds the medians.
+// Measured is what a server needed for a number of connections: medians over rounds.
 type Measured struct {
-	// Subject names the server, Model is its I/O model, Loops how many event loops it had; ""
-	// and 0 where that is not known. App is what it served, in messages of Size bytes.
-	Subject string `json:"subject,omitempty"`
-	Model   string `json:"model,omitempty"`
-	Loops   int    `json:"loops,omitempty"`
-	App     string `json:"app,omitempty"`
-	Size    int    `json:"size"`
-	TLS     bool   `json:"tls,omitempty"`
-	// Connections is how many there were.
-	Connections int `json:"connections"`
-	// Base is the resident memory of the process before the first, and Each what it took for
-	// each that was idle; Kernel what both ends of one took of the kernel's small objects, 0
-	// where that was not measured. All in bytes.
+	// Subject names the server, Model is its I/O model, Loops its number of event loops; "" and 0
+	// if unknown. App is what it served, in messages of Size bytes.
+	Subject     string `json:"subject,omitempty"`
+	Model       string `json:"model,omitempty"`
+	Loops       int    `json:"loops,omitempty"`
+	App         string `json:"app,omitempty"`
+	Size        int    `json:"size"`
+	TLS         bool   `json:"tls,omitempty"`
+	Connections int    `json:"connections"`
+	// Base is the resident memory of the process before the first connection, BytesPerConn what it
+	// took for each idle one, and Kernel the kernel's small objects for both ends of one, 0 if not
+	// measured. All in bytes.
 	Base         float64 `json:"base"`
 	BytesPerConn float64 `json:"each"`
 	Kernel       float64 `json:"kernel,omitempty"`
-	// Connect is the server's processor time to establish one, 0 where that was not measured.
+	// Connect is the server's processor time to establish a connection, 0 if not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// IdleCoresPerConn is how many processors a connection kept busy that did nothing, 0 where that was not
-	// measured or can't be told apart from what the server took without any; then MaxIdleCoresPerConn is
-	// more than it was, 0 where that was not measured.
+	// IdleCoresPerConn is how many processors an idle connection kept busy, 0 if not measured or
+	// indistinguishable from a server without connections; then MaxIdleCoresPerConn is an upper
+	// bound, 0 if not measured.
 	IdleCoresPerConn    float64 `json:"idle,omitempty"`
 	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
-	// Points are what messages took, by their rate, in ascending order.
+	// Points are the costs of messages, by ascending rate.
 	Points []Point `json:"points"`
 	// Caveats are the rules that runs have broken, such as noise.
 	Caveats []string `json:"marked,omitempty"`
 }
 
-// Point is what messages took at a rate.
+// Point is the cost of messages at a rate.
 type Point struct {
-	// Rate is in messages a second, each with its answer, Cores how many processors the
-	// server kept busy with them. From point to point Cores never falls.
+	// Rate is in messages per second, each with its answer; Cores is how many processors the server
+	// kept busy. Cores never falls from point to point.
 	Rate  float64 `json:"rate"`
 	Cores float64 `json:"cores"`
-	// Buffers is how much more resident memory the process had than with all connections
-	// idle, in bytes.
+	// Buffers is the additional resident memory of the process compared with idle connections, in
+	// bytes.
 	Buffers float64 `json:"buffers"`
 }
 
-// groupKey is what runs have in common that are rounds, or points, of the same.
+// groupKey identifies runs of the same setup: rounds, or points at different rates.
 type groupKey struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasureFromBench is what the runs of a bench have measured whose memory was sampled and whose load
-// was of messages, in the order of the runs. It fails if there is none.
+// MeasureFromBench returns the measurements of a bench, in the order of the runs: those with memory
+// samples and a load of messages. It fails if there are none.
 func MeasureFromBench(set *result.Set) ([]Measured, error) {
 	var keys []groupKey
 	groups := make(map[groupKey][]*result.Run)
@@ -97,7 +96,7 @@ func MeasureFromBench(set *result.Set) ([]Measured, error) {
 	return all, nil
 }
 
-// flagValue is the value of a flag on a command line, "" if it isn't there.
+// flagValue returns the value of a flag on a command line, "" if it is missing.
 func flagValue(command []string, flag string) string {
 	if i := slices.Index(command, flag); i >= 0 && i+1 < len(command) {
 		return command[i+1]
@@ -105,7 +104,7 @@ func flagValue(command []string, flag string) string {
 	return ""
 }
 
-// hasCapacityFigures says whether a run has all that is needed of it.
+// hasCapacityFigures reports whether a run has all figures that a measurement needs.
 func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 	p := w.FindPhase(scenario.Load)
 	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&
@@ -113,7 +112,7 @@ func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 		run.FindSample(probe.Touched) != nil && run.FindSample(probe.Idle) != nil && run.FindSample("measured") != nil
 }
 
-// medianOfRuns is what runs of the same have measured.
+// medianOfRuns returns the medians of runs with the same setup.
 func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
 	m := Measured{
 		Subject: k.subject, Model: flagValue(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
@@ -165,8 +164,8 @@ func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
 	return m
 }
 
-// setIdleCores compares how busy the server was at rest, with all connections and without any. The two
-// are told apart where each piece of time with them had more than any without.
+// setIdleCores compares the idle server's CPU usage with all connections and without any. They
+// count as different if every period with connections used more than any without.
 func (m *Measured) setIdleCores(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
@@ -186,7 +185,7 @@ func (m *Measured) setIdleCores(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortAndSmoothPoints has the points in order, and their figures grow.
+// sortAndSmoothPoints sorts the points by rate and makes their figures monotonic.
 func (m *Measured) sortAndSmoothPoints() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
@@ -195,8 +194,8 @@ func (m *Measured) sortAndSmoothPoints() {
 	}
 }
 
-// MeasureFromLoad is what a run of the load generator has measured of a server that is a process of
-// the same machine. It says nothing of the kernel's memory.
+// MeasureFromLoad returns the measurement of a load run whose server was a process of the same
+// machine. It does not include the kernel's memory.
 func MeasureFromLoad(s *load.Stream) (Measured, error) {
 	r := s.Result
 	switch {
@@ -229,11 +228,11 @@ func MeasureFromLoad(s *load.Stream) (Measured, error) {
 	return m, nil
 }
 
-// PredictCores is how many processors so many connections, with messages at a rate, keep busy on so many
-// loops; 0 loops are as many as were measured. It supposes that a loop's work never falls with its
-// rate, and that its messages cost no more each at a higher rate, since it then finds more of them
-// at a time: so between two points it is the most that both allow. What idle connections take is in
-// the points for as many as were measured.
+// PredictCores predicts how many processors a number of connections with messages at a rate keep
+// busy on a number of loops; 0 loops means as measured. It assumes that a loop's work never falls
+// with its rate, and that messages cost no more each at a higher rate, since a loop then handles
+// more at a time. Between two points it returns the maximum that both allow. For the measured
+// number of connections the points include the cost of idle ones.
 func (m *Measured) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
@@ -245,7 +244,7 @@ func (m *Measured) PredictCores(connections, rate float64, loops int) float64 {
 	return m.interpolateCores(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// interpolateCores is Cores on as many loops and connections as were measured.
+// interpolateCores is PredictCores for the measured loops and connections.
 func (m *Measured) interpolateCores(rate float64) float64 {
 	i := m.lastPointUpTo(rate)
 	if i < 0 {
@@ -258,7 +257,8 @@ func (m *Measured) interpolateCores(rate float64) float64 {
 	return cores
 }
 
-// lastPointUpTo is the last point that is not above a rate, -1 if all are.
+// lastPointUpTo returns the index of the last point whose rate is not above rate, -1 if there is
+// none.
 func (m *Measured) lastPointUpTo(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
@@ -267,8 +267,8 @@ func (m *Measured) lastPointUpTo(rate float64) int {
 	return i - 1
 }
 
-// PredictUserMemory is the resident memory of a process with so many connections that have messages at a
-// rate, in bytes. Buffers are those of the next point, or grow with the rate beyond the last.
+// PredictUserMemory predicts the resident memory of a process, in bytes. Buffers are those of the
+// next point, or grow with the rate beyond the last.
 func (m *Measured) PredictUserMemory(connections, rate float64) float64 {
 	buffers, i := 0.0, m.lastPointUpTo(rate)
 	switch last := m.Points[len(m.Points)-1]; {

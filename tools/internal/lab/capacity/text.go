@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// WritePlans says what was measured.
 func (m *Measured) WriteText(w io.Writer) error {
 	var out strings.Builder
 	what := []string{format.Count(m.Connections) + " connections"}
@@ -47,7 +46,7 @@ func (m *Measured) WriteText(w io.Writer) error {
 	return err
 }
 
-// WritePlans writes plans of one goal side by side that differ in the number of connections.
+// WritePlans writes plans of one goal, for different numbers of connections, side by side.
 func WritePlans(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",
@@ -100,7 +99,7 @@ func WritePlans(w io.Writer, plans []*Plan) error {
 	return err
 }
 
-// formatSI writes a number with three digits and the prefix of its unit.
+// formatSI formats a number with three digits and an SI prefix.
 func formatSI(v float64) string {
 	for _, unit := range []struct {
 		of   float64
@@ -113,7 +112,6 @@ func formatSI(v float64) string {
 	return format.Number(v) + " "
 }
 
-// WritePlans writes what was predicted and what was measured.
 func (p *Prediction) WriteText(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "\n%s: %s connections, predicted from %s\n\n", p.To.Subject, format.Count(p.To.Connections), format.Count(p.From.Connections)); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// attackProbe is what honest clients saw while others attacked; their latency is p99.
+// attackProbe has the figures of honest clients during an attack; their latency is p99.
 var attackProbe = Probe{
 	Figures: []Figure{
 		{Name: "answers", Heading: "answers", Better: Higher, Main: true},

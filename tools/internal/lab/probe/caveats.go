@@ -32,11 +32,11 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// ExcludingRules are the rules with which a run of ours is not compared, whatever its figures are.
+// ExcludingRules are the rules that exclude a run of ours from comparisons, whatever its figures.
 var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
 // UncertainRules are the rules with which another run might have other figures: no answer and no
-// comparison stands on those.
+// comparison relies on such runs.
 var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
@@ -49,7 +49,7 @@ const (
 	fullyBusy       = 0.95
 )
 
-// addCaveats marks the rules that a run broke.
+// addCaveats adds a caveat for each rule that a run broke.
 func addCaveats(in Input) {
 	r, w := in.Run, in.Workload
 	stages, _ := w.SplitStages()
@@ -99,7 +99,7 @@ func hasFigure(r *result.Run, figure string) bool {
 	return ok
 }
 
-// addLoadCaveats marks the rules that the load generator saw broken.
+// addLoadCaveats adds caveats for problems that the load generator reported.
 func addLoadCaveats(r *result.Run, loadResult *load.Result, want int) {
 	if loadResult.Mismatched > 0 {
 		first := ""
@@ -129,7 +129,7 @@ func sumCounts(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// addFloodCaveats marks a flood of which nothing came back, or at a rate that varied.
+// addFloodCaveats adds caveats for a flood without answers or with a varying rate.
 func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
 	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
@@ -139,7 +139,7 @@ func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	}
 }
 
-// addMemoryCaveats marks a run whose memory others have disturbed.
+// addMemoryCaveats adds caveats for memory that others have disturbed.
 func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
@@ -158,7 +158,6 @@ func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	}
 }
 
-// addJobCaveats marks a run in which jobs were offered.
 func addJobCaveats(r *result.Run) {
 	j := r.Jobs
 	if j == nil {
@@ -180,7 +179,7 @@ func addJobCaveats(r *result.Run) {
 	if f.Overran != "" {
 		r.AddCaveat(RuleOverran, "%s", f.Overran)
 	}
-	if j.Killed != nil { // what was under way then is no fault of the counts
+	if j.Killed != nil { // jobs in progress at the kill are no counting error
 		return
 	}
 	if f.Unfinished > 0 {
@@ -192,8 +191,8 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddNoiseCaveat marks a run that something else on the machine disturbed, and says whether it
-// did.
+// AddNoiseCaveat adds a caveat if other activity on the machine disturbed the run, and reports
+// whether it did.
 func AddNoiseCaveat(r *result.Run) bool {
 	foreign, stolen := ForeignCPUs(r)
 	if foreign <= noiseTolerance {

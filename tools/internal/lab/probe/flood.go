@@ -6,8 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// floodProbe is of connections that send as much as the server takes. Sent and received are as the
-// clients see it; an answer is as long as its line.
+// floodProbe has the figures of connections that send as much as the server accepts, as seen by the
+// clients. An answer is as long as its line.
 var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},

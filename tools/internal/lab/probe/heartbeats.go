@@ -5,9 +5,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// heartbeatProbe is of connections that say nothing but answers to the server's heartbeats. Not
-// every server can hold all connections: for comparison its CPU time is also given for as
-// many as the workload asks for, in proportion.
+// heartbeatProbe has the figures of connections that only answer the server's heartbeats. Not every
+// server can hold all connections, so its CPU time is also extrapolated to the requested number.
 var heartbeatProbe = Probe{
 	Figures: []Figure{
 		{Name: "beat-connections", Heading: "connections"},

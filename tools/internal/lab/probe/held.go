@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The phases and checkpoints of connections that are held, in their order: Before is from
-// before the first connection, Left from when both sides have ended.
+// The phases and checkpoints of held connections, in order: Before is before the first connection,
+// Left after both sides have ended.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,17 +24,18 @@ const (
 	Left        = "left"
 )
 
-// What may be left: the kernel keeps some of its caches, and others open files too.
+// The tolerated leftovers: the kernel keeps some of its caches, and other processes open files,
+// too.
 const (
 	maxLeftKernelShare = 0.05
 	maxLeftKernelBytes = 64 << 20
 	maxLeftFiles       = 200
-	// maxForeignCPUs is how many CPUs others may have kept busy for what is left to be judged.
+	// maxForeignCPUs is how many CPUs others may have kept busy for leftovers to be judged.
 	maxForeignCPUs = 0.10
 )
 
-// heldProbe is of connections that are held, verified twice, with heartbeats and a broadcast.
-// Those that end in -missing are 0 where nothing is.
+// heldProbe has the figures of connections that are held, verified twice, with heartbeats and a
+// broadcast. Figures that end in -missing are 0 if nothing is missing.
 var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
@@ -58,7 +59,7 @@ var heldProbe = Probe{
 	},
 }
 
-// newHeldRun is a run that holds connections.
+// heldRun is a run with held connections.
 type heldRun struct {
 	Input
 	result *load.Result
@@ -110,7 +111,7 @@ func (h heldRun) setFigures(set func(string, float64)) {
 	}
 }
 
-// openConns is how many connections the server had when no more were opened.
+// openConns returns how many connections the server had after connecting.
 func (h heldRun) openConns() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
@@ -118,7 +119,7 @@ func (h heldRun) openConns() int64 {
 	return 0
 }
 
-// countUnverified is how many connections did not answer with the right content, twice.
+// countUnverified returns how many connections did not answer correctly in both verifications.
 func (h heldRun) countUnverified() float64 {
 	n := sumCounts(h.result.Lost) + h.result.Unexpected
 	for _, c := range h.result.Verifications {
@@ -127,7 +128,7 @@ func (h heldRun) countUnverified() float64 {
 	return float64(n + int64(2-len(h.result.Verifications))*h.openConns())
 }
 
-// verificationLines is how many lines were sent to be verified.
+// verificationLines returns how many lines were sent for verification.
 func verificationLines(result *load.Result) (n int64) {
 	for _, c := range result.Verifications {
 		n += c.Asked
@@ -135,9 +136,9 @@ func verificationLines(result *load.Result) (n int64) {
 	return n
 }
 
-// CountHeartbeats is how many heartbeats the server has sent, and how many answers it has got, since
-// the first connection: of the lines that it has got all that verified nothing, of which
-// there were so many, and not the lab's own are answers.
+// CountHeartbeats returns how many heartbeats the server has sent and how many answers it has
+// received since the first connection. Answers are all received lines except those for
+// verification, whose number is given, and the lab's own.
 func CountHeartbeats(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
@@ -148,12 +149,11 @@ func CountHeartbeats(r *result.Run, now *result.Counts, verificationLines int64)
 	return sent, answered
 }
 
-// setHeartbeatFigures goes by the counts of the server when all connections have just been verified for the
-// second time, and when they have closed. What it had sent by the first of these was answered
-// at that moment, or came to the generator until it closed: with fewer there something is
-// lost. Where verifying took longer than the time between two heartbeats some are under way
-// at all times, also to connections that are just being closed. Then it can only be judged if
-// the counts agree when all have closed.
+// setHeartbeatFigures compares the server's counts after the second verification with those after
+// all connections have closed. Heartbeats sent by then were answered at that moment or reached the
+// generator before it closed; fewer mean a loss. If the verification took longer than the heartbeat
+// interval, some heartbeats are always in flight, also to closing connections. Then losses can be
+// judged only if the counts agree at the end.
 func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
@@ -173,7 +173,7 @@ func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 	atEnd, answeredAtEnd := CountHeartbeats(h.Run, closed.Counts, lines)
 	givenUp := closed.Counts.Unanswered - h.Run.FindSample(Before).Counts.Unanswered
-	if h.Workload.App == app.WebSocket { // a pong is no message: who sends none is given up
+	if h.Workload.App == app.WebSocket { // pongs are not counted as messages; clients without pongs are closed
 		answered, answeredAtEnd = sent, atEnd
 	}
 	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
@@ -193,8 +193,8 @@ func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// LeftoverResources is what the machine has more than before the first connection, beyond what may be
-// left: sockets, those in TIME_WAIT, files, and MiB of the kernel's memory.
+// LeftoverResources returns what the machine has more than before the first connection, beyond the
+// tolerance: sockets, TIME_WAIT, files, and MiB of kernel memory.
 func LeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
@@ -208,7 +208,7 @@ func LeftoverResources(r *result.Run, now *result.Sample) float64 {
 	return float64(max(now.Sockets-before.Sockets-maxLeftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-maxLeftFiles, 0)) + kernel
 }
 
-// foreignCPUs is how many CPUs other processes, and the kernel for itself, kept busy.
+// foreignCPUs returns how many CPUs other processes and the kernel kept busy.
 func (h heldRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
 	return durationRatio(end.Busy-before.Busy-own, end.At.Sub(before.At))

@@ -6,9 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// The checkpoints of memory: the server has run through its code once, and all is closed;
-// subscribers have just been confirmed; connections that have never sent anything are held; each
-// has exchanged a message.
+// The checkpoints of memory: after a warm-up with all connections closed; right after all
+// subscriptions; with idle connections; after one message on each.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -16,9 +15,9 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memoryProbe is what connections take that do nothing. The server's is resident memory; PSS has
-// no place in what each takes: a program's file counts for less of it as soon as another
-// process, such as the load generator, has the same.
+// memoryProbe has the memory of idle connections. The server's is resident memory. PSS is not used
+// per connection, because a program's file counts less as soon as another process, such as the load
+// generator, maps it, too.
 var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
@@ -57,7 +56,7 @@ var memoryProbe = Probe{
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
 		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })
-		if min(idle.Slab, after.Slab) >= base.Slab { // or others gave some back meanwhile
+		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise others have freed some
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
 		setServerTotals(set, "", "-idle", idle)
@@ -65,7 +64,7 @@ var memoryProbe = Probe{
 	},
 }
 
-// setServerTotals sets what a server takes in all.
+// setServerTotals sets a server's total memory figures.
 func setServerTotals(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {

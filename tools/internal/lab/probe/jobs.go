@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// jobsProbe is of jobs that are offered to a pool. Their latencies are p50, p99 and mean.
+// jobsProbe has the figures of jobs submitted to a pool. Their latencies are p50, p99 and mean.
 var jobsProbe = Probe{
 	Figures: []Figure{
 		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
@@ -60,11 +60,10 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobGoodput is how many jobs a second have ended within their deadline. Those that were
-// submitted last may have ended up to a deadline after the time in which jobs were offered.
-// After a warm-up they are those that ended in that time, whenever they were submitted, since
-// others were under way when it began. Of a process that was ended the time is all that was
-// planned.
+// jobGoodput returns how many jobs per second ended within their deadline. Jobs submitted last may
+// end up to a deadline after the window. After a warm-up it counts the jobs that ended in the
+// window, whenever they were submitted, since others were in progress when it began. For a killed
+// process the window is the planned one.
 func jobGoodput(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
@@ -80,7 +79,7 @@ func jobGoodput(j *result.Jobs) float64 {
 	return float64(good) / window.Seconds()
 }
 
-// Goodput is that of a run in which jobs were offered, 0 for none.
+// Goodput returns the goodput of a run with jobs, 0 for others.
 func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0

@@ -1,7 +1,6 @@
-// Package probe works figures out of runs. A probe looks at the samples and the results of a
-// run and sets figures by name; tables, claims, published columns and benchstat know them
-// by that name. A figure is added where its probe is: in the list of its Figures, and in
-// Measure.
+// Package probe computes figures from runs. A probe reads the samples and results of a run and sets
+// figures by name; tables, claims, reference columns and benchstat use these names. To add a
+// figure, add it to the Figures and the Measure function of its probe.
 package probe
 
 import (
@@ -16,53 +15,49 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// Figure is one number of a run.
+// Figure is a number computed from a run.
 type Figure struct {
-	// Name is what a scenario calls it, such as "tps". A name is never given to another:
-	// reports and scenarios of users have them. Heading stands above a column.
+	// Name is its name in scenarios, such as "tps". Names are never reused, because users' reports
+	// and scenarios contain them. Heading is its column heading.
 	Name, Heading string
-	// Unit is what its values are: seconds, bytes, parts of 1, or a number of what the
+	// Unit is the unit of its values: seconds, bytes, fractions of 1, or a number of what the
 	// heading says.
-	Unit page.Unit
-	// Direction says whether more of it is better.
+	Unit   page.Unit
 	Better Direction
-	// CustomFormat is how it is written where the unit alone does not say.
+	// CustomFormat formats values if the unit does not suffice.
 	CustomFormat func(float64) string
-	// Main has it be the first of a workload's table, with its ± and its ratio to the
-	// baseline.
+	// Main puts it first in a workload's table, with its ± and its ratio to the baseline.
 	Main bool
-	// Hidden has it in no table of a workload: claims and published tables ask for it.
+	// Hidden excludes it from tables of workloads; claims and reference tables may use it.
 	Hidden bool
 }
 
-// Direction says which way a figure is better.
+// Direction defines which values of a figure are better.
 type Direction int8
 
-// The ways.
 const (
 	Lower   Direction = -1
 	Neither Direction = 0
 	Higher  Direction = 1
 )
 
-// Probe works out some figures.
+// Probe computes some figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets those that a run has; nil where the run sets them itself.
+	// Measure sets the figures that a run has; nil if the run sets them itself.
 	Measure func(in Input, set func(name string, v float64))
 }
 
-// Input is what probes look at.
+// Input is the input of probes.
 type Input struct {
 	Run      *result.Run
 	Workload scenario.Workload
 	Pinning  result.Pinning
 }
 
-// probes are all that there are, in the order of the columns of tables.
+// probes are all probes, in the order of table columns.
 var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
-// AllFigures are all that there are.
 func AllFigures() (all []Figure) {
 	for _, p := range probes {
 		all = append(all, p.Figures...)
@@ -74,7 +69,6 @@ var figures []Figure
 
 func init() { figures = AllFigures() }
 
-// FindFigure finds a figure by its name.
 func FindFigure(name string) (Figure, bool) {
 	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Name == name })
 	if i < 0 {
@@ -83,17 +77,17 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasDirection is what a scenario.Reader asks of figures.
+// HasDirection implements scenario.Reader.Figures.
 func HasDirection(name string) (better, ok bool) {
 	f, ok := FindFigure(name)
 	return f.Better != Neither, ok
 }
 
-// ScenarioReader reads scenarios whose figures are those of this package.
+// ScenarioReader reads scenarios that use the figures of this package.
 var ScenarioReader = scenario.Reader{Figures: HasDirection}
 
-// SetFigures works the figures and the marks of a run out that did not fail. With a wrong answer
-// it has failed: its figures are of another server than the one that was asked for.
+// SetFigures sets the figures and caveats of a run. A run with a wrong answer becomes failed: its
+// figures do not describe the requested server.
 func SetFigures(in Input) {
 	r := in.Run
 	if r.Figures == nil {
@@ -110,10 +104,9 @@ func SetFigures(in Input) {
 	}
 }
 
-// NoFigure stands where there is no figure.
+// NoFigure is shown for a missing figure.
 const NoFigure = "-"
 
-// Format writes a value.
 func (f Figure) Format(v float64) string {
 	switch {
 	case stats.IsNeverLatency(v):
@@ -130,7 +123,7 @@ func (f Figure) Format(v float64) string {
 
 func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// formatMean writes the mean of a number of messages.
+// formatMean formats a mean number of messages.
 func formatMean(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
@@ -143,7 +136,7 @@ func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
 func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
 func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// durationRatio is d as a part of whole, 0 when there is no whole.
+// durationRatio returns d/whole, 0 if whole is not positive.
 func durationRatio(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
@@ -151,15 +144,15 @@ func durationRatio(d, whole time.Duration) float64 {
 	return float64(d) / float64(whole)
 }
 
-// windowSamples are the samples at the beginning and at the end of a window, false where there are
+// windowSamples returns the samples at the start and the end of the window, false if there are
 // none.
 func (in Input) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// ForeignCPUs is how many CPUs anything but server, load and lab kept busy, and how many of them
-// the host of a virtual machine took: in the window, or in the whole run if there is none.
+// ForeignCPUs returns how many CPUs were kept busy by anything but server, load and lab, and how
+// many of them the host of a virtual machine took: in the window, or in the whole run without one.
 func ForeignCPUs(r *result.Run) (foreign, stolen float64) {
 	in := Input{Run: r}
 	from, to, ok := in.windowSamples()
@@ -173,7 +166,7 @@ func ForeignCPUs(r *result.Run) (foreign, stolen float64) {
 	return max(0, foreign), max(0, durationRatio(to.Stolen-from.Stolen, between))
 }
 
-// serverCPU is how many CPUs the server kept busy in the window.
+// serverCPU returns how many CPUs the server kept busy in the window.
 func (in Input) serverCPU() (cpus float64, ok bool) {
 	from, to, ok := in.windowSamples()
 	if !ok {

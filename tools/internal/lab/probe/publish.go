@@ -5,7 +5,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publishProbe is of publish/subscribe. Times are of deliveries, from when their messages were planned.
+// publishProbe has the figures of publish/subscribe. Times are of deliveries, from the planned time
+// of their messages.
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// setServerCPUFigures sets what the server took for each message, and how busy it was.
+// setServerCPUFigures sets the server's CPU time per message and its CPU usage.
 func (in Input) setServerCPUFigures(name string, rate float64, set func(string, float64)) {
 	cpus, ok := in.serverCPU()
 	if !ok {
@@ -25,7 +25,7 @@ func (in Input) setServerCPUFigures(name string, rate float64, set func(string, 
 	}
 }
 
-// throughputProbe is of a closed loop, or of a rate: what was answered, how fast, and by whose CPU.
+// throughputProbe has the throughput, latency and CPU figures of a closed loop or a fixed rate.
 var throughputProbe = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},

@@ -16,18 +16,18 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answerText is what the report of a scenario begins with: a sentence and a picture.
+// answerText is the first part of a scenario's report: a sentence and a chart.
 type answerText struct {
 	clauses []string
 	subject string // of the last clause
-	// oneRoundMargin says that a figure is of one round, and doubts whose runs are marked.
+	// oneRound means that a figure is from one round only; uncertain lists subjects whose runs have
+	// caveats.
 	oneRound  bool
 	uncertain []string
 	chart     *page.Bars
 }
 
-// buildAnswer fills the clauses of a scenario's answer in, but for those with a figure that is
-// missing.
+// buildAnswer fills in the clauses of a scenario's answer, except those whose figure is missing.
 func buildAnswer(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
 		a.addClause(r, c)
@@ -35,7 +35,7 @@ func buildAnswer(r *result.Report) (a answerText) {
 	return a
 }
 
-// String is the sentence, "" where nothing was measured.
+// String returns the sentence, "" if nothing was measured.
 func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""
@@ -50,10 +50,10 @@ func (a *answerText) String() string {
 	return text
 }
 
-// baselinePlaceholder is in the text of a clause that compares.
+// baselinePlaceholder matches the placeholders of clauses that compare.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClause adds a clause, and the picture of the first.
+// addClause adds a clause, and for the first one the chart.
 func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -100,7 +100,7 @@ func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
 	}
 }
 
-// noteUncertainty looks for what makes the figures of a row less certain.
+// noteUncertainty records what makes the figures of a subject less certain.
 func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
 	if text, _ := x.uncertainty(); text != "" && !slices.Contains(a.uncertain, text) {
@@ -108,7 +108,7 @@ func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	}
 }
 
-// newFigureBars is a figure of each subject.
+// newFigureBars returns a bar chart of a figure for each subject.
 func newFigureBars(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
 	winner := bestSubject(rows, f, baseline).subject

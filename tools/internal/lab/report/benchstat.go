@@ -13,9 +13,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the runs of a set that count in the format of Go benchmarks, which
-// benchstat reads: a line for each run, with the figures that are better when they are lower or
-// higher. The latency of no job is left out.
+// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks for benchstat: a
+// line per run, with the figures that have a better direction. Latencies of jobs that never ran are
+// omitted.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)

@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// sizeCharts are the figures that have a chart by size: by how many connections there were, by
-// how many goroutines, or by how many jobs were offered.
+// sizeCharts are the figures with a chart by size: by connections, goroutines, or submitted jobs.
 var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
@@ -32,7 +31,7 @@ var sizeCharts = []struct {
 	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
 }
 
-// buildCharts are those of a report: figures by size, and latencies by percentile.
+// buildCharts returns the charts of a report: figures by size, and latencies by percentile.
 func buildCharts(r *result.Report) []page.Part {
 	parts := []page.Part{{Heading: "Charts"}}
 	names, families := groupWorkloadsBySize(r)
@@ -50,8 +49,8 @@ func buildCharts(r *result.Report) []page.Part {
 	return parts
 }
 
-// roundToFourDigits is a value with four significant digits, which is more than a chart shows and keeps
-// pages small. Whole numbers below a million stay as they are: sizes are such.
+// roundToFourDigits rounds a value to four significant digits, which is more than a chart shows and
+// keeps pages small. Whole numbers up to a million, such as sizes, are kept.
 func roundToFourDigits(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
@@ -63,12 +62,12 @@ func roundToFourDigits(v float64) float64 {
 	return four
 }
 
-// sizeSuffix is what tells a workload from others of its family: "echo-100" from "echo-1000",
-// "cpu-unloaded" from "cpu-10x".
+// sizeSuffix matches the part of a workload's name that distinguishes it within its family:
+// "echo-100" and "echo-1000", "cpu-unloaded" and "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// groupWorkloadsBySize are the workloads that differ in their size alone, going by their names. Those of
-// one are in no family.
+// groupWorkloadsBySize returns families of at least two workloads that by their names differ only
+// in size.
 func groupWorkloadsBySize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
@@ -81,7 +80,7 @@ func groupWorkloadsBySize(r *result.Report) (names []string, all map[string][]sc
 	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
-// buildSizeCharts are the charts of a family.
+// buildSizeCharts returns the charts of a family.
 func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
 	for _, of := range sizeCharts {
 		figure, _ := probe.FindFigure(of.figure)
@@ -121,7 +120,8 @@ func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) 
 	return parts
 }
 
-// referenceSeries is the curve of a published design's figure: of the first in the table.
+// referenceSeries returns the curve of a published design's figure, of the first design in the
+// table.
 func referenceSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -137,7 +137,8 @@ func referenceSeries(p *scenario.ReferenceTable, figure string, family []scenari
 	return s
 }
 
-// buildLatencyChart is the latency of each subject's last run by percentile, nil where no run has it.
+// buildLatencyChart returns the latency of each subject's last run by percentile, nil if no run has
+// it.
 func buildLatencyChart(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,

@@ -9,8 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Evaluate works out the verdicts of a set: how ours stand beside published designs, and whether
-// claims are met. Of a set of the version before it leaves those that there are.
+// Evaluate computes the verdicts of a set: comparisons with reference tables, and claims.
 func Evaluate(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
@@ -23,7 +22,7 @@ func Evaluate(s *result.Set) {
 	}
 }
 
-// evaluateClaim are the verdicts of a claim: one for each subject and workload that it is of.
+// evaluateClaim returns the verdicts of a claim: one for each subject and workload it applies to.
 func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -40,7 +39,7 @@ func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []resul
 			outcome, why := checkClaim(r, c, f, w, x)
 			if text, most := x.uncertainty(); most && outcome != result.NotMeasured {
 				why += "; not certain: " + text
-				if c.Fails == "" { // a gate stays one
+				if c.Fails == "" { // required claims remain required
 					outcome = result.Uncertain
 				}
 			}
@@ -54,7 +53,7 @@ func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []resul
 	return all
 }
 
-// checkClaim says whether a row meets a claim, and by which figure.
+// checkClaim decides whether a subject meets a claim, and gives the figure.
 func checkClaim(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, reason string) {
 	if failed := x.failureText(); failed != "" {
 		return result.NotMeasured, failed

@@ -18,13 +18,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks bounds the lists of the overview; all is in the sections.
+// maxRemarks limits the lists of the overview; the sections are complete.
 const maxRemarks = 60
 
-// maxNamedClaims is how many claims that were not met the first lines name.
+// maxNamedClaims limits the unmet claims named in the first lines.
 const maxNamedClaims = 8
 
-// WriteFiles writes the files of a set to a directory: report.json and report.html.
+// WriteFiles writes report.json and report.html to a directory.
 func WriteFiles(dir string, s *result.Set) error {
 	p := NewPage(s)
 	return errors.Join(
@@ -33,14 +33,13 @@ func WriteFiles(dir string, s *result.Set) error {
 	)
 }
 
-// WriteText writes a set for a terminal.
 func WriteText(w io.Writer, s *result.Set) error {
 	p := NewPage(s)
 	return p.WriteText(w)
 }
 
-// NewPage is the set for people: the first answer, each report with its own, tables and charts, then time lines,
-// and what was not as it should be.
+// NewPage returns the report for people: the first answer, each report with its own answer, tables
+// and charts, then timelines and problems.
 func NewPage(s *result.Set) page.Page {
 	p := page.Page{Title: pageTitle(s), Facts: pageFacts(s)}
 	p.Lead, p.Tone = formatStatus(s)
@@ -63,7 +62,7 @@ func NewPage(s *result.Set) page.Page {
 	return p
 }
 
-// pageTitle names the scenarios, if they are few.
+// pageTitle names the scenarios if they are few.
 func pageTitle(s *result.Set) string {
 	var names []string
 	for _, r := range s.Reports {
@@ -75,7 +74,7 @@ func pageTitle(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// pageFacts are how the set was made.
+// pageFacts lists how the set was made.
 func pageFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
@@ -87,7 +86,7 @@ func pageFacts(s *result.Set) [][2]string {
 	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
-// runSummary is what became of the runs of a report.
+// runSummary counts the outcomes of a report's runs.
 type runSummary struct {
 	runs, failed, skipped, withCaveats, missing int
 
@@ -131,7 +130,6 @@ func summarizeRuns(r *result.Report) runSummary {
 	return n
 }
 
-// worstTone is how serious that is.
 func (n *runSummary) worstTone() page.Tone {
 	switch {
 	case n.failed+len(n.unmet) > 0:
@@ -142,7 +140,7 @@ func (n *runSummary) worstTone() page.Tone {
 	return page.Good
 }
 
-// formatStatus says in a sentence how the runs were.
+// formatStatus summarizes all runs in a sentence.
 func formatStatus(s *result.Set) (string, page.Tone) {
 	var n runSummary
 	for _, r := range s.Reports {
@@ -171,8 +169,8 @@ func formatStatus(s *result.Set) (string, page.Tone) {
 	return text, n.worstTone()
 }
 
-// buildOverview has the picture of the first answer and the others, what became of the runs, how ours stand beside
-// published designs, and what was not as it should be.
+// buildOverview returns the section with charts and answers, outcomes of the runs, comparisons with
+// reference tables, and problems.
 func buildOverview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
@@ -214,7 +212,7 @@ func buildOverview(s *result.Set) page.Section {
 	return x
 }
 
-// limitRemarks are the first remarks of a list.
+// limitRemarks returns the first maxRemarks texts as remarks.
 func limitRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	for i, text := range texts {
 		if i == maxRemarks {
@@ -225,7 +223,7 @@ func limitRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarkParts is a list under a heading, nothing of no remarks.
+// remarkParts returns a list under a heading, nothing without remarks.
 func remarkParts(heading string, all []page.Remark) (parts []page.Part) {
 	if len(all) == 0 {
 		return nil
@@ -236,7 +234,7 @@ func remarkParts(heading string, all []page.Remark) (parts []page.Part) {
 	return append(parts, page.Part{Remarks: all})
 }
 
-// foldedRemarks is a list that is folded in HTML, nothing of no remarks.
+// foldedRemarks returns a list that is folded in HTML, nothing without remarks.
 func foldedRemarks(title string, all []page.Remark) []page.Part {
 	if len(all) == 0 {
 		return nil
@@ -244,8 +242,8 @@ func foldedRemarks(title string, all []page.Remark) []page.Part {
 	return []page.Part{{Remarks: all, Fold: fmt.Sprintf("%s: %d", title, len(all))}}
 }
 
-// buildSection is a report: its answer, how it was run, the tables of each workload, the published
-// tables with ours beside them, and the claims.
+// buildSection returns a scenario's section: its answer, how it was run, the tables of each
+// workload, reference tables and claims.
 func buildSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
@@ -282,7 +280,7 @@ func buildSection(r *result.Report) page.Section {
 	return x
 }
 
-// methodNote says how the figures are to be read.
+// methodNote explains how to read the figures.
 func methodNote(r *result.Report) string {
 	s := &r.Scenario
 	pinning := r.Pinning.String()
@@ -302,7 +300,7 @@ func methodNote(r *result.Report) string {
 	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
-// workloadParts is what there is to say of a workload, nothing where nothing was run.
+// workloadParts returns the parts of a workload, nothing if nothing was run.
 func workloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	rows := groupRunsBySubject(r, w.Name)
 	if len(rows) == 0 {
@@ -328,8 +326,8 @@ func workloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	return append(parts, foldedRemarks("Marks and failures", problemRemarks(rows))...)
 }
 
-// workloadNotes are sentences below the table: what was offered, and how the subject that chooses for
-// itself compares with the best of the others.
+// workloadNotes returns sentences below the table: what was submitted, and how the automatic
+// subject compares with the best of the others.
 func workloadNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
@@ -353,7 +351,7 @@ func workloadNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (p
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// figureTable has the figures that any run has: the main one with its ± and its ratio to the
+// figureTable returns the figures that any run has: the main one with its ± and its ratio to the
 // baseline, then the others in the order of probes.
 func figureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
@@ -409,8 +407,8 @@ func figureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	return t
 }
 
-// phaseTable is a table of a run's phases, nil where there are few: then the workload's table says
-// all.
+// phaseTable returns a table of a run's phases, nil for runs whose phases the workload's table
+// covers.
 func phaseTable(run *result.Run) *page.Table {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
@@ -449,7 +447,7 @@ func phaseTable(run *result.Run) *page.Table {
 	return t
 }
 
-// problemRemarks are what was wrong with each run.
+// problemRemarks lists the problems of each run.
 func problemRemarks(rows []subjectRuns) (all []page.Remark) {
 	for _, x := range rows {
 		for _, run := range x.runs {

@@ -15,24 +15,24 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// comparison says how one subject of ours stands beside the design of a published row, by one
-// figure, in the same rounds.
+// comparison is the result of comparing one of our subjects with the design of a reference row, by
+// one figure, in the same rounds.
 type comparison struct {
 	figure  probe.Figure
 	outcome string
-	// ratioText is the ratio, above 1 where ours is ahead, with its ±.
+	// ratioText is the ratio with its ±, above 1 if ours is ahead.
 	ratioText string
-	// text says it in a sentence.
+	// text is the result in a sentence.
 	text string
-	// designKilled says that the watchdog has ended the design: then other figures say how ours stands.
+	// designKilled means that the watchdog killed the design: then other figures decide.
 	designKilled bool
 }
 
-// oneRoundMargin is the ± of a ratio that is of one round, where none is known.
+// oneRoundMargin is the assumed ± of a ratio from one round.
 const oneRoundMargin = 0.1
 
-// compareWithDesign compares a row of ours with that of a design. The subject of the sentence is name; at
-// says how many connections both had, where the published row had another number.
+// compareWithDesign compares our subject with a design. connsNote states the connections if they
+// differ from the published number.
 func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // rounds in which only the design came to nothing
@@ -90,8 +90,8 @@ func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns,
 	return s
 }
 
-// appendCaveats ends the sentence with what its ratio, of n rounds, does not say: how few they were, in
-// how many the design came to nothing, and what is uncertain in either row.
+// appendCaveats ends the sentence with the limits of its ratio, of n rounds: how few they were, in
+// how many the design did no work, and what is uncertain about either subject.
 func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone int) {
 	switch {
 	case n == 1:
@@ -114,13 +114,13 @@ func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone in
 	s.text += "."
 }
 
-// isNoWork says whether a value is that of a run in which nothing was done.
+// isNoWork reports whether a value is that of a run in which nothing was done.
 func isNoWork(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// killedNote says that the watchdog has ended a design, which leaves it no figure to compare but
-// its memory: that was at least as much.
+// killedNote explains that the watchdog killed a design, which leaves no figure to compare except
+// its memory, a lower bound. It returns "" otherwise.
 func killedNote(f probe.Figure, design subjectRuns) string {
 	ended := design.watchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
@@ -129,8 +129,9 @@ func killedNote(f probe.Figure, design subjectRuns) string {
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// exclusionReason says why a row of ours is not compared though it may have figures: the rounds that are
-// left of a row that failed in others would flatter it, and answers may be missing.
+// exclusionReason returns why our subject is not compared although it may have figures, or "": the
+// successful rounds of a subject that failed in others would flatter it, and answers may be
+// missing.
 func exclusionReason(f probe.Figure, ours subjectRuns) string {
 	if failed := ours.failureText(); failed != "" {
 		return failed
@@ -152,14 +153,13 @@ func exclusionReason(f probe.Figure, ours subjectRuns) string {
 	return ""
 }
 
-// toneByOutcome are those of the outcomes of verdicts.
 var toneByOutcome = map[string]page.Tone{
 	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn, result.Uncertain: page.Warn,
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstOutcome is the worst outcome of a row of ours, but for those of a design that the watchdog has
-// ended if there are others.
+// worstOutcome returns the worst outcome, ignoring comparisons with killed designs if there are
+// others.
 func worstOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
@@ -172,7 +172,7 @@ func worstOutcome(all []comparison) string {
 	return result.Ahead
 }
 
-// formatRatios are the ratios by which a row is ahead.
+// formatRatios formats the ratios of a row.
 func formatRatios(all []comparison) string {
 	if len(all) == 1 {
 		return all[0].ratioText
@@ -184,18 +184,18 @@ func formatRatios(all []comparison) string {
 	return strings.Join(words, ", ")
 }
 
-// referenceTable is a published table with ours in it.
+// referenceTable is a reference table with our figures added.
 type referenceTable struct {
 	report      *result.Report
 	reference   *scenario.ReferenceTable
 	table       *page.Table
-	comparisons [][]comparison // of each row of ours, by each figure that the published row is about
-	unloaded    []page.Remark  // published rows whose connections were not loaded
-	notRun      []string       // published rows of which nothing was run
-	reducedRows int            // others that were run with fewer connections, or for less time
+	comparisons [][]comparison // of each of our rows, by each figure that the reference row is about
+	unloaded    []page.Remark  // reference rows whose connections were not loaded
+	notRun      []string       // reference rows without runs here
+	reducedRows int            // rows that were run with fewer connections or for less time
 }
 
-// newReferenceTable puts ours beside a published table.
+// newReferenceTable adds our figures to a reference table.
 func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceTable {
 	c := &referenceTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
@@ -216,7 +216,7 @@ func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceT
 	return c
 }
 
-// addRow adds a published row, its design here, and those of ours.
+// addRow adds a reference row, its design as measured here, and ours.
 func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
 	c.addReferenceLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
@@ -251,8 +251,8 @@ func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
 	}
 }
 
-// addReferenceLine adds the row as it was published. By Little's law it may tell that the
-// connections were not loaded.
+// addReferenceLine adds the row as published. Little's law may reveal that the connections were not
+// loaded.
 func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
@@ -278,7 +278,7 @@ func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
 	}
 }
 
-// addMeasuredLine adds what was measured of a subject.
+// addMeasuredLine adds the figures of a subject.
 func (c *referenceTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
 	if c.reference.Count != "" {
@@ -308,8 +308,8 @@ func formatCountOrNone(n int) string {
 	return format.Count(n)
 }
 
-// formatCell writes a figure of a row as a published column has it. A multiple of what a subject had
-// until the watchdog ended it has both figures, and says when that was.
+// formatCell formats a figure in the format of a reference column. A multiple of a killed subject
+// also shows both figures and the time of the kill.
 func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
@@ -338,8 +338,8 @@ func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
 	return f.Format(v)
 }
 
-// compareRow compares a row of ours with that of the design by each figure that the published row
-// is about. Without a design there is nothing to compare.
+// compareRow compares our subject with the design by each figure that the reference row is about.
+// Without a design it returns nil.
 func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
@@ -360,7 +360,7 @@ func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workloa
 	return all
 }
 
-// formatSummary is how many rows of ours are ahead, and how the others stand.
+// formatSummary counts the outcomes of our rows.
 func (c *referenceTable) formatSummary() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
@@ -386,7 +386,7 @@ func (c *referenceTable) formatSummary() page.Remark {
 	return page.Remark{Tone: tone, Text: text + "."}
 }
 
-// listVerdicts are those of the rows of ours, and of published rows of which nothing was run.
+// listVerdicts returns the verdicts of our rows and of reference rows without runs.
 func (c *referenceTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
@@ -397,8 +397,7 @@ func (c *referenceTable) listVerdicts() (all []result.Verdict) {
 	return all
 }
 
-// pageParts are the published table with ours in it, what is wrong with it, and how ours stand
-// beside the published designs.
+// pageParts returns the table, its known faults, and the comparisons.
 func (c *referenceTable) pageParts() []page.Part {
 	p := c.reference
 	text := "Published by " + p.Source + "."

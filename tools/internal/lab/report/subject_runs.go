@@ -1,6 +1,6 @@
-// Package report makes what was found readable: a page that begins with the answer of each
-// scenario, in a sentence and a picture, then tables, published tables with ours beside them,
-// claims, charts and time lines; and the runs in the format of Go benchmarks, for benchstat.
+// Package report formats the results: a page that begins with the answer of each scenario in a
+// sentence and a chart, then tables, reference tables, claims, charts and timelines; and the runs
+// in the format of Go benchmarks, for benchstat.
 package report
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// subjectRuns is one subject's runs under one workload.
+// subjectRuns are one subject's runs under one workload.
 type subjectRuns struct {
 	subject string
 	runs    []*result.Run
 }
 
-// groupRunsBySubject collects the runs of a workload by subject, in the scenario's order. Subjects without
-// a run have no row.
+// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. Subjects
+// without runs are omitted.
 func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
 	for _, s := range r.Scenario.Subjects {
 		found := subjectRuns{subject: s.Name}
@@ -40,7 +40,7 @@ func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) 
 	return rows
 }
 
-// findSubjectRuns finds a subject's row, one without runs when it was not run.
+// findSubjectRuns returns a subject's runs, empty if it was not run.
 func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
 	if i < 0 {
@@ -49,7 +49,7 @@ func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
 	return rows[i]
 }
 
-// valuesByRound are the values of a figure, by round.
+// valuesByRound returns a figure of the valid runs by round.
 func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	found := make(map[int]float64)
 	for _, run := range w.runs {
@@ -66,7 +66,6 @@ func (w subjectRuns) values(figure string) []float64 {
 
 func (w subjectRuns) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
 
-// formatMedian is the median of a figure over the rounds.
 func (w subjectRuns) formatMedian(f probe.Figure) string {
 	v, ok := w.median(f.Name)
 	if !ok {
@@ -75,9 +74,9 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 	return f.Format(v)
 }
 
-// formatRelativeMargin is the ± of values as a part of their median.
+// formatRelativeMargin formats the ± of values as a percentage of their median.
 func formatRelativeMargin(values []float64) string {
-	const fewRounds = 5 // of which the ± can be larger than what it is of
+	const fewRounds = 5 // whose ± can exceed the value
 	s, ok := stats.RelativeMargin(values)
 	switch {
 	case !ok:
@@ -88,12 +87,12 @@ func formatRelativeMargin(values []float64) string {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosTo are the figure's ratios to the base's in the same round.
+// ratiosTo returns the figure's ratios to the base's in the same rounds.
 func (w subjectRuns) ratiosTo(base subjectRuns, figure string) []float64 {
 	return stats.RatiosByRound(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubject finds the row that is best by a figure among those of other subjects than some.
+// bestSubject returns the runs of the subject that is best by a figure, ignoring excluded subjects.
 func bestSubject(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
@@ -105,7 +104,6 @@ func bestSubject(rows []subjectRuns, f probe.Figure, excluded ...string) (found 
 	return found
 }
 
-// lastValidRun is the last run that counts, nil if none does.
 func (w subjectRuns) lastValidRun() (last *result.Run) {
 	for _, run := range w.runs {
 		if run.IsValid() {
@@ -115,7 +113,7 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// failureText says in how many rounds the row failed, "" for none.
+// failureText states in how many rounds the subject failed, "" for none.
 func (w subjectRuns) failureText() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
@@ -129,7 +127,7 @@ func (w subjectRuns) failureText() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// missingReason says why a row has no figure, "" if it has one.
+// missingReason returns why the subject lacks a figure, "" if it has one.
 func (w subjectRuns) missingReason(f probe.Figure) string {
 	if _, ok := w.median(f.Name); ok {
 		return ""
@@ -148,7 +146,7 @@ func (w subjectRuns) missingReason(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// watchdogKill is how the watchdog has ended a run of the row, nil if it has not.
+// watchdogKill returns the kill of a run by the watchdog, nil if there is none.
 func (w subjectRuns) watchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
@@ -158,13 +156,13 @@ func (w subjectRuns) watchdogKill() *result.Killed {
 	return nil
 }
 
-// runProblem is something that is wrong with a run, in a word and in a sentence.
+// runProblem is a problem of a run, in a word and in a sentence.
 type runProblem struct {
 	word string
 	page.Remark
 }
 
-// The words of runs that failed and that were not made; others are rules.
+// The words for failed and skipped runs; other words are rules.
 const (
 	wordFailed = "FAILED"
 	wordNotRun = "not run"
@@ -183,8 +181,7 @@ func listProblems(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblems names what is wrong with the runs, with how many of them have each, and says how
-// serious that is.
+// formatProblems lists the problems with their frequency, and returns the worst tone.
 func (w subjectRuns) formatProblems() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
@@ -198,8 +195,8 @@ func (w subjectRuns) formatProblems() (text string, tone page.Tone) {
 	return formatFrequencies(counts, len(w.runs)), tone
 }
 
-// uncertainty says how many of the runs that count broke a rule with which another run might have
-// other figures, "" for none, and whether the medians stand on them: half of the runs, or more.
+// uncertainty describes how many valid runs broke a rule of probe.UncertainRules, "" for none, and
+// reports whether they are at least half, so that medians rely on them.
 func (w subjectRuns) uncertainty() (text string, most bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
@@ -219,7 +216,7 @@ func (w subjectRuns) uncertainty() (text string, most bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// formatFrequencies writes words with how many of the runs have each, the most frequent first.
+// formatFrequencies formats words with their frequency, the most frequent first.
 func formatFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
@@ -230,7 +227,7 @@ func formatFrequencies(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-// connsOfSubject is how many a subject had under a workload.
+// connsOfSubject returns the number of connections of a subject under a workload.
 func connsOfSubject(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.FindSubject(subject); s != nil {
 		return w.LimitedTo(s.MaxConns).Connections

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// minTicks are what a time line has that is drawn.
+	// minTicks is the minimum number of ticks of a drawn timeline.
 	minTicks = 3
-	// minTickStep is the least time between two ticks whose difference is drawn: the
-	// kernel counts processor time in steps of 10 ms.
+	// minTickStep is the minimum time between two ticks whose difference is drawn: the kernel
+	// counts processor time in steps of 10 ms.
 	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts are the charts of a time line, with a curve or two of each subject. What of a tick
-// is not known is NaN. The values of counters are drawn as rates a second.
+// timeCharts are the charts of a timeline, with one or two curves per subject. Unknown values are
+// NaN. Counters are drawn as rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -62,7 +62,7 @@ func loadValueOrNaN(k *result.Tick, v int64) float64 {
 	return float64(v)
 }
 
-// buildTimelines are the time lines of a report, none where there are too few ticks.
+// buildTimelines returns the timelines of a report, none if there are too few ticks.
 func buildTimelines(r *result.Report) page.Section {
 	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
@@ -98,8 +98,8 @@ func buildTimelines(r *result.Report) page.Section {
 	return s
 }
 
-// newTimeSeries is a curve of ticks. What is not known is a gap, and so is a counter that went
-// back: it has begun anew, with another process.
+// newTimeSeries returns a curve of ticks. Unknown values are gaps, and so is a counter that
+// decreased because a process was replaced.
 func newTimeSeries(ticks []result.Tick, value func(*result.Tick) float64, counter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {
