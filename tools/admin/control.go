@@ -25,7 +25,7 @@ import (
 // there is nothing of it without Config.Token, and each order has to be a POST that
 // comes from no other site, as all requests here (guard.go), with a header that no other
 // site can have a browser send unasked, and with the token. The right token always passes.
-// Wrong ones are bounded: wrongMost get 401, and one more each wrongAgain; the others
+// Wrong ones are bounded: maxWrongTokens get 401, and one more each wrongTokenForgiven; the others
 // get 429. Who guesses can keep nobody out, and not fill the
 // log: of what is refused there is a line a second at the most, with the number of
 // those between.
@@ -52,15 +52,15 @@ const (
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 
-	wrongMost  = 10
-	wrongAgain = 6 * time.Second
-	// closeWait bounds the wait for a connection to be counted as closed.
-	closeWait = time.Second
-	closeLook = 10 * time.Millisecond
+	maxWrongTokens     = 10
+	wrongTokenForgiven = 6 * time.Second
+	// closeTimeout bounds the wait for a connection to be counted as closed.
+	closeTimeout      = time.Second
+	closePollInterval = 10 * time.Millisecond
 )
 
-// checkControl says what is wrong with the configuration.
-func checkControl(cfg *Config) error {
+// validateControl says what is wrong with the configuration.
+func validateControl(cfg *Config) error {
 	if cfg.Token == "" {
 		return nil
 	}
@@ -73,60 +73,60 @@ func checkControl(cfg *Config) error {
 	return nil
 }
 
-// control carries out orders.
-type control struct {
-	server  Controller
-	upgrade func(done func(tcp.Upgraded, error))
-	token   [sha256.Size]byte
-	log     *slog.Logger
-	refused *refusals
+// controlAPI carries out orders.
+type controlAPI struct {
+	server       Controller
+	upgrade      func(done func(tcp.Upgraded, error))
+	token        [sha256.Size]byte
+	log          *slog.Logger
+	rejectionLog *rejectionLogger
 
-	mu       sync.Mutex
-	wrong    float64 // tokens that were wrong and are not forgiven
-	wrongAt  time.Time
-	closing  sync.Mutex // held while a connection is being closed
-	draining atomic.Bool
+	mu             sync.Mutex
+	wrongTokens    float64 // tokens that were wrong and are not forgiven
+	lastWrongToken time.Time
+	closing        sync.Mutex // held while a connection is being closed
+	draining       atomic.Bool
 }
 
-func newControl(cfg *Config, refused *refusals) *control {
-	return &control{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, refused: refused}
+func newControlAPI(cfg *Config, rejectionLog *rejectionLogger) *controlAPI {
+	return &controlAPI{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, rejectionLog: rejectionLog}
 }
 
-// add adds the orders.
-func (c *control) add(to routes) {
+// addRoutes adds the orders.
+func (c *controlAPI) addRoutes(routes routeHandlers) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"pause":  c.simple(c.server.PauseAccepting, "accepting is paused"),
-		"resume": c.simple(c.server.ResumeAccepting, "accepting goes on"),
-		"drain":  c.drain,
-		"close":  c.close,
+		"pause":  c.commandHandler(c.server.PauseAccepting, "accepting is paused"),
+		"resume": c.commandHandler(c.server.ResumeAccepting, "accepting goes on"),
+		"drain":  c.drainServer,
+		"close":  c.closePeerConns,
 	} {
-		to["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, do) }
+		routes["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serveCommand(w, r, do) }
 	}
 	if c.upgrade != nil {
-		to["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, c.startUpgrade) }
+		routes["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.serveCommand(w, r, c.upgradeServer) }
 	}
 }
 
-// serve carries out an order, if it may be given.
-func (c *control) serve(w http.ResponseWriter, r *http.Request, do func(http.ResponseWriter, *http.Request) error) {
-	if status, why := c.refuse(r); status != 0 {
-		c.refused.add(r, why)
-		say(w, status, why)
+// serveCommand carries out an order, if it may be given.
+func (c *controlAPI) serveCommand(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
+	if status, why := c.checkCommandAuth(r); status != 0 {
+		c.rejectionLog.logRejection(r, why)
+		writeText(w, status, why)
 		return
 	}
-	if err := do(w, r); err != nil {
-		c.failed(w, r, http.StatusConflict, err)
+	if err := execute(w, r); err != nil {
+		c.replyCommandError(w, r, http.StatusConflict, err)
 	}
 }
 
-// failed logs and tells why an order was not carried out.
-func (c *control) failed(w http.ResponseWriter, r *http.Request, status int, err error) {
+// replyCommandError logs and tells why an order was not carried out.
+func (c *controlAPI) replyCommandError(w http.ResponseWriter, r *http.Request, status int, err error) {
 	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
-	say(w, status, err.Error())
+	writeText(w, status, err.Error())
 }
 
-// refuse says why an order is refused, 0 if it is not.
-func (c *control) refuse(r *http.Request) (status int, why string) {
+// checkCommandAuth says why an order is refused, 0 if it is not.
+func (c *controlAPI) checkCommandAuth(r *http.Request) (status int, reason string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
 	}
@@ -140,37 +140,37 @@ func (c *control) refuse(r *http.Request) (status int, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.wrong = max(c.wrong-now.Sub(c.wrongAt).Seconds()/wrongAgain.Seconds(), 0)
-	c.wrongAt = now
-	if c.wrong > wrongMost-1 {
-		return http.StatusTooManyRequests, fmt.Sprintf("too many wrong tokens; wait %v", wrongAgain)
+	c.wrongTokens = max(c.wrongTokens-now.Sub(c.lastWrongToken).Seconds()/wrongTokenForgiven.Seconds(), 0)
+	c.lastWrongToken = now
+	if c.wrongTokens > maxWrongTokens-1 {
+		return http.StatusTooManyRequests, fmt.Sprintf("too many wrong tokens; wait %v", wrongTokenForgiven)
 	}
-	c.wrong++
+	c.wrongTokens++
 	return http.StatusUnauthorized, "the token is wrong"
 }
 
-// done logs and tells what was done.
-func (c *control) done(w http.ResponseWriter, r *http.Request, text string, more ...any) {
-	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, more...)...)
-	say(w, http.StatusOK, text)
+// replyCommandDone logs and tells what was done.
+func (c *controlAPI) replyCommandDone(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
+	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, attrs...)...)
+	writeText(w, http.StatusOK, text)
 }
 
-// simple is an order without parameters.
-func (c *control) simple(do func() error, done string) func(http.ResponseWriter, *http.Request) error {
+// commandHandler is an order without parameters.
+func (c *controlAPI) commandHandler(execute func() error, message string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		err := do()
+		err := execute()
 		if err == nil {
-			c.done(w, r, done)
+			c.replyCommandDone(w, r, message)
 		}
 		return err
 	}
 }
 
-// close closes the connections of a peer, and tells how many were.
-func (c *control) close(w http.ResponseWriter, r *http.Request) error {
+// closePeerConns closes the connections of a peer, and tells how many were.
+func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
-		c.failed(w, r, http.StatusBadRequest, fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
+		c.replyCommandError(w, r, http.StatusBadRequest, fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
 		return nil
 	}
 	c.closing.Lock()
@@ -179,22 +179,22 @@ func (c *control) close(w http.ResponseWriter, r *http.Request) error {
 	if err := c.server.CloseConns(remote); err != nil {
 		return err
 	}
-	ticker := time.NewTicker(closeLook)
+	ticker := time.NewTicker(closePollInterval)
 	defer ticker.Stop()
-	for end := time.Now().Add(closeWait); ; <-ticker.C {
+	for end := time.Now().Add(closeTimeout); ; <-ticker.C {
 		last := !time.Now().Before(end) // after the time, too, of which this process may have had none
 		if n := c.server.Stats().Closed.Operator - before; n > 0 {
-			c.done(w, r, "closed the connection from "+remote.String(), "connections", n)
+			c.replyCommandDone(w, r, "closed the connection from "+remote.String(), "connections", n)
 			return nil
 		}
 		if last {
-			return fmt.Errorf("no connection from %s was closed within %v: there is none, or its handler has not returned", remote, closeWait)
+			return fmt.Errorf("no connection from %s was closed within %v: there is none, or its handler has not returned", remote, closeTimeout)
 		}
 	}
 }
 
-// drain answers, and then drains.
-func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
+// drainServer answers, and then drains.
+func (c *controlAPI) drainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
 	}
@@ -211,8 +211,8 @@ func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// startUpgrade has the server upgraded, and what has come of it answered.
-func (c *control) startUpgrade(w http.ResponseWriter, r *http.Request) error {
+// upgradeServer has the server upgraded, and what has come of it answered.
+func (c *controlAPI) upgradeServer(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -231,8 +231,8 @@ func (c *control) startUpgrade(w http.ResponseWriter, r *http.Request) error {
 			StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header, Close: true,
 			ContentLength: int64(len(text) + 1), Body: io.NopCloser(strings.NewReader(text + "\n")),
 		}
-		_ = nc.SetDeadline(time.Now().Add(endTime)) // an error shows in the write
-		_ = answer.Write(nc)                        // the peer may have gone
+		_ = nc.SetDeadline(time.Now().Add(shutdownTimeout)) // an error shows in the write
+		_ = answer.Write(nc)                                // the peer may have gone
 	})
 	return nil
 }
@@ -259,8 +259,8 @@ func controlSection(s tcp.Stats, upgrades bool) page.Section {
 	}
 }
 
-// closeAction is the button of a connection.
-func closeAction(remote netip.AddrPort) page.Action {
+// newCloseButton is the button of a connection.
+func newCloseButton(remote netip.AddrPort) page.Action {
 	return page.Action{
 		Label: "Close", Token: true, URL: "control/close?remote=" + url.QueryEscape(remote.String()),
 		Confirm: fmt.Sprintf("Close the connection from %s at once, without sending what it is owed?", remote),

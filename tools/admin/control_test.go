@@ -22,9 +22,9 @@ import (
 
 const testToken = "a token of 26 characters.."
 
-// obedient is a server that notes what it is told.
-type obedient struct {
-	*source
+// fakeController is a server that notes what it is told.
+type fakeController struct {
+	*fakeSource
 	mu     sync.Mutex
 	told   []string
 	err    error
@@ -32,40 +32,40 @@ type obedient struct {
 	closes int64         // connections of a peer
 }
 
-func newObedient() *obedient {
-	return &obedient{source: newSource(tcp.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
+func newFakeController() *fakeController {
+	return &fakeController{fakeSource: newFakeSource(tcp.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
 }
 
-func (o *obedient) tell(what string) error {
+func (o *fakeController) recordCall(what string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.told = append(o.told, what)
 	return o.err
 }
 
-func (o *obedient) heard() string {
+func (o *fakeController) recordedCalls() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return strings.Join(o.told, " ")
 }
 
-func (o *obedient) PauseAccepting() error  { return o.tell("pause") }
-func (o *obedient) ResumeAccepting() error { return o.tell("resume") }
-func (o *obedient) CloseConns(a netip.AddrPort) error {
-	err := o.tell("close " + a.String())
+func (o *fakeController) PauseAccepting() error  { return o.recordCall("pause") }
+func (o *fakeController) ResumeAccepting() error { return o.recordCall("resume") }
+func (o *fakeController) CloseConns(a netip.AddrPort) error {
+	err := o.recordCall("close " + a.String())
 	s := o.Stats()
 	s.Closed.Operator += o.closes
 	o.stats.Store(&s)
 	return err
 }
-func (o *obedient) Drain() error {
-	err := o.tell("drain")
+func (o *fakeController) Drain() error {
+	err := o.recordCall("drain")
 	<-o.drains
 	return err
 }
 
-// order is a request as the page sends it, changed.
-func order(target string, changes ...func(*http.Request)) *http.Request {
+// newControlRequest is a request as the page sends it, changed.
+func newControlRequest(target string, changes ...func(*http.Request)) *http.Request {
 	r := httptest.NewRequest("POST", target, nil)
 	r.Header.Set(ActionHeader, "1")
 	r.Header.Set(TokenHeader, testToken)
@@ -76,7 +76,7 @@ func order(target string, changes ...func(*http.Request)) *http.Request {
 	return r
 }
 
-func send(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
@@ -103,16 +103,16 @@ func TestGuard(t *testing.T) {
 		"HEAD":               {method("HEAD"), 405},
 		"PUT":                {method("PUT"), 405},
 	} {
-		o := newObedient()
+		o := newFakeController()
 		var log bytes.Buffer
 		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for _, what := range []string{"pause", "resume", "drain", "close?remote=192.0.2.1:80"} {
-			w := send(h, order("/control/"+what, c.change))
+			w := serveRequest(h, newControlRequest("/control/"+what, c.change))
 			if w.Code != c.status {
 				t.Errorf("%s: %s got %d, %q; want %d", name, what, w.Code, w.Body, c.status)
 			}
 		}
-		if got := o.heard(); got != "" {
+		if got := o.recordedCalls(); got != "" {
 			t.Errorf("%s: the server was told %s", name, got)
 		}
 		if strings.Contains(log.String(), testToken) || c.status != 405 && strings.Count(log.String(), "refused") != 1 {
@@ -125,21 +125,21 @@ func TestGuard(t *testing.T) {
 // all is no wrong one. The log has a line of them now and then.
 func TestWrongTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newObedient()
+		o := newFakeController()
 		var log bytes.Buffer
 		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		wrong := func(r *http.Request) { r.Header.Set(TokenHeader, "wrong") }
 		none := func(r *http.Request) { r.Header.Del(TokenHeader) }
 		want := func(status int, changes ...func(*http.Request)) {
 			t.Helper()
-			if w := send(h, order("/control/pause", changes...)); w.Code != status {
+			if w := serveRequest(h, newControlRequest("/control/pause", changes...)); w.Code != status {
 				t.Errorf("got %d, %q; want %d", w.Code, w.Body, status)
 			}
 		}
-		for range 3 * wrongMost {
+		for range 3 * maxWrongTokens {
 			want(401, none)
 		}
-		for range wrongMost {
+		for range maxWrongTokens {
 			want(401, wrong)
 		}
 		for range 1000 {
@@ -150,22 +150,22 @@ func TestWrongTokens(t *testing.T) {
 		if n := strings.Count(log.String(), "refused"); n != 1 {
 			t.Errorf("%d refusals were logged at once, want one: %s", n, log.String())
 		}
-		time.Sleep(wrongAgain)
+		time.Sleep(wrongTokenForgiven)
 		want(401, wrong)
 		want(429, wrong)
 		want(200)
-		if got := o.heard(); got != "pause pause" {
+		if got := o.recordedCalls(); got != "pause pause" {
 			t.Errorf("the server was told %s", got)
 		}
-		more := fmt.Sprint("suppressed=", 3*wrongMost-1+wrongMost+1000+1)
+		more := fmt.Sprint("suppressed=", 3*maxWrongTokens-1+maxWrongTokens+1000+1)
 		if n := strings.Count(log.String(), "refused"); n != 2 || !strings.Contains(log.String(), more) {
-			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongAgain, more, log.String())
+			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongTokenForgiven, more, log.String())
 		}
 	})
 }
 
 func TestOrders(t *testing.T) {
-	o := newObedient()
+	o := newFakeController()
 	var log testkit.Buffer
 	h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, c := range []struct {
@@ -180,21 +180,21 @@ func TestOrders(t *testing.T) {
 		{"close?remote=192.0.2.1", 400, "expected an address and a port"},
 		{"close", 400, "expected an address and a port"},
 	} {
-		if w := send(h, order("/control/"+c.order)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+		if w := serveRequest(h, newControlRequest("/control/"+c.order)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%s: %d, %q; want %d with %q in it", c.order, w.Code, w.Body, c.status, c.says)
 		}
 	}
-	if got, want := o.heard(), "pause resume close 192.0.2.1:80 close [2001:db8::1]:80"; got != want {
+	if got, want := o.recordedCalls(), "pause resume close 192.0.2.1:80 close [2001:db8::1]:80"; got != want {
 		t.Errorf("the server was told %s, want %s", got, want)
 	}
 	if n := strings.Count(log.String(), "from="); n != 6 {
 		t.Errorf("%d orders were logged, want 6: %s", n, log.String())
 	}
 	o.err = tcp.ErrServerClosed
-	if w := send(h, order("/control/pause")); w.Code != 409 || !strings.Contains(w.Body.String(), "shutting down") {
+	if w := serveRequest(h, newControlRequest("/control/pause")); w.Code != 409 || !strings.Contains(w.Body.String(), "shutting down") {
 		t.Errorf("a server that has ended: %d, %q", w.Code, w.Body)
 	}
-	if w := send(h, order("/control/nothing")); w.Code != 404 {
+	if w := serveRequest(h, newControlRequest("/control/nothing")); w.Code != 404 {
 		t.Errorf("an order that there is not: %d", w.Code)
 	}
 }
@@ -202,31 +202,31 @@ func TestOrders(t *testing.T) {
 // A connection that is not there is told of after a bounded wait.
 func TestCloseNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newObedient()
+		o := newFakeController()
 		o.closes = 0
 		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.DiscardHandler)})
 		began := time.Now()
-		w := send(h, order("/control/close?remote=192.0.2.1:80"))
-		if w.Code != 409 || !strings.Contains(w.Body.String(), "no connection") || time.Since(began) != closeWait {
+		w := serveRequest(h, newControlRequest("/control/close?remote=192.0.2.1:80"))
+		if w.Code != 409 || !strings.Contains(w.Body.String(), "no connection") || time.Since(began) != closeTimeout {
 			t.Errorf("%d, %q after %v", w.Code, w.Body, time.Since(began))
 		}
 	})
 }
 
-// heldUp is a server in a process that stands still for a while as it closes.
-type heldUp struct {
-	*obedient
+// slowController is a server in a process that stands still for a while as it closes.
+type slowController struct {
+	*fakeController
 	looks int
 }
 
-func (h *heldUp) CloseConns(netip.AddrPort) error { return nil }
+func (h *slowController) CloseConns(netip.AddrPort) error { return nil }
 
-func (h *heldUp) Stats() tcp.Stats {
-	s := h.obedient.Stats()
+func (h *slowController) Stats() tcp.Stats {
+	s := h.fakeController.Stats()
 	switch h.looks++; h.looks {
 	case 1: // before
 	case 2:
-		time.Sleep(2 * closeWait)
+		time.Sleep(2 * closeTimeout)
 	default:
 		s.Closed.Operator++
 	}
@@ -236,17 +236,17 @@ func (h *heldUp) Stats() tcp.Stats {
 // A connection that was closed while the process stood still is looked for once more.
 func TestCloseHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := Handler(Config{Source: &heldUp{obedient: newObedient()}, Token: testToken, Log: slog.New(slog.DiscardHandler)})
-		if w := send(h, order("/control/close?remote=192.0.2.1:80")); w.Code != 200 {
+		h := Handler(Config{Source: &slowController{fakeController: newFakeController()}, Token: testToken, Log: slog.New(slog.DiscardHandler)})
+		if w := serveRequest(h, newControlRequest("/control/close?remote=192.0.2.1:80")); w.Code != 200 {
 			t.Errorf("%d, %q", w.Code, w.Body)
 		}
 	})
 }
 
-// post gives an order over the network.
-func post(t *testing.T, url string) (answer *http.Response, text string) {
+// postControl gives an order over the network.
+func postControl(t *testing.T, url string) (answer *http.Response, text string) {
 	t.Helper()
-	r := order(url)
+	r := newControlRequest(url)
 	r.RequestURI = ""
 	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
@@ -262,13 +262,13 @@ func post(t *testing.T, url string) (answer *http.Response, text string) {
 
 // The answer to a drain comes before its end, and the second one is refused.
 func TestDrainAnswers(t *testing.T) {
-	o := newObedient()
+	o := newFakeController()
 	o.err = context.DeadlineExceeded
 	var log testkit.Buffer
 	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
 	drain := func() (int, string) {
 		t.Helper()
-		answer, text := post(t, s.URL+"/control/drain")
+		answer, text := postControl(t, s.URL+"/control/drain")
 		return answer.StatusCode, text
 	}
 	if status, text := drain(); status != 200 || text != "the server drains\n" {
@@ -279,8 +279,8 @@ func TestDrainAnswers(t *testing.T) {
 	}
 	close(o.drains)
 	s.Close() // waits for the first
-	if o.heard() != "drain" || !strings.Contains(log.String(), "cut short") {
-		t.Errorf("the server was told %s, and this was logged: %s", o.heard(), log.String())
+	if o.recordedCalls() != "drain" || !strings.Contains(log.String(), "cut short") {
+		t.Errorf("the server was told %s, and this was logged: %s", o.recordedCalls(), log.String())
 	}
 }
 
@@ -291,7 +291,7 @@ func TestUpgradeAnswers(t *testing.T) {
 	results := map[string]error{"process 7 has taken over with 3 connections in 20ms; 1 are lost": nil, "no start": errors.New("no start")}
 	for text, err := range results {
 		var upgrading sync.WaitGroup
-		s = httptest.NewUnstartedServer(Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler),
+		s = httptest.NewUnstartedServer(Handler(Config{Source: newFakeController(), Token: testToken, Log: slog.New(slog.DiscardHandler),
 			Upgrade: func(done func(tcp.Upgraded, error)) {
 				upgrading.Go(func() {
 					_ = s.Listener.Close()
@@ -301,7 +301,7 @@ func TestUpgradeAnswers(t *testing.T) {
 				})
 			}}))
 		s.Start()
-		answer, said := post(t, s.URL+"/control/upgrade")
+		answer, said := postControl(t, s.URL+"/control/upgrade")
 		want := map[bool]int{true: 200, false: 409}[err == nil]
 		if answer.StatusCode != want || said != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%d, %v, %q; want %d and %q", answer.StatusCode, answer.Header, said, want, text)
@@ -309,16 +309,16 @@ func TestUpgradeAnswers(t *testing.T) {
 		upgrading.Wait()
 		s.Close()
 	}
-	h := Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(tcp.Upgraded, error)) { t.Error("an upgrade without an answer") }})
-	if w := send(h, order("/control/upgrade")); w.Code != 409 || !strings.Contains(w.Body.String(), "expected HTTP/1.1") {
+	h := Handler(Config{Source: newFakeController(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(tcp.Upgraded, error)) { t.Error("an upgrade without an answer") }})
+	if w := serveRequest(h, newControlRequest("/control/upgrade")); w.Code != 409 || !strings.Contains(w.Body.String(), "expected HTTP/1.1") {
 		t.Errorf("%d, %q; want 409", w.Code, w.Body)
 	}
-	expect(t, h, "GET", "/", 200, `data-post="control/upgrade"`)
-	h = Handler(Config{Source: newObedient(), Token: testToken})
-	if w := send(h, order("/control/upgrade")); w.Code != 404 {
+	requestAndExpect(t, h, "GET", "/", 200, `data-post="control/upgrade"`)
+	h = Handler(Config{Source: newFakeController(), Token: testToken})
+	if w := serveRequest(h, newControlRequest("/control/upgrade")); w.Code != 404 {
 		t.Errorf("without Config.Upgrade: %d, want 404", w.Code)
 	}
-	if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), "control/upgrade") {
+	if w := request(h, "GET", "/"); strings.Contains(w.Body.String(), "control/upgrade") {
 		t.Error("without Config.Upgrade there is a button")
 	}
 }
@@ -328,8 +328,8 @@ func TestControlConfig(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		{Config{Source: newSource(tcp.Stats{}), Token: testToken}, "can't be controlled"},
-		{Config{Source: newObedient(), Token: "short"}, "at least 16"},
+		{Config{Source: newFakeSource(tcp.Stats{}), Token: testToken}, "can't be controlled"},
+		{Config{Source: newFakeController(), Token: "short"}, "at least 16"},
 		{Config{}, "Config.Source is nil"},
 	} {
 		if err := Serve(t.Context(), "127.0.0.1:0", c.cfg, nil); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -349,17 +349,17 @@ func TestControlConfig(t *testing.T) {
 // The page has buttons with a token only.
 func TestButtons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newObedient()
+		o := newFakeController()
 		h := Handler(Config{Source: o, Token: testToken})
-		expect(t, h, "GET", "/", 200, `data-post="control/pause"`)
-		expect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
+		requestAndExpect(t, h, "GET", "/", 200, `data-post="control/pause"`)
+		requestAndExpect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
 		o.stats.Store(&tcp.Stats{Model: "epoll", AcceptingPaused: true})
-		time.Sleep(lookAgain)
-		expect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
-		if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {
+		time.Sleep(minSampleInterval)
+		requestAndExpect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
+		if w := request(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {
 			t.Error("the token is in the page")
 		}
-		if w := ask(Handler(Config{Source: newObedient()}), "GET", "/"); strings.Contains(w.Body.String(), `data-post="control`) {
+		if w := request(Handler(Config{Source: newFakeController()}), "GET", "/"); strings.Contains(w.Body.String(), `data-post="control`) {
 			t.Error("there are buttons without a token")
 		}
 	})

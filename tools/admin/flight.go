@@ -35,18 +35,18 @@ type FlightConfig struct {
 }
 
 const (
-	defaultLag = 100 * time.Millisecond
-	maxLag     = time.Microsecond << (tcp.Buckets - 2) // what the last bucket begins at
-	lookEvery  = time.Second
-	dumpAtMost = time.Minute // one in so long
-	dumpsKept  = 10
+	defaultLag          = 100 * time.Millisecond
+	maxLag              = time.Microsecond << (tcp.Buckets - 2) // what the last bucket begins at
+	flightCheckInterval = time.Second
+	minDumpInterval     = time.Minute // one in so long
+	maxDumps            = 10
 	// The recorder keeps flightAge, as far as flightBytes allow.
 	flightAge   = 10 * time.Second
 	flightBytes = 10 << 20
 )
 
-// resolve fills in the defaults and says what is wrong.
-func (c *FlightConfig) resolve() error {
+// validateAndComplete fills in the defaults and says what is wrong.
+func (c *FlightConfig) validateAndComplete() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
 	case c.Dir != "" && c.Source == nil:
@@ -79,8 +79,8 @@ func (c *FlightConfig) resolve() error {
 // dump, the one that WriteTo and Stop share. Its methods are safe for concurrent
 // use.
 type Flight struct {
-	stop  chan struct{} // closed by Stop
-	ended sync.WaitGroup
+	stop    chan struct{} // closed by Stop
+	running sync.WaitGroup
 
 	mu       sync.Mutex // one dump at a time, and none after Stop
 	recorder *trace.FlightRecorder
@@ -89,7 +89,7 @@ type Flight struct {
 
 // StartFlight starts a flight recorder. Whoever starts it calls Stop.
 func StartFlight(cfg FlightConfig) (*Flight, error) {
-	if err := cfg.resolve(); err != nil {
+	if err := cfg.validateAndComplete(); err != nil {
 		return nil, err
 	}
 	f := &Flight{stop: make(chan struct{}), recorder: trace.NewFlightRecorder(
@@ -98,9 +98,9 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 		return nil, fmt.Errorf("admin: flight recorder: %w", err)
 	}
 	if cfg.Dir != "" {
-		w := &watch{source: cfg.Source, bound: bucketAbove(cfg.Lag), last: cfg.Source.Stats().Lag,
+		w := &lagWatcher{source: cfg.Source, firstBucket: firstBucketAbove(cfg.Lag), lastLag: cfg.Source.Stats().Lag,
 			dir: cfg.Dir, dump: f, log: cfg.Log}
-		f.ended.Go(func() { w.run(f.stop) })
+		f.running.Go(func() { w.checkEverySecond(f.stop) })
 	}
 	return f, nil
 }
@@ -115,20 +115,20 @@ func (f *Flight) Stop() {
 		close(f.stop)
 		f.recorder.Stop() // nobody uses it any more: a dump looks at stopped, under the lock
 	}
-	f.ended.Wait()
+	f.running.Wait()
 }
 
 // WriteTo writes what was recorded last, for go tool trace. It is taken in one
 // piece before the first byte is written, so w may be slow. After Stop it fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
-	b, err := f.snapshot()
+	b, err := f.takeDump()
 	if err != nil {
 		return 0, err
 	}
 	return b.WriteTo(w)
 }
 
-func (f *Flight) snapshot() (*bytes.Buffer, error) {
+func (f *Flight) takeDump() (*bytes.Buffer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped {
@@ -141,32 +141,32 @@ func (f *Flight) snapshot() (*bytes.Buffer, error) {
 	return b, nil
 }
 
-// download serves a dump for go tool trace.
-func (f *Flight) download(w http.ResponseWriter, _ *http.Request) {
-	b, err := f.snapshot()
+// serveDump serves a dump for go tool trace.
+func (f *Flight) serveDump(w http.ResponseWriter, _ *http.Request) {
+	b, err := f.takeDump()
 	if err != nil {
-		say(w, http.StatusServiceUnavailable, err.Error())
+		writeText(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
-	attach(w, "flight")
+	setAttachmentHeader(w, "flight")
 	_, _ = b.WriteTo(w) // the peer may have gone
 }
 
-// watch looks at a server's lag and dumps when it has passed the bound. It
+// lagWatcher looks at a server's lag and dumps when it has passed the bound. It
 // belongs to one goroutine.
-type watch struct {
-	source Source
-	bound  int // the first bucket that counts
-	dir    string
-	dump   io.WriterTo
-	log    *slog.Logger
+type lagWatcher struct {
+	source      Source
+	firstBucket int // the first bucket that counts
+	dir         string
+	dump        io.WriterTo
+	log         *slog.Logger
 
-	last   tcp.Histogram // as it was at the last look
-	dumped time.Time     // zero before the first
+	lastLag  tcp.Histogram // as it was at the last look
+	lastDump time.Time     // zero before the first
 }
 
-// bucketAbove is the first bucket that has nothing but what is longer than d.
-func bucketAbove(d time.Duration) int {
+// firstBucketAbove is the first bucket that has nothing but what is longer than d.
+func firstBucketAbove(d time.Duration) int {
 	for i := 1; i < tcp.Buckets; i++ {
 		if (tcp.Histogram{}).Bound(i-1) >= d {
 			return i
@@ -175,59 +175,59 @@ func bucketAbove(d time.Duration) int {
 	return tcp.Buckets - 1
 }
 
-// run looks once a second until stop is closed.
-func (w *watch) run(stop <-chan struct{}) {
-	ticker := time.NewTicker(lookEvery)
+// checkEverySecond looks once a second until stop is closed.
+func (w *lagWatcher) checkEverySecond(stop <-chan struct{}) {
+	ticker := time.NewTicker(flightCheckInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-stop:
 			return
 		case now := <-ticker.C:
-			w.look(now)
+			w.dumpIfLagged(now)
 		}
 	}
 }
 
-// look dumps if turns have passed the bound since the last look, and the last
+// dumpIfLagged dumps if turns have passed the bound since the last look, and the last
 // dump is old enough.
-func (w *watch) look(now time.Time) {
+func (w *lagWatcher) dumpIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
-	passed := passed(w.last, lag, w.bound)
-	w.last = lag
-	if passed == 0 || !w.dumped.IsZero() && now.Sub(w.dumped) < dumpAtMost {
+	passed := countLongTurns(w.lastLag, lag, w.firstBucket)
+	w.lastLag = lag
+	if passed == 0 || !w.lastDump.IsZero() && now.Sub(w.lastDump) < minDumpInterval {
 		return
 	}
-	w.dumped = now // also if it fails: a full disk is not tried every second
-	path, err := writeDump(w.dir, now, w.dump)
+	w.lastDump = now // also if it fails: a full disk is not tried every second
+	path, err := writeDumpFile(w.dir, now, w.dump)
 	if err != nil {
 		w.log.Error("flight recorder: event loops lagged, and the dump failed", "error", err)
 		return
 	}
 	w.log.Warn("flight recorder: event loops lagged; see go tool trace", "turns", passed,
-		"longer_than", tcp.Histogram{}.Bound(w.bound-1), "dump", path)
+		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// passed is how many turns have been added to the buckets from the bound on. A
+// countLongTurns is how many turns have been added to the buckets from the bound on. A
 // bucket can shrink, when a worker process was killed; that is nothing.
-func passed(before, now tcp.Histogram, bound int) (n int64) {
-	for i := bound; i < len(now.Buckets); i++ {
+func countLongTurns(before, now tcp.Histogram, firstBucket int) (n int64) {
+	for i := firstBucket; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
 	}
 	return n
 }
 
-// dumpNames matches the files of dumps. Their names sort by time.
-const dumpNames = "myriad-flight-*.trace"
+// dumpPattern matches the files of dumps. Their names sort by time.
+const dumpPattern = "myriad-flight-*.trace"
 
-// writeDump writes a dump and returns its path. First the oldest files make room, so that
-// there are never more than dumpsKept.
-func writeDump(dir string, now time.Time, from io.WriterTo) (path string, err error) {
-	old, err := fs.Glob(os.DirFS(dir), dumpNames) // in order
+// writeDumpFile writes a dump and returns its path. First the oldest files make room, so that
+// there are never more than maxDumps.
+func writeDumpFile(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
+	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // in order
 	if err != nil {
 		return "", err
 	}
-	for len(old) >= dumpsKept {
+	for len(old) >= maxDumps {
 		if err := os.Remove(filepath.Join(dir, old[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return "", err
 		}
@@ -238,7 +238,7 @@ func writeDump(dir string, now time.Time, from io.WriterTo) (path string, err er
 	if err != nil {
 		return "", err
 	}
-	_, err = from.WriteTo(file)
+	_, err = recorder.WriteTo(file)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return "", errors.Join(err, os.Remove(path)) // half a dump is none
 	}

@@ -30,8 +30,8 @@ func isTrace(b []byte) bool { return bytes.HasPrefix(b, []byte("go 1.")) }
 
 func TestFlightDumps(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
-	h := Handler(Config{Source: newSource(tcp.Stats{}), Flight: f})
-	w := ask(h, "GET", "/debug/flight")
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Flight: f})
+	w := request(h, "GET", "/debug/flight")
 	if w.Code != 200 || !isTrace(w.Body.Bytes()) || !strings.Contains(w.Header().Get("Content-Disposition"), "flight-") {
 		t.Errorf("got %d, %.20q; want a trace, as a file", w.Code, w.Body.Bytes())
 	}
@@ -44,7 +44,7 @@ func TestFlightDumps(t *testing.T) {
 	}
 	f.Stop()
 	f.Stop() // once more is nothing
-	expect(t, h, "GET", "/debug/flight", 503, "has stopped")
+	requestAndExpect(t, h, "GET", "/debug/flight", 503, "has stopped")
 	if _, err := f.WriteTo(io.Discard); err == nil {
 		t.Error("it dumps after Stop")
 	}
@@ -52,7 +52,7 @@ func TestFlightDumps(t *testing.T) {
 }
 
 func TestFlightRefuses(t *testing.T) {
-	src := newSource(tcp.Stats{})
+	src := newFakeSource(tcp.Stats{})
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func (d *fakeDump) WriteTo(w io.Writer) (int64, error) {
 // TestWatch lets the clock run.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		src := newSource(tcp.Stats{})
+		src := newFakeSource(tcp.Stats{})
 		lag := func(bucket int, n int64) {
 			s := src.Stats()
 			s.Lag.Buckets[bucket] = n
@@ -101,12 +101,12 @@ func TestWatch(t *testing.T) {
 		lag(20, 5) // before its time
 		var d fakeDump
 		var log testkit.Buffer
-		w := &watch{source: src, bound: 18, last: src.Stats().Lag, dir: t.TempDir(), dump: &d,
+		w := &lagWatcher{source: src, firstBucket: 18, lastLag: src.Stats().Lag, dir: t.TempDir(), dump: &d,
 			log: slog.New(slog.NewTextHandler(&log, nil))}
 		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(ended)
-			w.run(stop)
+			w.checkEverySecond(stop)
 		}()
 		expectDumps := func(when string, want int) {
 			t.Helper()
@@ -160,28 +160,28 @@ func TestDumpsAreBounded(t *testing.T) {
 	}
 	var paths []string
 	now := time.Unix(1e9, 0)
-	for range dumpsKept + 2 {
-		path, err := writeDump(dir, now, &fakeDump{})
+	for range maxDumps + 2 {
+		path, err := writeDumpFile(dir, now, &fakeDump{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		paths = append(paths, path)
 		now = now.Add(time.Millisecond)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, dumpNames))
+	files, err := filepath.Glob(filepath.Join(dir, dumpPattern))
 	if err != nil || strings.Join(files, " ") != strings.Join(paths[2:], " ") {
 		t.Errorf("kept %q, %v; want the last ten of %q", files, err, paths)
 	}
 	if _, err := os.Stat(mine); err != nil {
 		t.Errorf("a file that is no dump was touched: %v", err)
 	}
-	if _, err := writeDump(dir, now.Add(-time.Millisecond), &fakeDump{}); err == nil {
+	if _, err := writeDumpFile(dir, now.Add(-time.Millisecond), &fakeDump{}); err == nil {
 		t.Error("a dump was written over another")
 	}
 	failing := &fakeDump{err: io.ErrUnexpectedEOF}
-	path, err := writeDump(dir, now, failing)
-	files, _ = filepath.Glob(filepath.Join(dir, dumpNames))
-	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= dumpsKept {
+	path, err := writeDumpFile(dir, now, failing)
+	files, _ = filepath.Glob(filepath.Join(dir, dumpPattern))
+	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= maxDumps {
 		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)
 	}
 }

@@ -25,27 +25,27 @@ import (
 // healthPath is where every site may ask.
 const healthPath = "/healthz"
 
-// ownSite refuses what another site has a browser ask for.
-func ownSite(next http.Handler, refused *refusals) http.Handler {
+// rejectCrossSite refuses what another site has a browser ask for.
+func rejectCrossSite(next http.Handler, rejectionLog *rejectionLogger) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked := *r
 		asked.Method = http.MethodPost // it has no objection to GET
 		if err := origin.Check(&asked); err != nil {
-			refused.add(r, err.Error())
-			say(w, http.StatusForbidden, err.Error()+"; expected a request of this server's own pages or of a program: enter the address by hand")
+			rejectionLog.logRejection(r, err.Error())
+			writeText(w, http.StatusForbidden, err.Error()+"; expected a request of this server's own pages or of a program: enter the address by hand")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// dear refuses a browser's GET.
-func dear(next http.Handler) http.HandlerFunc {
+// requirePOST refuses a browser's GET.
+func requirePOST(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
-			say(w, http.StatusForbidden, "this takes much work, and a browser asks; expected POST, as the buttons of /debug/pprof/ send it")
+			writeText(w, http.StatusForbidden, "this takes much work, and a browser asks; expected POST, as the buttons of /debug/pprof/ send it")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -59,13 +59,13 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// refusals logs what is refused, at most once a lograte.Interval.
-type refusals struct{ log *slog.Logger }
+// rejectionLogger logs what is refused, at most once a lograte.Interval.
+type rejectionLogger struct{ log *slog.Logger }
 
-func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{slog.New(lograte.NewHandler(log.Handler()))}
+func newRejectionLogger(log *slog.Logger) *rejectionLogger {
+	return &rejectionLogger{slog.New(lograte.NewHandler(log.Handler()))}
 }
 
-func (l *refusals) add(r *http.Request, why string) {
-	l.log.Warn("admin: a request is refused", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", why)
+func (l *rejectionLogger) logRejection(r *http.Request, reason string) {
+	l.log.Warn("admin: a request is refused", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", reason)
 }

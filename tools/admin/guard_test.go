@@ -15,14 +15,14 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// everything is a server's Config with all that can be served, and the patterns of that.
-func everything(t *testing.T) (cfg Config, patterns []string) {
+// newFullConfig is a server's Config with all that can be served, and the patterns of that.
+func newFullConfig(t *testing.T) (cfg Config, patterns []string) {
 	t.Helper()
-	server := newObedient()
+	server := newFakeController()
 	close(server.drains)
 	cfg = Config{Source: server, Token: testToken, Flight: startFlight(t, FlightConfig{}), Log: slog.New(slog.DiscardHandler)}
-	cfg.Gatherer = registry(server)
-	return cfg, slices.Sorted(maps.Keys(newRoutes(&cfg, &live{source: server}, newRefusals(cfg.Log))))
+	cfg.Gatherer = newDefaultRegistry(server)
+	return cfg, slices.Sorted(maps.Keys(newRouteHandlers(&cfg, &serverState{source: server}, newRejectionLogger(cfg.Log))))
 }
 
 // requestFor is one that a pattern serves, and the query such that nothing is recorded.
@@ -42,7 +42,7 @@ func requestFor(pattern string, header map[string]string) *http.Request {
 
 // TestWhoMayAsk asks for all that there is as browsers and programs do.
 func TestWhoMayAsk(t *testing.T) {
-	cfg, patterns := everything(t)
+	cfg, patterns := newFullConfig(t)
 	if len(patterns) < 10 {
 		t.Fatalf("there is only %q", patterns)
 	}
@@ -68,7 +68,7 @@ func TestWhoMayAsk(t *testing.T) {
 		"a program that says nothing": {nil, false, true},
 	} {
 		for _, pattern := range patterns {
-			w := send(h, requestFor(pattern, c.header))
+			w := serveRequest(h, requestFor(pattern, c.header))
 			method, path, _ := strings.Cut(pattern, " ")
 			recorded := strings.HasPrefix(path, "/debug/") && path != "/debug/pprof/{$}" && path != "/debug/pprof/cmdline"
 			switch {
@@ -96,13 +96,13 @@ func TestWhoMayAsk(t *testing.T) {
 // TestOtherSitesCauseNothing has another site ask for a collection of garbage, and for
 // what is not there.
 func TestOtherSitesCauseNothing(t *testing.T) {
-	h := Handler(Config{Source: newSource(tcp.Stats{}), Log: slog.New(slog.DiscardHandler)})
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Log: slog.New(slog.DiscardHandler)})
 	collections := func(method string, header map[string]string) uint32 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		r := requestFor(method+" /debug/pprof/heap", header)
 		r.URL.RawQuery = "gc=1"
-		send(h, r)
+		serveRequest(h, r)
 		runtime.ReadMemStats(&after)
 		return after.NumForcedGC - before.NumForcedGC
 	}
@@ -119,7 +119,7 @@ func TestOtherSitesCauseNothing(t *testing.T) {
 		t.Error("the button or a program has collected no garbage")
 	}
 	for _, pattern := range []string{"GET /none", "GET //healthz", "GET /healthz/", "OPTIONS /debug/trace", "PUT /"} {
-		if w := send(h, requestFor(pattern, other)); w.Code != 403 {
+		if w := serveRequest(h, requestFor(pattern, other)); w.Code != 403 {
 			t.Errorf("%s: got %d, %q; want 403", pattern, w.Code, w.Body)
 		}
 	}
@@ -129,9 +129,9 @@ func TestOtherSitesCauseNothing(t *testing.T) {
 func TestRefusalsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		h := Handler(Config{Source: newSource(tcp.Stats{}), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for range 1000 {
-			send(h, requestFor("GET /"+strings.Repeat("x", 9000), map[string]string{"Sec-Fetch-Site": "cross-site"}))
+			serveRequest(h, requestFor("GET /"+strings.Repeat("x", 9000), map[string]string{"Sec-Fetch-Site": "cross-site"}))
 		}
 		if n := strings.Count(log.String(), "refused"); n != 1 || log.Len() > 500 || !strings.Contains(log.String(), "path=/xxx") {
 			t.Errorf("%d lines were logged, want one that is short: %s", n, log.String())
@@ -141,9 +141,9 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 // TestListHasButtons wants the list of profiles to send what browsers have to send.
 func TestListHasButtons(t *testing.T) {
-	cfg, _ := everything(t)
+	cfg, _ := newFullConfig(t)
 	h := Handler(cfg)
-	w := expect(t, h, "GET", "/debug/pprof/", 200, `<form method="post">`)
+	w := requestAndExpect(t, h, "GET", "/debug/pprof/", 200, `<form method="post">`)
 	base := httptest.NewRequest("GET", "/debug/pprof/", nil).URL
 	buttons := strings.Split(w.Body.String(), ` formaction="`)[1:]
 	if len(buttons) < 9 {
@@ -160,7 +160,7 @@ func TestListHasButtons(t *testing.T) {
 		}
 		r := httptest.NewRequest("POST", to.String(), nil)
 		r.Header.Set("Sec-Fetch-Site", "same-origin")
-		if w := send(h, r); w.Code != 200 && (to.RawQuery != "seconds=0" || w.Code != 400) {
+		if w := serveRequest(h, r); w.Code != 200 && (to.RawQuery != "seconds=0" || w.Code != 400) {
 			t.Errorf("%s: got %d, %.100q", action, w.Code, w.Body)
 		}
 	}

@@ -62,9 +62,9 @@ type Page struct {
 	Handler http.Handler
 }
 
-// scrapes is how many requests for /metrics are answered at a time; further ones
+// maxScrapes is how many requests for /metrics are answered at a time; further ones
 // get 503.
-const scrapes = 8
+const maxScrapes = 8
 
 // Handler serves, for GET and HEAD:
 //
@@ -105,25 +105,25 @@ const scrapes = 8
 // is nil, or where Token asks for what can't be. It does not ask who is there but for
 // orders: see Serve.
 func Handler(cfg Config) http.Handler {
-	h, _ := newHandler(cfg)
+	h, _ := newHandlerAndState(cfg)
 	return h
 }
 
-// newHandler makes a Handler, and gives what it knows of the server.
-func newHandler(cfg Config) (http.Handler, *live) {
-	if err := check(&cfg); err != nil {
+// newHandlerAndState makes a Handler, and gives what it knows of the server.
+func newHandlerAndState(cfg Config) (http.Handler, *serverState) {
+	if err := validateConfig(&cfg); err != nil {
 		panic(err.Error())
 	}
-	known := &live{source: cfg.Source, buttons: cfg.Token != "", upgrades: cfg.Upgrade != nil, links: slices.Clone(links)}
+	known := &serverState{source: cfg.Source, hasControl: cfg.Token != "", canUpgrade: cfg.Upgrade != nil, links: slices.Clone(defaultLinks)}
 	if cfg.Gatherer == nil {
-		cfg.Gatherer = registry(cfg.Source)
+		cfg.Gatherer = newDefaultRegistry(cfg.Source)
 	}
-	refused := newRefusals(cfg.Log)
+	refused := newRejectionLogger(cfg.Log)
 	mux := http.NewServeMux()
-	for pattern, handler := range newRoutes(&cfg, known, refused) {
+	for pattern, handler := range newRouteHandlers(&cfg, known, refused) {
 		mux.Handle(pattern, handler)
 	}
-	own := ownSite(mux, refused)
+	own := rejectCrossSite(mux, refused)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("X-Frame-Options", "DENY")
@@ -132,69 +132,69 @@ func newHandler(cfg Config) (http.Handler, *live) {
 	}), known
 }
 
-// routes are handlers by their patterns for a http.ServeMux.
-type routes map[string]http.HandlerFunc
+// routeHandlers are handlers by their patterns for a http.ServeMux.
+type routeHandlers map[string]http.HandlerFunc
 
-// newRoutes makes all that is served.
-func newRoutes(cfg *Config, known *live, refused *refusals) routes {
-	all := routes{
-		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteHTML, cfg.Log) },
-		"GET /live": func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteUpdate, cfg.Log) },
+// newRouteHandlers makes all that is served.
+func newRouteHandlers(cfg *Config, state *serverState, rejectionLog *rejectionLogger) routeHandlers {
+	all := routeHandlers{
+		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.writePage(w, (*page.Page).WriteHTML, cfg.Log) },
+		"GET /live": func(w http.ResponseWriter, _ *http.Request) { state.writePage(w, (*page.Page).WriteUpdate, cfg.Log) },
 		"GET /metrics": promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
-			ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes,
+			ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
 		}).ServeHTTP,
-		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") },
-		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { showReady(w, cfg.Source.Stats()) },
-		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { showStats(w, cfg.Source.Stats()) },
-		"GET /debug/pprof/{$}":     listProfiles,
-		"GET /debug/pprof/cmdline": showCommand,
+		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") },
+		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { writeReadiness(w, cfg.Source.Stats()) },
+		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { writeStatsJSON(w, cfg.Source.Stats()) },
+		"GET /debug/pprof/{$}":     writeProfileList,
+		"GET /debug/pprof/cmdline": writeCommandLine,
 	}
-	all.addDear("/debug/pprof/{name}", http.HandlerFunc(showProfile))
-	all.addDear("/debug/pprof/profile", recording("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
-	all.addDear("/debug/trace", recording("trace", "trace", 1, trace.Start, trace.Stop))
+	all.addExpensive("/debug/pprof/{name}", http.HandlerFunc(writeProfile))
+	all.addExpensive("/debug/pprof/profile", newRecordingHandler("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
+	all.addExpensive("/debug/trace", newRecordingHandler("trace", "trace", 1, trace.Start, trace.Stop))
 	if cfg.Flight != nil {
-		all.addDear("/debug/flight", &exclusive{what: "dump", file: "flight", write: cfg.Flight.download})
+		all.addExpensive("/debug/flight", &exclusiveHandler{what: "dump", file: "flight", write: cfg.Flight.serveDump})
 	}
 	for _, p := range cfg.Pages {
 		all["GET "+p.Path] = p.Handler.ServeHTTP
-		known.links = append(known.links, page.Link{URL: p.Path, Text: p.Text})
+		state.links = append(state.links, page.Link{URL: p.Path, Text: p.Text})
 	}
 	if cfg.Token != "" {
-		newControl(cfg, refused).add(all)
+		newControlAPI(cfg, rejectionLog).addRoutes(all)
 	}
 	return all
 }
 
-// addDear adds what takes much work.
-func (all routes) addDear(path string, h http.Handler) {
-	all["GET "+path], all["POST "+path] = dear(h), h.ServeHTTP
+// addExpensive adds what takes much work.
+func (all routeHandlers) addExpensive(path string, h http.Handler) {
+	all["GET "+path], all["POST "+path] = requirePOST(h), h.ServeHTTP
 }
 
-// check says what is wrong with the configuration, and fills in what is simple.
-func check(cfg *Config) error {
+// validateConfig says what is wrong with the configuration, and fills in what is simple.
+func validateConfig(cfg *Config) error {
 	if cfg.Source == nil {
 		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return checkControl(cfg)
+	return validateControl(cfg)
 }
 
-// write writes the page.
-func (l *live) write(w http.ResponseWriter, how func(*page.Page, io.Writer) error, log *slog.Logger) {
+// writePage writes the page.
+func (l *serverState) writePage(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
-	if err := how(l.show(time.Now()), &text); err != nil {
+	if err := render(l.buildPage(time.Now()), &text); err != nil {
 		log.Error("admin: the page", "error", err)
-		say(w, http.StatusInternalServerError, err.Error())
+		writeText(w, http.StatusInternalServerError, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = text.WriteTo(w) // the peer may have gone
 }
 
-// registry has what is shown without a Gatherer.
-func registry(source Source) *prometheus.Registry {
+// newDefaultRegistry has what is shown without a Gatherer.
+func newDefaultRegistry(source Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(source, nil))
 	if err := metrics.RegisterProcess(r); err != nil {
@@ -208,33 +208,33 @@ type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
 
-func showReady(w http.ResponseWriter, s tcp.Stats) {
+func writeReadiness(w http.ResponseWriter, s tcp.Stats) {
 	switch {
 	case s.Draining:
-		say(w, http.StatusServiceUnavailable, "draining: the server shuts down, or has")
+		writeText(w, http.StatusServiceUnavailable, "draining: the server shuts down, or has")
 	case s.Model == "":
-		say(w, http.StatusServiceUnavailable, "not started")
+		writeText(w, http.StatusServiceUnavailable, "not started")
 	default:
-		say(w, http.StatusOK, "ok")
+		writeText(w, http.StatusOK, "ok")
 	}
 }
 
-// say answers with a line of text.
-func say(w http.ResponseWriter, status int, text string) {
+// writeText answers with a line of text.
+func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text+"\n") // the peer may have gone
 }
 
-func showStats(w http.ResponseWriter, s tcp.Stats) {
+func writeStatsJSON(w http.ResponseWriter, s tcp.Stats) {
 	w.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(w)
 	to.SetIndent("", "  ")
 	_ = to.Encode(s) // the peer may have gone
 }
 
-// links are what there is beside the page.
-var links = []page.Link{
+// defaultLinks are what there is beside the page.
+var defaultLinks = []page.Link{
 	{URL: "/metrics", Text: "for Prometheus"},
 	{URL: "/healthz", Text: "the process works"},
 	{URL: "/readyz", Text: "the server serves"},
@@ -242,8 +242,8 @@ var links = []page.Link{
 	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
-// attach says that what follows is a file.
-func attach(w http.ResponseWriter, name string) {
+// setAttachmentHeader says that what follows is a file.
+func setAttachmentHeader(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))
 }

@@ -25,27 +25,27 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source is a server whose Stats a test sets.
-type source struct{ stats atomic.Pointer[tcp.Stats] }
+// fakeSource is a server whose Stats a test sets.
+type fakeSource struct{ stats atomic.Pointer[tcp.Stats] }
 
-func newSource(s tcp.Stats) *source {
-	var src source
+func newFakeSource(s tcp.Stats) *fakeSource {
+	var src fakeSource
 	src.stats.Store(&s)
 	return &src
 }
 
-func (s *source) Stats() tcp.Stats { return *s.stats.Load() }
+func (s *fakeSource) Stats() tcp.Stats { return *s.stats.Load() }
 
-// ask sends a request to a handler without a network.
-func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
+// request sends a request to a handler without a network.
+func request(h http.Handler, method, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 	return w
 }
 
-func expect(t *testing.T, h http.Handler, method, target string, status int, contains string) *httptest.ResponseRecorder {
+func requestAndExpect(t *testing.T, h http.Handler, method, target string, status int, contains string) *httptest.ResponseRecorder {
 	t.Helper()
-	w := ask(h, method, target)
+	w := request(h, method, target)
 	if w.Code != status || !strings.Contains(w.Body.String(), contains) {
 		t.Errorf("%s %s: got %d, %.300q; want %d with %q in it", method, target, w.Code, w.Body.String(), status, contains)
 	}
@@ -53,7 +53,7 @@ func expect(t *testing.T, h http.Handler, method, target string, status int, con
 }
 
 func TestPages(t *testing.T) {
-	src := newSource(tcp.Stats{Model: "epoll", Open: 123})
+	src := newFakeSource(tcp.Stats{Model: "epoll", Open: 123})
 	h := Handler(Config{Source: src, Pages: []Page{{"/more", "of the application", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "more of it")
 	})}}})
@@ -84,12 +84,12 @@ func TestPages(t *testing.T) {
 		{"/debug/flight", 404, ""},
 		{"/none", 404, ""},
 	} {
-		w := expect(t, h, "GET", c.target, c.status, c.contains)
+		w := requestAndExpect(t, h, "GET", c.target, c.status, c.contains)
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: headers %v", c.target, w.Header())
 		}
 	}
-	w := ask(h, "GET", "/debug/pprof/heap")
+	w := request(h, "GET", "/debug/pprof/heap")
 	if _, err := gzip.NewReader(w.Body); err != nil || w.Code != 200 {
 		t.Errorf("heap profile: %d, %v; want 200 and what go tool pprof reads", w.Code, err)
 	}
@@ -97,11 +97,11 @@ func TestPages(t *testing.T) {
 
 func TestMethods(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
-	h := Handler(Config{Source: newSource(tcp.Stats{}), Flight: f})
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Flight: f})
 	refused := func(target, allow string, methods ...string) {
 		t.Helper()
 		for _, method := range methods {
-			if w := ask(h, method, target); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow {
+			if w := request(h, method, target); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow {
 				t.Errorf("%s %s: got %d, Allow %q; want 405 and %s", method, target, w.Code, w.Header().Get("Allow"), allow)
 			}
 		}
@@ -109,13 +109,13 @@ func TestMethods(t *testing.T) {
 	for _, target := range []string{"/", "/metrics", "/healthz", "/readyz", "/stats", "/debug/pprof/"} {
 		refused(target, "GET, HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 	}
-	expect(t, h, "POST", "/debug/pprof/cmdline", 404, "no profile")
+	requestAndExpect(t, h, "POST", "/debug/pprof/cmdline", 404, "no profile")
 	for _, target := range []string{"/debug/pprof/heap", "/debug/pprof/profile", "/debug/trace", "/debug/flight"} {
 		refused(target, "GET, HEAD, POST", "PUT", "DELETE", "OPTIONS")
 	}
 	began := time.Now()
 	for _, target := range []string{"/debug/trace?seconds=60", "/debug/pprof/profile?seconds=60", "/debug/pprof/heap", "/debug/flight"} {
-		if w := ask(h, "HEAD", target); w.Code != 200 || w.Body.Len() != 0 {
+		if w := request(h, "HEAD", target); w.Code != 200 || w.Body.Len() != 0 {
 			t.Errorf("HEAD %s: got %d and %d bytes; want 200 and none", target, w.Code, w.Body.Len())
 		}
 	}
@@ -125,21 +125,21 @@ func TestMethods(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	src := newSource(tcp.Stats{})
+	src := newFakeSource(tcp.Stats{})
 	h := Handler(Config{Source: src})
-	expect(t, h, "GET", "/readyz", 503, "not started")
+	requestAndExpect(t, h, "GET", "/readyz", 503, "not started")
 	src.stats.Store(&tcp.Stats{Model: "epoll"})
-	expect(t, h, "GET", "/readyz", 200, "ok")
+	requestAndExpect(t, h, "GET", "/readyz", 200, "ok")
 	src.stats.Store(&tcp.Stats{Model: "epoll", Draining: true})
-	expect(t, h, "GET", "/readyz", 503, "draining")
-	expect(t, h, "GET", "/healthz", 200, "ok")
+	requestAndExpect(t, h, "GET", "/readyz", 503, "draining")
+	requestAndExpect(t, h, "GET", "/healthz", 200, "ok")
 }
 
 func TestStatsAreComplete(t *testing.T) {
 	want := tcp.Stats{Model: "uring", Open: 5, Closed: tcp.Closes{Idle: 7}, Busy: 3 * time.Second}
 	want.Lag.Buckets[3] = 9
 	var got tcp.Stats
-	body := ask(Handler(Config{Source: newSource(want)}), "GET", "/stats").Body
+	body := request(Handler(Config{Source: newFakeSource(want)}), "GET", "/stats").Body
 	if err := json.NewDecoder(body).Decode(&got); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
@@ -148,25 +148,25 @@ func TestStatsAreComplete(t *testing.T) {
 func TestGatherer(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mine"}, func() float64 { return 1 }))
-	w := expect(t, Handler(Config{Source: newSource(tcp.Stats{}), Gatherer: r}), "GET", "/metrics", 200, "mine 1")
+	w := requestAndExpect(t, Handler(Config{Source: newFakeSource(tcp.Stats{}), Gatherer: r}), "GET", "/metrics", 200, "mine 1")
 	if strings.Contains(w.Body.String(), "myriad_") {
 		t.Error("a Gatherer was given, and there is more than what it has")
 	}
 }
 
-// watched is a ResponseWriter that tells of the first write.
-type watched struct {
+// notifyingWriter is a ResponseWriter that tells of the first write.
+type notifyingWriter struct {
 	*httptest.ResponseRecorder
 	wrote chan struct{}
 	first atomic.Bool
 	fail  error
 }
 
-func newWatched() *watched {
-	return &watched{ResponseRecorder: httptest.NewRecorder(), wrote: make(chan struct{})}
+func newNotifyingWriter() *notifyingWriter {
+	return &notifyingWriter{ResponseRecorder: httptest.NewRecorder(), wrote: make(chan struct{})}
 }
 
-func (w *watched) Write(b []byte) (int, error) {
+func (w *notifyingWriter) Write(b []byte) (int, error) {
 	if w.first.CompareAndSwap(false, true) {
 		close(w.wrote)
 	}
@@ -179,17 +179,17 @@ func (w *watched) Write(b []byte) (int, error) {
 // TestTraceOneAtATime holds one trace, and ends it early as a peer does that
 // goes away.
 func TestTraceOneAtATime(t *testing.T) {
-	h := Handler(Config{Source: newSource(tcp.Stats{})})
-	w := newWatched()
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
+	w := newNotifyingWriter()
 	r := httptest.NewRequest("GET", "/debug/trace?seconds=60", nil)
-	ctx, cancel := contextOf(r)
+	ctx, cancel := requestContext(r)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		h.ServeHTTP(w, r.WithContext(ctx))
 	}()
 	<-w.wrote
-	expect(t, h, "GET", "/debug/trace?seconds=1", 409, "one at a time")
+	requestAndExpect(t, h, "GET", "/debug/trace?seconds=1", 409, "one at a time")
 	cancel()
 	<-done
 	if !bytes.HasPrefix(w.Body.Bytes(), []byte("go 1.")) {
@@ -206,7 +206,7 @@ func TestTraceOfTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trace.Stop()
-	w := expect(t, Handler(Config{Source: newSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
+	w := requestAndExpect(t, Handler(Config{Source: newFakeSource(tcp.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
 	if w.Header().Get("Content-Disposition") != "" {
 		t.Error("an error is sent as a file")
 	}
@@ -214,8 +214,8 @@ func TestTraceOfTheProgram(t *testing.T) {
 
 // TestTraceEndsWithItsPeer has the peer take nothing.
 func TestTraceEndsWithItsPeer(t *testing.T) {
-	h := Handler(Config{Source: newSource(tcp.Stats{})})
-	w := newWatched()
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
+	w := newNotifyingWriter()
 	w.fail = io.ErrClosedPipe
 	began := time.Now()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/debug/trace?seconds=60", nil))
@@ -229,42 +229,42 @@ func TestCPUProfile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a second")
 	}
-	h := Handler(Config{Source: newSource(tcp.Stats{})})
-	w := ask(h, "GET", "/debug/pprof/profile?seconds=1")
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
+	w := request(h, "GET", "/debug/pprof/profile?seconds=1")
 	if _, err := gzip.NewReader(w.Body); err != nil {
 		t.Errorf("CPU profile: %v; want what go tool pprof reads", err)
 	}
 }
 
-// stuck is a Gatherer that waits.
-type stuck struct{ inside, leave chan struct{} }
+// blockingGatherer is a Gatherer that waits.
+type blockingGatherer struct{ inside, leave chan struct{} }
 
-func (s stuck) Gather() ([]*dto.MetricFamily, error) {
+func (s blockingGatherer) Gather() ([]*dto.MetricFamily, error) {
 	s.inside <- struct{}{}
 	<-s.leave
 	return nil, nil
 }
 
 func TestScrapesAreBounded(t *testing.T) {
-	s := stuck{make(chan struct{}), make(chan struct{})}
-	h := Handler(Config{Source: newSource(tcp.Stats{}), Gatherer: s})
+	s := blockingGatherer{make(chan struct{}), make(chan struct{})}
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{}), Gatherer: s})
 	var wg sync.WaitGroup
-	for range scrapes {
-		wg.Go(func() { ask(h, "GET", "/metrics") })
+	for range maxScrapes {
+		wg.Go(func() { request(h, "GET", "/metrics") })
 		<-s.inside
 	}
-	expect(t, h, "GET", "/metrics", 503, "Limit of concurrent requests")
+	requestAndExpect(t, h, "GET", "/metrics", 503, "Limit of concurrent requests")
 	close(s.leave)
 	wg.Wait()
 }
 
-// deadlines is a ResponseWriter that keeps the deadline it was given.
-type deadlines struct {
+// deadlineRecorder is a ResponseWriter that keeps the deadline it was given.
+type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	last time.Time
 }
 
-func (d *deadlines) SetWriteDeadline(t time.Time) error {
+func (d *deadlineRecorder) SetWriteDeadline(t time.Time) error {
 	d.last = t
 	return nil
 }
@@ -272,8 +272,8 @@ func (d *deadlines) SetWriteDeadline(t time.Time) error {
 // TestSendTimeIsBounded has each piece of a recording begin the time anew.
 func TestSendTimeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
-		s := &sender{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
+		s := &recordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
 		for range 3 {
 			time.Sleep(time.Minute)
 			if _, err := s.Write([]byte("x")); err != nil || w.last != time.Now().Add(5*time.Second) {

@@ -18,8 +18,8 @@ import (
 // The profiles are served here and not by net/http/pprof, because whoever
 // imports that has them in http.DefaultServeMux too, and so perhaps in the open.
 
-// listProfiles answers with the profiles that there are, and buttons that POST for them.
-func listProfiles(w http.ResponseWriter, _ *http.Request) {
+// writeProfileList answers with the profiles that there are, and buttons that POST for them.
+func writeProfileList(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
 	var b strings.Builder
@@ -37,23 +37,23 @@ func listProfiles(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// showProfile answers with one of them. ?debug=1 and 2 ask for text, and ?gc=1
+// writeProfile answers with one of them. ?debug=1 and 2 ask for text, and ?gc=1
 // for a collection of garbage before, as in net/http/pprof, whose memory goes back to
 // the system at once.
-func showProfile(w http.ResponseWriter, r *http.Request) {
+func writeProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
 	if p == nil {
-		say(w, http.StatusNotFound, fmt.Sprintf("there is no profile %q; /debug/pprof/ has the list", name))
+		writeText(w, http.StatusNotFound, fmt.Sprintf("there is no profile %q; /debug/pprof/ has the list", name))
 		return
 	}
 	if query.Get("seconds") != "" {
-		say(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
+		writeText(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
 		return
 	}
 	level, err := strconv.Atoi(query.Get("debug"))
 	if text := query.Get("debug"); text != "" && (err != nil || level < 0 || level > 2) {
-		say(w, http.StatusBadRequest, fmt.Sprintf("debug is %q; expected 0 (for go tool pprof), 1 or 2 (text)", text))
+		writeText(w, http.StatusBadRequest, fmt.Sprintf("debug is %q; expected 0 (for go tool pprof), 1 or 2 (text)", text))
 		return
 	}
 	if name == "heap" && query.Get("gc") == "1" && r.Method != http.MethodHead {
@@ -62,60 +62,60 @@ func showProfile(w http.ResponseWriter, r *http.Request) {
 	if level > 0 {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	} else {
-		attach(w, name)
+		setAttachmentHeader(w, name)
 	}
 	if r.Method != http.MethodHead {
 		_ = p.WriteTo(w, level) // the peer may have gone
 	}
 }
 
-// showCommand answers with the command line, its words parted by zero bytes.
-func showCommand(w http.ResponseWriter, _ *http.Request) {
+// writeCommandLine answers with the command line, its words parted by zero bytes.
+func writeCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))
 }
 
-// maxSeconds is how long a recording may be, and sendTime how long a piece of it
+// maxRecordingSeconds is how long a recording may be, and recordingWriteTimeout how long a piece of it
 // may take to be sent: what the runtime records meanwhile waits in memory.
 const (
-	maxSeconds = 60
-	sendTime   = 5 * time.Second
+	maxRecordingSeconds   = 60
+	recordingWriteTimeout = 5 * time.Second
 )
 
-// exclusive serves a file that is made while the request lasts, one at a time.
-type exclusive struct {
+// exclusiveHandler serves a file that is made while the request lasts, one at a time.
+type exclusiveHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
 
 	busy sync.Mutex // held by the request that is served
 }
 
-func (e *exclusive) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *exclusiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
-		attach(w, e.file)
+		setAttachmentHeader(w, e.file)
 		return
 	}
 	if !e.busy.TryLock() {
-		say(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
+		writeText(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
 		return
 	}
 	defer e.busy.Unlock()
 	e.write(w, r)
 }
 
-// recording is what the runtime records for some seconds.
-func recording(what, file string, standard int, start func(io.Writer) error, stop func()) *exclusive {
-	return &exclusive{what: what, file: file, write: func(w http.ResponseWriter, r *http.Request) {
-		seconds, err := seconds(r.URL.Query().Get("seconds"), standard)
+// newRecordingHandler is what the runtime records for some seconds.
+func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Writer) error, stop func()) *exclusiveHandler {
+	return &exclusiveHandler{what: noun, file: file, write: func(w http.ResponseWriter, r *http.Request) {
+		seconds, err := parseSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
 		if err != nil {
-			say(w, http.StatusBadRequest, err.Error())
+			writeText(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		attach(w, file)
-		to := &sender{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		setAttachmentHeader(w, file)
+		to := &recordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
 		if err := start(to); err != nil { // the program itself records
 			w.Header().Del("Content-Disposition")
-			say(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", what, err))
+			writeText(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", noun, err))
 			return
 		}
 		defer stop() // it returns when all is written
@@ -129,34 +129,34 @@ func recording(what, file string, standard int, start func(io.Writer) error, sto
 	}}
 }
 
-// seconds reads the length of a recording.
-func seconds(text string, standard int) (int, error) {
+// parseSeconds reads the length of a recording.
+func parseSeconds(text string, defaultSeconds int) (int, error) {
 	if text == "" {
-		return standard, nil
+		return defaultSeconds, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxSeconds {
-		return 0, fmt.Errorf("seconds is %q; expected 1 to %d, or nothing for the default, %d", text, maxSeconds, standard)
+	if err != nil || n < 1 || n > maxRecordingSeconds {
+		return 0, fmt.Errorf("seconds is %q; expected 1 to %d, or nothing for the default, %d", text, maxRecordingSeconds, defaultSeconds)
 	}
 	return n, nil
 }
 
-// sender passes a recording on, and gives up when the peer does not take it.
+// recordingWriter passes a recording on, and gives up when the peer does not take it.
 // Only one goroutine writes at a time, which is what the runtime does.
-type sender struct {
+type recordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController
 	once    sync.Once
 	failed  chan struct{}
 }
 
-func (s *sender) Write(b []byte) (int, error) {
+func (s *recordingWriter) Write(b []byte) (int, error) {
 	select {
 	case <-s.failed: // the runtime goes on writing after an error
 		return 0, io.ErrClosedPipe
 	default:
 	}
-	_ = s.control.SetWriteDeadline(time.Now().Add(sendTime)) // not every ResponseWriter has one
+	_ = s.control.SetWriteDeadline(time.Now().Add(recordingWriteTimeout)) // not every ResponseWriter has one
 	n, err := s.to.Write(b)
 	if err != nil {
 		s.once.Do(func() { close(s.failed) })

@@ -17,13 +17,13 @@ import (
 
 // The bounds of Serve.
 const (
-	headerTime = 5 * time.Second
-	readTime   = 10 * time.Second
-	writeTime  = (maxSeconds + 15) * time.Second // the longest recording, and time to send it
-	idleTime   = time.Minute
-	endTime    = 5 * time.Second
-	maxHeader  = 16 << 10
-	maxConns   = 64
+	headerTimeout   = 5 * time.Second
+	readTimeout     = 10 * time.Second
+	writeTimeout    = (maxRecordingSeconds + 15) * time.Second // the longest recording, and time to send it
+	idleTimeout     = time.Minute
+	shutdownTimeout = 5 * time.Second
+	maxHeaderBytes  = 16 << 10
+	maxConns        = 64
 )
 
 // Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx
@@ -43,7 +43,7 @@ const (
 // minutes: 600 points at most, of some 200 bytes each. When ctx ends, recordings end
 // too, and answers under way have 5 s. To show that a server drains, let ctx end after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
-	if err := check(&cfg); err != nil {
+	if err := validateConfig(&cfg); err != nil {
 		return err
 	}
 	host, port, err := net.SplitHostPort(addr)
@@ -57,9 +57,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	handler, known := newHandler(cfg)
+	handler, known := newHandlerAndState(cfg)
 	if isLoopback(ln.Addr()) {
-		handler = localOnly(handler)
+		handler = rejectForeignHosts(handler)
 	} else {
 		cfg.Log.Warn("admin: profiles, traces and the command line are open to everybody who reaches this address", "address", ln.Addr().String())
 	}
@@ -68,28 +68,28 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	}
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
-	watching.Go(func() { known.watch(stop) })
+	watching.Go(func() { known.sampleEverySecond(stop) })
 	defer watching.Wait()
 	defer close(stop)
-	return serve(ctx, netutil.LimitListener(ln, maxConns), handler, endTime, cfg.Log)
+	return serveUntilDone(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serve serves until ctx ends, and then ends in order: what is not answered within
-// endTime is cut off. Requests share the lock running; the end takes it for itself,
+// serveUntilDone serves until ctx ends, and then ends in order: what is not answered within
+// shutdownTimeout is cut off. Requests share the lock running; the end takes it for itself,
 // which waits for them, and keeps it.
-func serve(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
+func serveUntilDone(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !running.TryRLock() {
-				say(w, http.StatusServiceUnavailable, "this has ended")
+				writeText(w, http.StatusServiceUnavailable, "this has ended")
 				return
 			}
 			defer running.RUnlock()
 			handler.ServeHTTP(w, r)
 		}),
-		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		BaseContext:    func(net.Listener) context.Context { return ctx }, // so recordings end with it
 	}
@@ -120,22 +120,22 @@ func isLoopback(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// localOnly refuses requests whose Host a browser could have from a name that
+// rejectForeignHosts refuses requests whose Host a browser could have from a name that
 // others made. No Host at all is let through: no browser sends that, but health
 // checks with HTTP/1.0 do.
-func localOnly(next http.Handler) http.Handler {
+func rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "" && !isLocalName(r.Host) {
-			say(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
+		if r.Host != "" && !isLocalHost(r.Host) {
+			writeText(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// isLocalName says whether host, with or without a port, is an address or
+// isLocalHost says whether host, with or without a port, is an address or
 // localhost.
-func isLocalName(host string) bool {
+func isLocalHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

@@ -15,25 +15,25 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// contextOf is the context of a request, to be ended early.
-func contextOf(r *http.Request) (context.Context, context.CancelFunc) {
+// requestContext is the context of a request, to be ended early.
+func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithCancel(r.Context())
 }
 
-// served is a Serve that runs.
-type served struct {
+// testServe is a Serve that runs.
+type testServe struct {
 	addr string
 	log  testkit.Buffer
 	end  context.CancelFunc
 	err  chan error
 }
 
-func start(t *testing.T, addr string) *served {
+func startServe(t *testing.T, addr string) *testServe {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &served{end: cancel, err: make(chan error, 1)}
+	s := &testServe{end: cancel, err: make(chan error, 1)}
 	listening := make(chan net.Addr, 1)
-	cfg := Config{Source: newSource(tcp.Stats{Model: "epoll"}), Log: slog.New(slog.NewTextHandler(&s.log, nil))}
+	cfg := Config{Source: newFakeSource(tcp.Stats{Model: "epoll"}), Log: slog.New(slog.NewTextHandler(&s.log, nil))}
 	go func() { s.err <- Serve(ctx, addr, cfg, func(a net.Addr) { listening <- a }) }()
 	select {
 	case a := <-listening:
@@ -45,7 +45,7 @@ func start(t *testing.T, addr string) *served {
 }
 
 // stop ends it and wants it to end in order.
-func (s *served) stop(t *testing.T) {
+func (s *testServe) stop(t *testing.T) {
 	t.Helper()
 	s.end()
 	if err := <-s.err; err != nil {
@@ -53,8 +53,8 @@ func (s *served) stop(t *testing.T) {
 	}
 }
 
-// get asks without keeping the connection.
-func (s *served) get(t *testing.T, path, host string) (status int, body string) {
+// httpGet asks without keeping the connection.
+func (s *testServe) httpGet(t *testing.T, path, host string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequest("GET", "http://"+s.addr+path, nil)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *served) get(t *testing.T, path, host string) (status int, body string) 
 }
 
 func TestServeOnLoopback(t *testing.T) {
-	s := start(t, ":0")
+	s := startServe(t, ":0")
 	defer s.stop(t)
 	if !strings.HasPrefix(s.addr, "127.0.0.1:") {
 		t.Errorf("listens on %s; want 127.0.0.1 where no host is named", s.addr)
@@ -93,7 +93,7 @@ func TestServeOnLoopback(t *testing.T) {
 		"localhost.evil.example": 403,
 		"127.0.0.1.evil.example": 403,
 	} {
-		if got, body := s.get(t, "/healthz", host); got != want {
+		if got, body := s.httpGet(t, "/healthz", host); got != want {
 			t.Errorf("Host %q: got %d, %q; want %d", host, got, body, want)
 		}
 	}
@@ -104,7 +104,7 @@ func TestServeOnLoopback(t *testing.T) {
 
 // TestNoHost is a request as health checks with HTTP/1.0 send it.
 func TestNoHost(t *testing.T) {
-	s := start(t, "localhost:0")
+	s := startServe(t, "localhost:0")
 	defer s.stop(t)
 	c := testkit.Dial(t, s.addr)
 	c.Send("GET /healthz HTTP/1.0\r\n\r\n")
@@ -114,21 +114,21 @@ func TestNoHost(t *testing.T) {
 }
 
 func TestServeElsewhereWarns(t *testing.T) {
-	s := start(t, "0.0.0.0:0")
+	s := startServe(t, "0.0.0.0:0")
 	defer s.stop(t)
 	if log := s.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "open to everybody") {
 		t.Errorf("logged %q; want a warning", log)
 	}
 	_, port, _ := net.SplitHostPort(s.addr)
 	s.addr = "127.0.0.1:" + port
-	if got, _ := s.get(t, "/healthz", "myriad.example"); got != 200 {
+	if got, _ := s.httpGet(t, "/healthz", "myriad.example"); got != 200 {
 		t.Errorf("got %d; want 200: elsewhere than on loopback it has names", got)
 	}
 }
 
 func TestServeRefuses(t *testing.T) {
-	src := newSource(tcp.Stats{})
-	taken := start(t, ":0")
+	src := newFakeSource(tcp.Stats{})
+	taken := startServe(t, ":0")
 	defer taken.stop(t)
 	for _, c := range []struct {
 		addr, contains string
@@ -150,7 +150,7 @@ func TestServeRefuses(t *testing.T) {
 
 // TestRecordingEndsWithServe has a trace of a minute under way at the end.
 func TestRecordingEndsWithServe(t *testing.T) {
-	s := start(t, ":0")
+	s := startServe(t, ":0")
 	r, err := http.Get("http://" + s.addr + "/debug/trace?seconds=60")
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestEndWaitsForHandlers(t *testing.T) {
 	inside, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		done <- serve(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		done <- serveUntilDone(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			close(inside)
 			<-leave
 			close(left)

@@ -29,38 +29,38 @@ func TestRealServer(t *testing.T) {
 	}
 	f := startFlight(t, FlightConfig{Source: server, Dir: dir, Lag: time.Millisecond})
 	h := Handler(Config{Source: server, Flight: f})
-	expect(t, h, "GET", "/readyz", 503, "not started")
-	expect(t, h, "GET", "/metrics", 200, "\nmyriad_connections 0\n")
+	requestAndExpect(t, h, "GET", "/readyz", 503, "not started")
+	requestAndExpect(t, h, "GET", "/metrics", 200, "\nmyriad_connections 0\n")
 
 	addr, stop := testserver.Start(t, server)
 	c := testkit.Dial(t, addr)
 	c.Exchange("hello", "hello")
-	expect(t, h, "GET", "/readyz", 200, "ok")
+	requestAndExpect(t, h, "GET", "/readyz", 200, "ok")
 	for _, want := range []string{
 		"\nmyriad_connections 1\n", "\nmyriad_connections_accepted_total 1\n", "\nmyriad_messages_total 1\n",
 		"\nmyriad_received_bytes_total 6\n", "\nmyriad_memory_per_connection_bytes ",
 	} {
-		expect(t, h, "GET", "/metrics", 200, want)
+		requestAndExpect(t, h, "GET", "/metrics", 200, want)
 	}
-	if w := ask(h, "GET", "/debug/flight"); !isTrace(w.Body.Bytes()) {
+	if w := request(h, "GET", "/debug/flight"); !isTrace(w.Body.Bytes()) {
 		t.Errorf("flight: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
 	if server.Stats().Loops > 0 {
 		c.Exchange("slow", "slow") // holds its loop, and so lags
 		dumped := func() bool {
-			files, _ := filepath.Glob(filepath.Join(dir, dumpNames))
+			files, _ := filepath.Glob(filepath.Join(dir, dumpPattern))
 			return len(files) > 0
 		}
 		testkit.WaitForFunc(t, dumped, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
 	}
-	w := ask(h, "GET", "/debug/trace?seconds=1")
+	w := request(h, "GET", "/debug/trace?seconds=1")
 	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {
 		t.Errorf("trace: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
 	c.Exchange("still there", "still there")
 	stop()
-	expect(t, h, "GET", "/readyz", 503, "draining")
-	if w := ask(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {
+	requestAndExpect(t, h, "GET", "/readyz", 503, "draining")
+	if w := request(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {
 		t.Error("myriad_draining is not 1 after the end")
 	}
 }

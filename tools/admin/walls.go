@@ -11,23 +11,23 @@ import (
 // the server at its present number of connections, and what is in use of the limits
 // that can be read.
 
-// wallsEvery is the least time between two looks.
-const wallsEvery = 10 * time.Second
+// wallsInterval is the least time between two looks.
+const wallsInterval = 10 * time.Second
 
-// walls is what was found at the last look.
-type walls struct {
+// wallReport is what was found at the last look.
+type wallReport struct {
 	at     time.Time
 	open   int64
 	report *doctor.Report // nil if there is none, see err
 	err    error
 }
 
-// look looks, if it is time.
-func (w *walls) look(now time.Time, s tcp.Stats) {
-	if !w.at.IsZero() && now.Sub(w.at) < wallsEvery {
+// updateIfDue looks, if it is time.
+func (w *wallReport) updateIfDue(now time.Time, s tcp.Stats) {
+	if !w.at.IsZero() && now.Sub(w.at) < wallsInterval {
 		return
 	}
-	*w = walls{at: now, open: s.Open}
+	*w = wallReport{at: now, open: s.Open}
 	facts, err := doctor.Read(0)
 	if err != nil {
 		w.err = err
@@ -38,8 +38,8 @@ func (w *walls) look(now time.Time, s tcp.Stats) {
 	})
 }
 
-// stops is at how many connections a wall stops the server, or hurts it.
-func (w *walls) stops(wall *doctor.Wall) int64 {
+// stopsAt is at how many connections a wall stops the server, or hurts it.
+func (w *wallReport) stopsAt(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds
 	}

@@ -41,23 +41,23 @@ type Change struct {
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
-		return "sysctl -w " + quote(c.Name) + "=" + quote(c.To)
+		return "sysctl -w " + quoteForShell(c.Name) + "=" + quoteForShell(c.To)
 	case Nofile:
-		return "ulimit -n " + quote(c.To)
+		return "ulimit -n " + quoteForShell(c.To)
 	case Memlock: // the shell counts KiB
 		if n, err := strconv.ParseInt(c.To, 10, 64); err == nil {
 			return fmt.Sprintf("ulimit -l %d", ceilDiv(n, 1024))
 		}
 		return "ulimit -l unlimited"
 	case Link:
-		return "ip link set " + quote(c.Name) + " " + quote(c.To)
+		return "ip link set " + quoteForShell(c.Name) + " " + quoteForShell(c.To)
 	case Address:
 		if c.To == "" {
-			return "ip addr del " + quote(c.From) + " dev " + quote(c.Name)
+			return "ip addr del " + quoteForShell(c.From) + " dev " + quoteForShell(c.Name)
 		}
-		return "ip addr add " + quote(c.To) + " dev " + quote(c.Name)
+		return "ip addr add " + quoteForShell(c.To) + " dev " + quoteForShell(c.Name)
 	case Cgroup:
-		return "echo " + quote(c.To) + " > " + quote(c.Name)
+		return "echo " + quoteForShell(c.To) + " > " + quoteForShell(c.Name)
 	}
 	return ""
 }
@@ -78,44 +78,44 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s -> %s", name, from, to)
 }
 
-// undo is the change that takes this one back.
-func (c Change) undo() Change { return Change{c.Kind, c.Name, c.To, c.From} }
+// inverse is the change that takes this one back.
+func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// ofShell reports whether the change is of the shell in which it is made, and of what
+// isShellLimit reports whether the change is of the shell in which it is made, and of what
 // is started there.
-func (c Change) ofShell() bool { return c.Kind == Nofile || c.Kind == Memlock }
+func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
-// plain is what a shell takes as it is.
-var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
+// unquotedWord is what a shell takes as it is.
+var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
-// quote writes a word of a shell's command line.
-func quote(word string) string {
-	if plain().MatchString(word) {
+// quoteForShell writes a word of a shell's command line.
+func quoteForShell(word string) string {
+	if unquotedWord().MatchString(word) {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// widest is a value that allows for what both values allow.
-func (c Change) widest(value, other string) string {
+// mergeValues is a value that allows for what both values allow.
+func (c Change) mergeValues(value, other string) string {
 	switch {
 	case c.Name == reservedName:
-		ports, ok := portList(value)
-		others, otherOK := portList(other)
+		ports, ok := parsePortList(value)
+		others, otherOK := parsePortList(other)
 		if !ok || !otherOK {
 			return other
 		}
 		maps.Copy(others, ports)
-		return portRuns(others)
-	case c.Kind == Link, c.Kind == Address, c.Kind == Sysctl && !settings[c.Name].amount:
+		return formatPortList(others)
+	case c.Kind == Link, c.Kind == Address, c.Kind == Sysctl && !sysctlInfos[c.Name].isAmount:
 		return other
 	}
-	return mostOf(value, other, c.Name == rangeName)
+	return maxOfFields(value, other, c.Name == rangeName)
 }
 
-// mostOf is, number for number, the higher of two values. Of a range the first number
+// maxOfFields is, number for number, the higher of two values. Of a range the first number
 // is the lower. If they are no such values it is the second.
-func mostOf(value, other string, isRange bool) string {
+func maxOfFields(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
 		return other
@@ -141,8 +141,8 @@ func parseAmount(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// changeTime bounds how long one change may take.
-const changeTime = 10 * time.Second
+// changeTimeout bounds how long one change may take.
+const changeTimeout = 10 * time.Second
 
 // Apply makes the changes on this machine, in order, by running the Command of each
 // with sh in the network namespace of the calling thread, and writes each that was made
@@ -155,21 +155,21 @@ const changeTime = 10 * time.Second
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {
-		if err := c.apply(ctx); err != nil {
+		if err := c.runCommand(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 			continue
 		}
 		fmt.Fprintf(out, "  %s\n", c)
-		undo = append([]Change{c.undo()}, undo...)
+		undo = append([]Change{c.inverse()}, undo...)
 	}
 	return undo, errors.Join(errs...)
 }
 
-func (c Change) apply(ctx context.Context) error {
-	if c.ofShell() {
+func (c Change) runCommand(ctx context.Context) error {
+	if c.isShellLimit() {
 		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
 	}
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	said, err := exec.CommandContext(ctx, "sh", "-c", c.Command()).CombinedOutput()
 	if err != nil {

@@ -13,68 +13,68 @@ const (
 	bucketsName = "net.ipv4.tcp_max_tw_buckets"
 	reuseName   = "net.ipv4.tcp_tw_reuse"
 
-	// timeWait is how long a connection is in TIME_WAIT, in seconds (TCP_TIMEWAIT_LEN).
-	timeWait = 60
+	// timeWaitSeconds is how long a connection is in TIME_WAIT, in seconds (TCP_TIMEWAIT_LEN).
+	timeWaitSeconds = 60
 )
 
 // Orphans are connections that no process has any more and whose end the peer has
 // not confirmed: when peers are gone without a word, all of a server that ends.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_orphans", Soft: true, What: "connections that are closed here and not yet by peers that don't answer (" + orphansName + ")",
 	Effect: "when all are closed at once and peers don't answer, those beyond are reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
 		"\"too many orphaned sockets\")",
 	Source: ipPage + "#tcp-variables", Unit: "orphans",
-}, setting{name: orphansName, amount: true, machineWide: true, least: "4096"}, func(x *exam, w *Wall, limit int64) bool {
+}, sysctlInfo{name: orphansName, isAmount: true, machineWide: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
 	orphans := x.f.Sockets.Orphans
-	w.use(orphans, limit)
+	w.setUsage(orphans, limit)
 	w.Holds = satSub(limit, orphans)
-	x.raise(w, orphansName, satAdd(max(orphans, 0), x.n))
+	x.requireSysctl(w, orphansName, satAdd(max(orphans, 0), x.n))
 	return true
 })
 
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_tw_buckets", Soft: true, What: "connections in TIME_WAIT (" + bucketsName + ")",
 	Effect: "those beyond skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can meet a new connection of the same ports",
 	Source: ipPage + "#tcp-variables", Unit: "in TIME_WAIT",
-}, setting{name: bucketsName, amount: true, own: true, least: "2048"}, func(x *exam, w *Wall, limit int64) bool {
-	now, closing := x.f.Sockets.TimeWait, satMul(int64(x.p.Closing), timeWait)
-	w.use(now, limit)
+}, sysctlInfo{name: bucketsName, isAmount: true, perNamespace: true, defaultValue: "2048"}, func(x *analysis, w *Wall, limit int64) bool {
+	now, closing := x.f.Sockets.TimeWait, satMul(int64(x.p.Closing), timeWaitSeconds)
+	w.setUsage(now, limit)
 	if closing > 0 {
 		w.Holds = mulDiv(satSub(limit, now), x.n, closing)
-		x.raise(w, bucketsName, satAdd(max(now, 0), closing))
+		x.requireSysctl(w, bucketsName, satAdd(max(now, 0), closing))
 	}
 	return true
 })
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "tcp_tw_reuse", Side: Client, What: "ports out of use after an orderly close, in TIME_WAIT (" + reuseName + ")",
 	Effect: "EADDRNOTAVAIL, as with ports, while connections replace others",
 	Source: ipPage + "#tcp-variables",
-}, (*exam).reuse, setting{name: reuseName, own: true, least: "2"})
+}, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// reuse is how long the port of a connection that this side has closed in order is
+// examineTimeWaitReuse is how long the port of a connection that this side has closed in order is
 // out of use.
-func (x *exam) reuse(w *Wall) bool {
+func (x *analysis) examineTimeWaitReuse(w *Wall) bool {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
 		return false
 	}
 	mode, closing := x.f.Sysctls[reuseName], int64(x.p.Closing)
-	seconds := int64(timeWait)
+	seconds := int64(timeWaitSeconds)
 	if mode == "1" || mode == "2" && x.toLoopback() { // 2, which is the default, is for loopback only
 		seconds = 1
 	}
 	w.Present = fmt.Sprintf("%s: a port waits %d s", cmp.Or(mode, "not there"), seconds)
-	w.Holds = x.withClosing(satMul(r.room(), pairs), seconds)
-	if !x.exceeded(w) {
+	w.Holds = x.connsWithClosing(satMul(r.usablePorts(), pairs), seconds)
+	if !x.isExceeded(w) {
 		return true
 	}
 	if seconds > 1 {
-		w.Changes = []Change{x.sysctl(reuseName, "1")}
+		w.Changes = []Change{x.sysctlChange(reuseName, "1")}
 	}
 	need := satAdd(x.n, closing) // each waits for a second then
-	if need > satMul(r.room(), pairs) {
-		x.widen(w, r, need, pairs)
+	if need > satMul(r.usablePorts(), pairs) {
+		x.requireWiderRange(w, r, need, pairs)
 	} else {
 		w.Needs = "1"
 	}
@@ -84,9 +84,9 @@ func (x *exam) reuse(w *Wall) bool {
 	return true
 }
 
-// withClosing is how many connections fit where so many do, if each that is closed
+// connsWithClosing is how many connections fit where so many do, if each that is closed
 // takes the room of one for so many seconds longer. As many of them are closed a
 // second as the plan says, or in proportion of fewer.
-func (x *exam) withClosing(room, seconds int64) int64 {
-	return mulDiv(room, x.n, satAdd(x.n, satMul(int64(x.p.Closing), seconds)))
+func (x *analysis) connsWithClosing(capacity, seconds int64) int64 {
+	return mulDiv(capacity, x.n, satAdd(x.n, satMul(int64(x.p.Closing), seconds)))
 }

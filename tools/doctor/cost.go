@@ -25,10 +25,10 @@ func Costs(f *Facts, p Plan) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
-	x := newExam(f, r.Plan)
-	first := &x.ends[0]
+	x := newAnalysis(f, r.Plan)
+	first := &x.endpoints[0]
 	return Cost{
-		Kernel: x.kernelBytes(), User: x.userBytes(), Base: x.base(), Loops: int(x.loopsOf(first, x.n)),
-		Descriptors: min(withHeadroom(satAdd(first.share(x.n), sock.ReservedDescriptors)), mostDescriptors),
+		Kernel: x.kernelBytesPerConn(), User: x.userBytesPerConn(), Base: x.baseBytes(), Loops: int(x.loopsPerProcess(first, x.n)),
+		Descriptors: min(addHeadroom(satAdd(first.connsPerProcess(x.n), sock.ReservedDescriptors)), maxDescriptors),
 	}, nil
 }

@@ -21,14 +21,14 @@ func TestCosts(t *testing.T) {
 	if server.Loops != 4 || server.Base != processBase+4*epollBase || server.Descriptors != 1_130_496 {
 		t.Errorf("%+v, want four loops and descriptors for all, with an eighth of room", server)
 	}
-	if unread := cost(Plan{Connections: 1_000_000, Side: Server, Model: epoll, Unread: 5000}); unread.Kernel != server.Kernel+5000+segmentCost {
+	if unread := cost(Plan{Connections: 1_000_000, Side: Server, Model: epoll, Unread: 5000}); unread.Kernel != server.Kernel+5000+segmentOverhead {
 		t.Errorf("with 5,000 bytes unread %d bytes, and %d without", unread.Kernel, server.Kernel)
 	}
 	f.Process.Nofile = Rlimit{Soft: 20_000, Hard: 20_000}
 	if c := cost(Plan{Connections: 200_000, Side: Server, Model: epoll}); c.Loops != 11 {
 		t.Errorf("%d loops for 200,000 connections with 20,000 descriptors a table, want 11", c.Loops)
 	}
-	if c := cost(Plan{Connections: 1 << 30, Side: Server, Model: goroutine}); c.Loops != 0 || c.Descriptors > mostDescriptors || c.User != goroutineConn {
+	if c := cost(Plan{Connections: 1 << 30, Side: Server, Model: goroutine}); c.Loops != 0 || c.Descriptors > maxDescriptors || c.User != goroutineConn {
 		t.Errorf("a goroutine for each: %+v", c)
 	}
 	if _, err := Costs(nil, Plan{Connections: 1}); err == nil {

@@ -17,50 +17,50 @@ const maxLoops = 1024
 
 const fsPage = "https://docs.kernel.org/admin-guide/sysctl/fs.html"
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "nofile", What: "descriptors that a process may open (RLIMIT_NOFILE)",
 	Effect: "EMFILE, \"too many open files\": a server pauses accepting, a client's socket(2) fails. A Go program raises the soft " +
 		"limit to the hard one by itself; other programs stop at the soft one",
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
-}, (*exam).nofile)
+}, (*analysis).examineNofile)
 
-// nofile is RLIMIT_NOFILE of each process. Go raises the soft limit to the hard
+// examineNofile is RLIMIT_NOFILE of each process. Go raises the soft limit to the hard
 // one when a program starts, so that the hard one counts.
-func (x *exam) nofile(w *Wall) bool {
+func (x *analysis) examineNofile(w *Wall) bool {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // not known: a process without descriptors does not ask
 		return false
 	}
-	w.Present = fmt.Sprintf("soft %s, hard %s", limited(p.Nofile.Soft), limited(p.Nofile.Hard))
+	w.Present = fmt.Sprintf("soft %s, hard %s", formatLimit(p.Nofile.Soft), formatLimit(p.Nofile.Hard))
 	w.Used, w.Limit = int64(p.Open), max(p.Nofile.Soft, 0)
 	if n := p.Tables; n > 0 {
 		w.Used, w.Limit, w.Of = int64(p.InTables), satMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
-	need := x.ofTables(w, p.Nofile.Hard)
+	need := x.applyDescriptorLimit(w, p.Nofile.Hard)
 	switch {
-	case !x.exceeded(w):
-	case need > mostDescriptors:
-		w.Advice = x.pastDescriptors()
+	case !x.isExceeded(w):
+	case need > maxDescriptors:
+		w.Advice = x.descriptorAdvice()
 	case p.Raise:
-		to := min(withHeadroom(need), mostDescriptors)
-		if top, ok := x.number("fs.nr_open"); ok && to > top {
-			w.Changes = append(w.Changes, x.sysctl("fs.nr_open", strconv.FormatInt(to, 10)))
+		to := min(addHeadroom(need), maxDescriptors)
+		if top, ok := x.sysctlNumber("fs.nr_open"); ok && to > top {
+			w.Changes = append(w.Changes, x.sysctlChange("fs.nr_open", strconv.FormatInt(to, 10)))
 		}
 		w.Changes = append(w.Changes, Change{Kind: Nofile, Name: "nofile",
 			From: strconv.FormatInt(p.Nofile.Soft, 10), To: strconv.FormatInt(to, 10)})
 	default:
-		w.Advice = x.pastDescriptors() + fmt.Sprintf("; or have who may raise the hard limit (CAP_SYS_RESOURCE) start the "+
+		w.Advice = x.descriptorAdvice() + fmt.Sprintf("; or have who may raise the hard limit (CAP_SYS_RESOURCE) start the "+
 			"shell with it at %d: LimitNOFILE in a systemd unit, --ulimit nofile of a container, limits.conf for a login", need)
 	}
 	return true
 }
 
-// pastDescriptors says what helps where the limit can't be raised.
-func (x *exam) pastDescriptors() string {
+// descriptorAdvice says what helps where the limit can't be raised.
+func (x *analysis) descriptorAdvice() string {
 	switch {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
-	case x.side(Server):
+	case x.hasSide(Server):
 		room := satSub(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(x.n, n) <= room {
@@ -71,95 +71,95 @@ func (x *exam) pastDescriptors() string {
 	return "connect from several machines or containers; a table for each loop is not to be had: " + x.f.Shards
 }
 
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "nr_open", What: "the most that a limit of descriptors can be (fs.nr_open)",
 	Effect: "EMFILE as with nofile; setting a higher RLIMIT_NOFILE fails with EPERM",
 	Source: fsPage + "#nr-open",
-}, setting{name: "fs.nr_open", amount: true, least: "1048576"}, func(x *exam, w *Wall, limit int64) bool {
+}, sysctlInfo{name: "fs.nr_open", isAmount: true, defaultValue: "1048576"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = format.Count(limit)
-	need := x.ofTables(w, limit)
+	need := x.applyDescriptorLimit(w, limit)
 	switch {
-	case !x.exceeded(w):
-	case need > mostDescriptors:
-		w.Advice = x.pastDescriptors()
+	case !x.isExceeded(w):
+	case need > maxDescriptors:
+		w.Advice = x.descriptorAdvice()
 	default:
-		w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(withHeadroom(need), mostDescriptors), 10))}
+		w.Changes = []Change{x.sysctlChange("fs.nr_open", strconv.FormatInt(min(addHeadroom(need), maxDescriptors), 10))}
 	}
 	return true
 })
 
-// mostDescriptors is the most that a descriptor table can be set to have
+// maxDescriptors is the most that a descriptor table can be set to have
 // (sysctl_nr_open_max in the kernel's fs/file.c, on 64 bits: INT_MAX rounded down to
 // 64).
-const mostDescriptors = 1<<31 - 64
+const maxDescriptors = 1<<31 - 64
 
-// ofTables fills in at how many connections a limit of descriptors stops the sides,
+// applyDescriptorLimit fills in at how many connections a limit of descriptors stops the sides,
 // -1 for no limit. need is the least limit under which each process holds its share.
-func (x *exam) ofTables(w *Wall, limit int64) (need int64) {
-	for i := range x.ends {
-		e, holds := &x.ends[i], Unlimited
+func (x *analysis) applyDescriptorLimit(w *Wall, limit int64) (need int64) {
+	for i := range x.endpoints {
+		e, holds := &x.endpoints[i], Unlimited
 		if limit >= 0 {
-			room := x.tableRoom(e, limit)
-			holds = largestFit(func(n int64) bool { return e.share(n) <= room })
+			room := x.connsPerProcess(e, limit)
+			holds = largestFit(func(n int64) bool { return e.connsPerProcess(n) <= room })
 		}
-		x.least(w, e.side, holds)
-		each := e.share(x.n)
-		need = max(need, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.tableRoom(e, int64(n)) >= each })))
+		x.lowerHolds(w, e.side, holds)
+		each := e.connsPerProcess(x.n)
+		need = max(need, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.connsPerProcess(e, int64(n)) >= each })))
 	}
-	if x.exceeded(w) {
+	if x.isExceeded(w) {
 		w.Needs = format.Count(need)
 	}
 	return need
 }
 
-// tableRoom is how many connections a process holds under a limit: all that the
+// connsPerProcess is how many connections a process holds under a limit: all that the
 // limit leaves, or those of a descriptor table for each of its loops.
-func (x *exam) tableRoom(e *end, limit int64) int64 {
+func (x *analysis) connsPerProcess(e *endpoint, limit int64) int64 {
 	room := satSub(limit, sock.ReservedDescriptors)
-	if !e.loops || x.f.Shards != "" {
+	if !e.hasLoops || x.f.Shards != "" {
 		return room
 	}
-	return max(room, int64(sock.MaxConnsInTables(uint64(limit), e.wanted, maxLoops)))
+	return max(room, int64(sock.MaxConnsInTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
 // CAP_SYS_ADMIN need not keep to fs.file-max.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
 	Source: fsPage + "#file-max-and-file-nr", Beyond: true,
-}, setting{name: "fs.file-max", amount: true, least: "8192"}, func(x *exam, w *Wall, limit int64) bool {
-	w.use(x.f.FilesOpen, limit)
+}, sysctlInfo{name: "fs.file-max", isAmount: true, defaultValue: "8192"}, func(x *analysis, w *Wall, limit int64) bool {
+	w.setUsage(x.f.FilesOpen, limit)
 	if x.f.Process.Root {
 		w.Present += "; no bound for this user (CAP_SYS_ADMIN)"
 		w.Used, w.Limit = 0, 0
 		return true
 	}
 	w.Unit = "files"
-	sides, open := int64(len(x.ends)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.processes())
+	sides, open := int64(len(x.endpoints)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.countProcesses())
 	w.Holds = satSub(limit, open) / sides
-	x.raise(w, "fs.file-max", satAdd(open, sides*x.n))
+	x.requireSysctl(w, "fs.file-max", satAdd(open, sides*x.n))
 	return true
 })
 
 // Go's own poller is an epoll instance: so a goroutine for each connection takes a watch
 // too.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "max_user_watches", What: "descriptors that one user may watch by epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",
 	Source: "https://man7.org/linux/man-pages/man7/epoll.7.html",
-}, setting{name: "fs.epoll.max_user_watches", amount: true, least: "1024"}, func(x *exam, w *Wall, limit int64) bool {
+}, sysctlInfo{name: "fs.epoll.max_user_watches", isAmount: true, defaultValue: "1024"}, func(x *analysis, w *Wall, limit int64) bool {
 	watched := int64(0)
-	for _, e := range x.ends {
+	for _, e := range x.endpoints {
 		if e.model != uring {
-			x.least(w, e.side, Unlimited)
+			x.lowerHolds(w, e.side, Unlimited)
 			watched++
 		}
 	}
 	if watched == 0 {
 		return false
 	}
-	spare := 16 * x.processes()
+	spare := 16 * x.countProcesses()
 	w.Present, w.Holds = format.Count(limit), satSub(limit, spare)/watched
-	x.raise(w, "fs.epoll.max_user_watches", watched*x.n+spare)
+	x.requireSysctl(w, "fs.epoll.max_user_watches", watched*x.n+spare)
 	return true
 })

@@ -34,9 +34,9 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	x := newExam(f, p)
+	x := newAnalysis(f, p)
 	r := &Report{Plan: x.p, Holds: Unlimited, Facts: f}
-	for _, declared := range walls {
+	for _, declared := range wallRules {
 		w := declared.Wall
 		w.Holds = Unlimited
 		if !declared.examine(x, &w) {
@@ -48,16 +48,16 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 		}
 		r.Walls = append(r.Walls, w)
 	}
-	slices.SortStableFunc(r.Walls, nearer)
+	slices.SortStableFunc(r.Walls, compareWalls)
 	if i := slices.IndexFunc(r.Walls, func(w Wall) bool { return !w.Soft }); i >= 0 && r.Walls[i].Holds < Unlimited {
 		r.Holds, r.First = r.Walls[i].Holds, r.Walls[i].Name
 	}
 	return r, nil
 }
 
-// nearer orders walls: the one that is met first, a hard one before a soft one,
+// compareWalls orders walls: the one that is met first, a hard one before a soft one,
 // then by name.
-func nearer(a, b Wall) int {
+func compareWalls(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {
 			return 1

@@ -26,7 +26,7 @@ func TestMemory(t *testing.T) {
 		{"unread", Plan{Side: Server, Model: epoll, Unread: 40000}, floor + 208 + loopConn + 40000 + 2*832},
 	} {
 		test.plan.Connections = 100
-		f := machine()
+		f := newTestFacts()
 		base := int64(processBase + uringBase)
 		switch test.plan.Model {
 		case "":
@@ -43,7 +43,7 @@ func TestMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return r.wall("memory").Holds
+			return r.findWall("memory").Holds
 		}
 		if got := holds(); got != 100 {
 			t.Errorf("%s: %d connections, want 100 of %d bytes", test.name, got, test.each)
@@ -63,15 +63,15 @@ func TestMemory(t *testing.T) {
 // What the facts say of the kernel's caches counts, and a control group is charged
 // for less.
 func TestMemoryOfCaches(t *testing.T) {
-	f := machine()
+	f := newTestFacts()
 	f.Caches = map[string]float64{"TCP": 5000, "dentry": 1000, "filp": -1}
-	x := newExam(f, Plan{Connections: 1, Side: Server, Model: epoll})
-	if got, want := x.kernelBytes(), int64(5000+863+1000+195+123+208); got != want {
+	x := newAnalysis(f, Plan{Connections: 1, Side: Server, Model: epoll})
+	if got, want := x.kernelBytesPerConn(), int64(5000+863+1000+195+123+208); got != want {
 		t.Errorf("%d bytes in the kernel, want %d", got, want)
 	}
 	f.Caches["TCPv6"] = 6000
-	x.p.Targets = targets("[::1]:9000")
-	if got, want := x.kernelBytes(), int64(6000+863+1000+195+123+208); got != want {
+	x.p.Targets = mustParseTargets("[::1]:9000")
+	if got, want := x.kernelBytesPerConn(), int64(6000+863+1000+195+123+208); got != want {
 		t.Errorf("%d bytes in the kernel for IPv6, want %d", got, want)
 	}
 	x.p.Targets = nil
@@ -82,7 +82,7 @@ func TestMemoryOfCaches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.wall("cgroup-memory").Holds; got != 1000 {
+	if got := r.findWall("cgroup-memory").Holds; got != 1000 {
 		t.Errorf("%d connections in the group, want 1000 of %d bytes", got, each)
 	}
 }
@@ -101,13 +101,13 @@ func TestPlanValidate(t *testing.T) {
 		"Plan.Closing is -1; expected 0 to 1,073,741,824":                       {Connections: 1, Closing: -1},
 		"Plan.Sources has 65,537 addresses; expected 0 to 65,536":               {Connections: 1, Sources: make([]netip.Addr, 65537)},
 		"Plan.Targets has 1,025 addresses; expected 0 to 1,024":                 {Connections: 1, Targets: make([]netip.AddrPort, 1025)},
-		"Plan.Targets has 10.0.0.1:0; expected an address and a port":           {Connections: 1, Targets: targets("10.0.0.1:0")},
-		"Plan.Targets has 0.0.0.0:9000; expected an address and a port":         {Connections: 1, Targets: targets("0.0.0.0:9000")},
-		"Plan.Targets has [::1]:1 beside 127.0.0.1:1; expected addresses of on": {Connections: 1, Targets: targets("127.0.0.1:1", "[::1]:1")},
+		"Plan.Targets has 10.0.0.1:0; expected an address and a port":           {Connections: 1, Targets: mustParseTargets("10.0.0.1:0")},
+		"Plan.Targets has 0.0.0.0:9000; expected an address and a port":         {Connections: 1, Targets: mustParseTargets("0.0.0.0:9000")},
+		"Plan.Targets has [::1]:1 beside 127.0.0.1:1; expected addresses of on": {Connections: 1, Targets: mustParseTargets("127.0.0.1:1", "[::1]:1")},
 		"Plan.Sources has invalid IP; expected a local address":                 {Connections: 1, Sources: make([]netip.Addr, 1)},
-		"Plan.Sources has ::1, which can't reach 127.0.0.1:9000; expected an a": {Connections: 1, Sources: addrs("::1")},
+		"Plan.Sources has ::1, which can't reach 127.0.0.1:9000; expected an a": {Connections: 1, Sources: mustParseAddrs("::1")},
 	} {
-		if _, err := Examine(machine(), p); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Examine(newTestFacts(), p); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -116,13 +116,13 @@ func TestPlanValidate(t *testing.T) {
 	}
 }
 
-// check examines, and says what is wrong with the report.
-func check(f *Facts, p Plan) (*Report, error) {
+// examineAndCheck examines, and says what is wrong with the report.
+func examineAndCheck(f *Facts, p Plan) (*Report, error) {
 	r, err := Examine(f, p)
 	if err != nil {
 		return nil, err
 	}
-	if !slices.IsSortedFunc(r.Walls, nearer) {
+	if !slices.IsSortedFunc(r.Walls, compareWalls) {
 		return nil, fmt.Errorf("the walls are not sorted")
 	}
 	names := make(map[string]bool)
@@ -149,8 +149,8 @@ func check(f *Facts, p Plan) (*Report, error) {
 	return r, r.WriteText(&strings.Builder{})
 }
 
-// applied are the facts after changes: what they say is what is read then.
-func applied(t *testing.T, f *Facts, changes []Change) *Facts {
+// factsAfter are the facts after changes: what they say is what is read then.
+func factsAfter(t *testing.T, f *Facts, changes []Change) *Facts {
 	t.Helper()
 	text, err := json.Marshal(struct {
 		Sysctls    map[string]string
@@ -168,7 +168,7 @@ func applied(t *testing.T, f *Facts, changes []Change) *Facts {
 		n, _ := strconv.ParseInt(c.To, 10, 64)
 		switch c.Kind {
 		case Sysctl:
-			notLowered(t, c)
+			checkNotLowered(t, c)
 			after.Sysctls[c.Name] = c.To
 		case Nofile:
 			if top, err := strconv.ParseUint(after.Sysctls["fs.nr_open"], 10, 64); err == nil && uint64(n) > top {
@@ -187,7 +187,7 @@ func applied(t *testing.T, f *Facts, changes []Change) *Facts {
 				}
 			}
 		case Cgroup:
-			notLowered(t, c)
+			checkNotLowered(t, c)
 			switch c.Name {
 			case "/m":
 				after.Cgroup.Memory.Max = n
@@ -203,8 +203,8 @@ func applied(t *testing.T, f *Facts, changes []Change) *Facts {
 	return &after
 }
 
-// notLowered says whether a change makes a setting smaller.
-func notLowered(t *testing.T, c Change) {
+// checkNotLowered says whether a change makes a setting smaller.
+func checkNotLowered(t *testing.T, c Change) {
 	t.Helper()
 	from, to := strings.Fields(c.From), strings.Fields(c.To)
 	for i := range min(len(from), len(to)) {
@@ -223,7 +223,7 @@ func notLowered(t *testing.T, c Change) {
 
 // Ports on which somebody listens are kept out of what is added to the range.
 func TestReserve(t *testing.T) {
-	plan := Plan{Connections: 45000, Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:20000")}
+	plan := Plan{Connections: 45000, Sources: mustParseAddrs("127.0.0.1"), Targets: mustParseTargets("127.0.0.1:20000")}
 	for _, test := range []struct {
 		name, reserved string
 		listening      []uint16
@@ -233,7 +233,7 @@ func TestReserve(t *testing.T) {
 		{"it is reserved", "19999-20001", nil, ""},
 		{"others", "30000", []uint16{5432, 16384, 27017, 27018, 40000, 61000}, "16384,20000,27017-27018,30000,61000"},
 	} {
-		r := examine(t, plan, func(f *Facts) {
+		r := mustExamine(t, plan, func(f *Facts) {
 			f.Sysctls[reservedName], f.Sockets.Ports = test.reserved, test.listening
 		})
 		got := ""

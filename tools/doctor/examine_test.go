@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// machine is a made-up machine with Linux's defaults and little memory: 2 CPUs,
+// newTestFacts is a made-up machine with Linux's defaults and little memory: 2 CPUs,
 // 4 GiB, 20,000 descriptors.
-func machine() *Facts {
+func newTestFacts() *Facts {
 	return &Facts{
 		Machine: MachineFacts{Kernel: "6.18.0", CPUs: 2},
 		Meminfo: MemoryFacts{Total: 4 << 30, Free: 3 << 30},
@@ -34,35 +34,35 @@ func machine() *Facts {
 		},
 		FilesOpen: 2000, Tasks: 100,
 		Interfaces: []Interface{
-			{Name: "lo", Loopback: true, Up: true, Addrs: prefixes("127.0.0.1/8", "::1/128")},
-			{Name: "eth0", Up: true, Addrs: prefixes("10.0.0.5/24", "10.0.0.6/24", "fe80::1/64"), Receive: 1, Send: 1},
+			{Name: "lo", Loopback: true, Up: true, Addrs: mustParsePrefixes("127.0.0.1/8", "::1/128")},
+			{Name: "eth0", Up: true, Addrs: mustParsePrefixes("10.0.0.5/24", "10.0.0.6/24", "fe80::1/64"), Receive: 1, Send: 1},
 		},
 	}
 }
 
-func prefixes(texts ...string) (list []netip.Prefix) {
+func mustParsePrefixes(texts ...string) (list []netip.Prefix) {
 	for _, text := range texts {
 		list = append(list, netip.MustParsePrefix(text))
 	}
 	return list
 }
 
-func addrs(texts ...string) (list []netip.Addr) {
+func mustParseAddrs(texts ...string) (list []netip.Addr) {
 	for _, text := range texts {
 		list = append(list, netip.MustParseAddr(text))
 	}
 	return list
 }
 
-func targets(texts ...string) (list []netip.AddrPort) {
+func mustParseTargets(texts ...string) (list []netip.AddrPort) {
 	for _, text := range texts {
 		list = append(list, netip.MustParseAddrPort(text))
 	}
 	return list
 }
 
-// set gives settings of the kernel.
-func set(pairs ...string) func(*Facts) {
+// setSysctls gives settings of the kernel.
+func setSysctls(pairs ...string) func(*Facts) {
 	return func(f *Facts) {
 		for i := 0; i < len(pairs); i += 2 {
 			f.Sysctls[pairs[i]] = pairs[i+1]
@@ -70,10 +70,10 @@ func set(pairs ...string) func(*Facts) {
 	}
 }
 
-// examine is Examine of the machine with a change.
-func examine(t *testing.T, p Plan, change func(*Facts)) *Report {
+// mustExamine is Examine of the machine with a change.
+func mustExamine(t *testing.T, p Plan, change func(*Facts)) *Report {
 	t.Helper()
-	f := machine()
+	f := newTestFacts()
 	if change != nil {
 		change(f)
 	}
@@ -84,8 +84,8 @@ func examine(t *testing.T, p Plan, change func(*Facts)) *Report {
 	return r
 }
 
-// wall is a wall of a report, nil if it has none of that name.
-func (r *Report) wall(name string) *Wall {
+// findWall is a wall of a report, nil if it has none of that name.
+func (r *Report) findWall(name string) *Wall {
 	if i := slices.IndexFunc(r.Walls, func(w Wall) bool { return w.Name == name }); i >= 0 {
 		return &r.Walls[i]
 	}
@@ -103,7 +103,7 @@ const absent = -1
 // TestWalls sets each wall where it is to be. After the changes of a report, every wall that had some
 // holds the plan.
 func TestWalls(t *testing.T) {
-	far := targets("10.0.0.9:9000")
+	far := mustParseTargets("10.0.0.9:9000")
 	moved := make(map[string]bool)
 	for _, test := range []struct {
 		name   string
@@ -116,58 +116,58 @@ func TestWalls(t *testing.T) {
 		{"of a goroutine each", "nofile", Plan{Model: goroutine, Side: Server}, nil, 19872},
 		{"in worker processes", "nofile", Plan{Model: goroutine, Side: Server, Processes: 3}, nil, 3 * 19317},
 		{"with tables", "nofile", Plan{Model: epoll, Side: Server}, nil, 1024 * (20000 - 576 - 2048)},
-		{"with few tables", "nofile", Plan{Model: epoll, Side: Server}, nofiles(1000), 106 * 212},
-		{"too few for tables", "nofile", Plan{Model: epoll, Side: Server}, nofiles(578), 450},
+		{"with few tables", "nofile", Plan{Model: epoll, Side: Server}, setNofile(1000), 106 * 212},
+		{"too few for tables", "nofile", Plan{Model: epoll, Side: Server}, setNofile(578), 450},
 		{"tables forbidden", "nofile", Plan{Model: epoll, Side: Server}, func(f *Facts) { f.Shards = "EPERM" }, 19872},
-		{"none at all", "nofile", Plan{Model: goroutine}, nofiles(128), 0},
-		{"no limit", "nofile", Plan{Model: goroutine}, nofiles(-1), Unlimited},
+		{"none at all", "nofile", Plan{Model: goroutine}, setNofile(128), 0},
+		{"no limit", "nofile", Plan{Model: goroutine}, setNofile(-1), Unlimited},
 		{"which may be raised", "nofile", Plan{Connections: 50000, Model: goroutine, Side: Server}, func(f *Facts) { f.Process.Raise = true }, 19872},
 		{"the client's model is the best", "nofile", Plan{Model: goroutine}, nil, 19872},
-		{"", "nr_open", Plan{Model: goroutine, Side: Client}, set("fs.nr_open", "1000"), 872},
+		{"", "nr_open", Plan{Model: goroutine, Side: Client}, setSysctls("fs.nr_open", "1000"), 872},
 		{"not known", "nr_open", Plan{}, func(f *Facts) { delete(f.Sysctls, "fs.nr_open") }, absent},
-		{"nonsense", "nr_open", Plan{}, set("fs.nr_open", "many"), absent},
+		{"nonsense", "nr_open", Plan{}, setSysctls("fs.nr_open", "many"), absent},
 		{"two files a connection", "file-max", Plan{}, nil, (400000 - 2000 - 2*128) / 2},
 		{"one side", "file-max", Plan{Side: Client}, nil, 400000 - 2000 - 128},
 		{"a supervisor", "file-max", Plan{Side: Server, Processes: 2}, nil, 400000 - 2000 - 3*128},
-		{"privileged", "file-max", Plan{}, root, Unlimited},
+		{"privileged", "file-max", Plan{}, setRoot, Unlimited},
 		{"all open", "file-max", Plan{}, func(f *Facts) { f.FilesOpen = 400000 }, 0},
 		{"both by epoll", "max_user_watches", Plan{Connections: 500000}, func(f *Facts) { f.Uring = "no" }, (900000 - 32) / 2},
 		{"one by epoll", "max_user_watches", Plan{Model: goroutine}, nil, 900000 - 32},
 		{"none by epoll", "max_user_watches", Plan{}, nil, absent},
 
-		{"loopback's addresses", "ports", Plan{}, set(rangeName, "40000 40001"), 2 * 254 << 16},
-		{"interfaces unknown", "sources", Plan{Side: Client, Sources: addrs("10.0.0.5"), Targets: far}, func(f *Facts) { f.Interfaces = nil }, absent},
-		{"not known", "nofile", Plan{}, nofiles(0), absent},
+		{"loopback's addresses", "ports", Plan{}, setSysctls(rangeName, "40000 40001"), 2 * 254 << 16},
+		{"interfaces unknown", "sources", Plan{Side: Client, Sources: mustParseAddrs("10.0.0.5"), Targets: far}, func(f *Facts) { f.Interfaces = nil }, absent},
+		{"not known", "nofile", Plan{}, setNofile(0), absent},
 		{"not known", "memlock", Plan{}, func(f *Facts) { f.Process.Nofile, f.Process.Memlock = Rlimit{}, Rlimit{} }, absent},
-		{"one source", "ports", Plan{Sources: addrs("127.0.0.1")}, nil, 28232},
-		{"more than there are", "ports", Plan{Connections: 100000, Sources: addrs("127.0.0.1")}, nil, 28232},
-		{"the same twice", "ports", Plan{Sources: addrs("127.0.0.1", "127.0.0.1")}, nil, 28232},
-		{"the published range", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "44620 48715"), 4096},
-		{"with the server in it", "ports", Plan{Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:45000")}, set(rangeName, "44620 48715"), 4095},
-		{"with somebody else's server in it", "ports", Plan{Side: Client, Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:45000")}, set(rangeName, "44620 48715"), 4096},
-		{"from three, to two", "ports", Plan{Sources: addrs("127.0.0.1", "127.0.0.2", "127.0.0.3"), Targets: targets("127.0.0.1:1", "127.0.0.1:2")}, set(rangeName, "44620 48715"), 6 * 4096},
-		{"to the same twice", "ports", Plan{Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:1", "127.0.0.1:1")}, nil, 28232},
-		{"odd", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "40000 40002"), 2},
-		{"one", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "40000 40000"), 1},
-		{"reserved", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "44620 48715", reservedName, "80,45000-45099,48715,50000"), 4096 - 101},
-		{"reserved and taken", "ports", Plan{Sources: addrs("127.0.0.1")}, func(f *Facts) {
-			set(rangeName, "44620 48715", reservedName, "45000-45099")(f)
+		{"one source", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, nil, 28232},
+		{"more than there are", "ports", Plan{Connections: 100000, Sources: mustParseAddrs("127.0.0.1")}, nil, 28232},
+		{"the same twice", "ports", Plan{Sources: mustParseAddrs("127.0.0.1", "127.0.0.1")}, nil, 28232},
+		{"the published range", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, setSysctls(rangeName, "44620 48715"), 4096},
+		{"with the server in it", "ports", Plan{Sources: mustParseAddrs("127.0.0.1"), Targets: mustParseTargets("127.0.0.1:45000")}, setSysctls(rangeName, "44620 48715"), 4095},
+		{"with somebody else's server in it", "ports", Plan{Side: Client, Sources: mustParseAddrs("127.0.0.1"), Targets: mustParseTargets("127.0.0.1:45000")}, setSysctls(rangeName, "44620 48715"), 4096},
+		{"from three, to two", "ports", Plan{Sources: mustParseAddrs("127.0.0.1", "127.0.0.2", "127.0.0.3"), Targets: mustParseTargets("127.0.0.1:1", "127.0.0.1:2")}, setSysctls(rangeName, "44620 48715"), 6 * 4096},
+		{"to the same twice", "ports", Plan{Sources: mustParseAddrs("127.0.0.1"), Targets: mustParseTargets("127.0.0.1:1", "127.0.0.1:1")}, nil, 28232},
+		{"odd", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, setSysctls(rangeName, "40000 40002"), 2},
+		{"one", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, setSysctls(rangeName, "40000 40000"), 1},
+		{"reserved", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, setSysctls(rangeName, "44620 48715", reservedName, "80,45000-45099,48715,50000"), 4096 - 101},
+		{"reserved and taken", "ports", Plan{Sources: mustParseAddrs("127.0.0.1")}, func(f *Facts) {
+			setSysctls(rangeName, "44620 48715", reservedName, "45000-45099")(f)
 			f.Sockets.Ports = []uint16{45001, 46000}
 		}, 4096 - 101},
 		{"the kernel's choice", "ports", Plan{Side: Client, Targets: far}, nil, 28232},
-		{"no interface", "interface", Plan{Side: Client, Targets: targets("[2001:db8::1]:9000")}, nil, 0},
-		{"loopback's only one", "ports", Plan{Targets: targets("[::1]:9000")}, nil, 28232},
+		{"no interface", "interface", Plan{Side: Client, Targets: mustParseTargets("[2001:db8::1]:9000")}, nil, 0},
+		{"loopback's only one", "ports", Plan{Targets: mustParseTargets("[::1]:9000")}, nil, 28232},
 		{"not a server's", "ports", Plan{Side: Server}, nil, absent},
-		{"", "port-search", Plan{Sources: addrs("127.0.0.1")}, nil, 14116},
+		{"", "port-search", Plan{Sources: mustParseAddrs("127.0.0.1")}, nil, 14116},
 		{"of many", "port-search", Plan{}, nil, absent},
-		{"all here", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.5")}, nil, Unlimited},
-		{"one is not", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.7", "10.0.0.5")}, root, 1},
-		{"one of another network", "sources", Plan{Side: Client, Sources: addrs("10.0.0.5", "10.9.0.7"), Targets: far}, nil, 1},
+		{"all here", "sources", Plan{Sources: mustParseAddrs("127.0.0.9", "10.0.0.5")}, nil, Unlimited},
+		{"one is not", "sources", Plan{Sources: mustParseAddrs("127.0.0.9", "10.0.0.7", "10.0.0.5")}, setRoot, 1},
+		{"one of another network", "sources", Plan{Side: Client, Sources: mustParseAddrs("10.0.0.5", "10.9.0.7"), Targets: far}, nil, 1},
 		{"none closes", "tcp_tw_reuse", Plan{Side: Client}, nil, absent},
 		// 1,000 closed a second wait for 1 s on loopback: 28,232 × n / (n + 1000), n = 1000.
-		{"loopback", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("127.0.0.1")}, nil, 14116},
-		{"a minute", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("10.0.0.5"), Targets: far}, nil, 28232 / 61},
-		{"allowed", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("10.0.0.5"), Targets: far}, set(reuseName, "1"), 14116},
+		{"loopback", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: mustParseAddrs("127.0.0.1")}, nil, 14116},
+		{"a minute", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: mustParseAddrs("10.0.0.5"), Targets: far}, nil, 28232 / 61},
+		{"allowed", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: mustParseAddrs("10.0.0.5"), Targets: far}, setSysctls(reuseName, "1"), 14116},
 
 		{"default", "somaxconn", Plan{Connections: 1000000}, nil, Unlimited},
 		{"one more than asked", "somaxconn", Plan{Connections: 1000, Burst: 102, Backlog: 100}, nil, 101},
@@ -176,29 +176,29 @@ func TestWalls(t *testing.T) {
 		{"a small plan has no large burst", "somaxconn", Plan{Connections: 50, Backlog: 100}, nil, Unlimited},
 		{"not a client's", "somaxconn", Plan{Side: Client}, nil, absent},
 		{"cookies", "tcp_max_syn_backlog", Plan{Connections: 1000}, nil, Unlimited},
-		{"three quarters", "tcp_max_syn_backlog", Plan{Connections: 1000}, set("net.ipv4.tcp_syncookies", "0"), 192},
-		{"enough", "tcp_max_syn_backlog", Plan{Connections: 192}, set("net.ipv4.tcp_syncookies", "0"), Unlimited},
+		{"three quarters", "tcp_max_syn_backlog", Plan{Connections: 1000}, setSysctls("net.ipv4.tcp_syncookies", "0"), 192},
+		{"enough", "tcp_max_syn_backlog", Plan{Connections: 192}, setSysctls("net.ipv4.tcp_syncookies", "0"), Unlimited},
 		{"", "netdev_max_backlog", Plan{Connections: 5000, Burst: 1001}, nil, 1000},
 		{"of a small plan", "netdev_max_backlog", Plan{Connections: 5000, Burst: 1000}, nil, 64000},
 		{"elsewhere", "netdev_max_backlog", Plan{Side: Client, Targets: far}, nil, absent},
 
 		{"idle", "tcp_mem-pressure", Plan{}, nil, Unlimited},
 		{"a page for a byte", "tcp_mem-pressure", Plan{Unread: 1}, nil, 56000},
-		{"a page", "tcp_mem-pressure", Plan{Unread: 3264}, pages(6000), 50000},
-		{"two", "tcp_mem-pressure", Plan{Unread: 3265}, pages(6000), 25000},
+		{"a page", "tcp_mem-pressure", Plan{Unread: 3264}, setTCPPages(6000), 50000},
+		{"two", "tcp_mem-pressure", Plan{Unread: 3265}, setTCPPages(6000), 25000},
 		{"a first segment comes in", "tcp_mem", Plan{Unread: 32741}, nil, Unlimited},
 		// 60,000 bytes are two segments: 61,664 bytes, 16 pages.
-		{"a second does not", "tcp_mem", Plan{Unread: 60000}, pages(4000), 5000},
+		{"a second does not", "tcp_mem", Plan{Unread: 60000}, setTCPPages(4000), 5000},
 		// 61,664 bytes are one page of 64 KiB.
 		{"large pages", "tcp_mem", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Sockets.Pages = 65536, 4000 }, 80000},
 		{"large pages", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Cgroup.Sockets.Max = 65536, 100*65536+65535 }, 100},
-		{"all used", "tcp_mem", Plan{Unread: 60000}, pages(99999), 0},
+		{"all used", "tcp_mem", Plan{Unread: 60000}, setTCPPages(99999), 0},
 		{"no group", "cgroup-sockets", Plan{Unread: 60000}, nil, absent},
 		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets = CgroupLimit{Max: 5000 * 4096, Used: 1000 * 4096, File: "/s"} }, 250},
 		{"first segments", "cgroup-sockets", Plan{Unread: 5}, func(f *Facts) { f.Cgroup.Sockets.Max = 4096 }, Unlimited},
 		{"fits", "tcp_rmem", Plan{Unread: 127744}, nil, Unlimited},
 		{"does not", "tcp_rmem", Plan{Unread: 127745}, nil, 0},
-		{"fits", "tcp_wmem", Plan{Unread: 4 << 20}, set("net.ipv4.tcp_wmem", "4096 16384 5000000"), Unlimited},
+		{"fits", "tcp_wmem", Plan{Unread: 4 << 20}, setSysctls("net.ipv4.tcp_wmem", "4096 16384 5000000"), Unlimited},
 		{"does not", "tcp_wmem", Plan{Unread: 4 << 20}, nil, 0},
 
 		{"", "tcp_max_orphans", Plan{}, func(f *Facts) { f.Sockets.Orphans = 384 }, 16000},
@@ -207,15 +207,15 @@ func TestWalls(t *testing.T) {
 		{"", "tcp_max_tw_buckets", Plan{Connections: 1000, Closing: 100}, func(f *Facts) { f.Sockets.TimeWait = 1384 }, 2500},
 		{"not tracked", "conntrack", Plan{}, nil, Unlimited},
 		{"a rule and no connection yet", "conntrack", Plan{}, func(f *Facts) { f.Sockets.Tracking = true }, 65536},
-		{"", "conntrack", Plan{}, tracked(536), 65000},
-		{"full", "conntrack", Plan{}, tracked(70000), 0},
+		{"", "conntrack", Plan{}, setTracked(536), 65000},
+		{"full", "conntrack", Plan{}, setTracked(70000), 0},
 		// Each closed entry stays for 120 s, or as the setting says.
-		{"closed ones", "conntrack", Plan{Connections: 1000, Closing: 10}, tracked(536), 65000 * 1000 / 2200},
+		{"closed ones", "conntrack", Plan{Connections: 1000, Closing: 10}, setTracked(536), 65000 * 1000 / 2200},
 		{"closed ones, shorter", "conntrack", Plan{Connections: 1000, Closing: 10}, func(f *Facts) {
-			tracked(536)(f)
+			setTracked(536)(f)
 			f.Sysctls["net.netfilter.nf_conntrack_tcp_timeout_time_wait"] = "10"
 		}, 65000 * 1000 / 1100},
-		{"", "conntrack-buckets", Plan{Connections: 300000}, tracked(144), 4*65536 - 144},
+		{"", "conntrack-buckets", Plan{Connections: 300000}, setTracked(144), 4*65536 - 144},
 		{"not tracked", "conntrack-buckets", Plan{}, nil, absent},
 
 		{"no group", "cgroup-memory", Plan{}, nil, absent},
@@ -228,21 +228,21 @@ func TestWalls(t *testing.T) {
 		{"one", "numa", Plan{}, nil, absent},
 
 		// A process has 10 threads on 2 CPUs and one a loop: those that are left are loops.
-		{"two loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 88), 2 * (20000 - 576 - 4)},
-		{"no thread to spare", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 90), 0},
-		{"one loop", "cgroup-pids", Plan{Connections: 50000, Side: Server, Model: epoll}, inGroup(100, 89), 19872},
-		{"three loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 87), 3 * (20000 - 576 - 6)},
-		{"no loops", "cgroup-pids", Plan{Side: Server, Model: goroutine}, inGroup(100, 90), Unlimited},
+		{"two loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, setCgroupTasks(100, 88), 2 * (20000 - 576 - 4)},
+		{"no thread to spare", "cgroup-pids", Plan{Side: Server, Model: epoll}, setCgroupTasks(100, 90), 0},
+		{"one loop", "cgroup-pids", Plan{Connections: 50000, Side: Server, Model: epoll}, setCgroupTasks(100, 89), 19872},
+		{"three loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, setCgroupTasks(100, 87), 3 * (20000 - 576 - 6)},
+		{"no loops", "cgroup-pids", Plan{Side: Server, Model: goroutine}, setCgroupTasks(100, 90), Unlimited},
 		{"no group", "cgroup-pids", Plan{}, nil, absent},
 		{"", "nproc", Plan{Side: Server, Model: epoll}, func(f *Facts) { f.Process.Nproc.Soft = 113 }, 3 * (20000 - 576 - 6)},
-		{"privileged", "nproc", Plan{}, root, absent},
+		{"privileged", "nproc", Plan{}, setRoot, absent},
 		{"root", "nproc", Plan{}, func(f *Facts) { f.Process.User = 0 }, absent},
 		{"none", "nproc", Plan{}, func(f *Facts) { f.Process.Nproc.Soft = -1 }, absent},
-		{"", "threads-max", Plan{Side: Server, Model: goroutine}, set("kernel.threads-max", "109"), 0},
-		{"enough", "threads-max", Plan{Side: Server, Model: goroutine}, set("kernel.threads-max", "110"), Unlimited},
+		{"", "threads-max", Plan{Side: Server, Model: goroutine}, setSysctls("kernel.threads-max", "109"), 0},
+		{"enough", "threads-max", Plan{Side: Server, Model: goroutine}, setSysctls("kernel.threads-max", "110"), Unlimited},
 		{"other users' too", "threads-max", Plan{Side: Server, Model: goroutine}, func(f *Facts) { f.Tasks = 29991 }, 0},
-		{"", "pid_max", Plan{Side: Server, Model: goroutine}, set("kernel.pid_max", "109"), 0},
-		{"", "max_map_count", Plan{Connections: 50000, Side: Server, Model: epoll}, set("vm.max_map_count", "264"), 19872},
+		{"", "pid_max", Plan{Side: Server, Model: goroutine}, setSysctls("kernel.pid_max", "109"), 0},
+		{"", "max_map_count", Plan{Connections: 50000, Side: Server, Model: epoll}, setSysctls("vm.max_map_count", "264"), 19872},
 		{"can't be used", "io_uring", Plan{Model: uring}, func(f *Facts) { f.Uring = "EPERM" }, 0},
 		{"need not be used", "io_uring", Plan{}, func(f *Facts) { f.Uring = "EPERM" }, Unlimited},
 		// 10 pages for each ring and one more: 10 rings have 9 loops.
@@ -266,15 +266,15 @@ func TestWalls(t *testing.T) {
 			if test.plan.Connections == 0 {
 				test.plan.Connections = 10000
 			}
-			f := machine()
+			f := newTestFacts()
 			if test.change != nil {
 				test.change(f)
 			}
-			before, err := check(f, test.plan)
+			before, err := examineAndCheck(f, test.plan)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := before.wall(test.wall)
+			w := before.findWall(test.wall)
 			switch {
 			case w == nil:
 				if test.holds != absent {
@@ -283,12 +283,12 @@ func TestWalls(t *testing.T) {
 			case w.Holds != test.holds:
 				t.Errorf("holds %d, want %d: %+v", w.Holds, test.holds, *w)
 			}
-			after, err := check(applied(t, f, before.Changes()), test.plan)
+			after, err := examineAndCheck(factsAfter(t, f, before.Changes()), test.plan)
 			if err != nil {
 				t.Fatalf("changed: %v", err)
 			}
 			for _, w := range before.Walls {
-				now := after.wall(w.Name)
+				now := after.findWall(w.Name)
 				if len(w.Changes) == 0 || now == nil {
 					continue
 				}
@@ -308,7 +308,7 @@ func TestWalls(t *testing.T) {
 // Numbers of facts may be the largest there are.
 func TestNumbers(t *testing.T) {
 	const most = math.MaxInt64
-	got := []int64{satSub(1, -1), satSub(1, 2), satAdd(most, 1), mulDiv(most, most, 1), withHeadroom(most)}
+	got := []int64{satSub(1, -1), satSub(1, 2), satAdd(most, 1), mulDiv(most, most, 1), addHeadroom(most)}
 	if want := []int64{2, 0, Unlimited, Unlimited, Unlimited}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -317,25 +317,25 @@ func TestNumbers(t *testing.T) {
 // The wall of locked memory says how many loops fit, whatever the plan takes.
 func TestMemlockNamesLoops(t *testing.T) {
 	for _, model := range []string{auto, uring, epoll} {
-		w := examine(t, Plan{Side: Server, Model: model, Connections: 10000}, nil).wall("memlock")
+		w := mustExamine(t, Plan{Side: Server, Model: model, Connections: 10000}, nil).findWall("memlock")
 		if want := "8,388,608 bytes, enough for 203 loops on io_uring"; w == nil || w.Present != want {
 			t.Errorf("model %s: %+v, want %q", model, w, want)
 		}
 	}
-	advice := examine(t, Plan{Side: Server, Model: uring, Connections: 10000}, func(f *Facts) { f.Process.Memlock = Rlimit{1, 1} }).wall("memlock").Advice
+	advice := mustExamine(t, Plan{Side: Server, Model: uring, Connections: 10000}, func(f *Facts) { f.Process.Memlock = Rlimit{1, 1} }).findWall("memlock").Advice
 	if want := "run fewer loops, or use --model epoll; or raise the limit to "; !strings.HasPrefix(advice, want) {
 		t.Errorf("the advice is %q, want one that begins with %q", advice, want)
 	}
 }
 
-func root(f *Facts) { f.Process.Root, f.Process.Locks = true, true }
+func setRoot(f *Facts) { f.Process.Root, f.Process.Locks = true, true }
 
-func nofiles(n int64) func(*Facts) { return func(f *Facts) { f.Process.Nofile = Rlimit{n, n} } }
+func setNofile(n int64) func(*Facts) { return func(f *Facts) { f.Process.Nofile = Rlimit{n, n} } }
 
-func pages(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Pages = n } }
+func setTCPPages(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Pages = n } }
 
-func tracked(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Tracked = n } }
+func setTracked(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Tracked = n } }
 
-func inGroup(pids, used int64) func(*Facts) {
+func setCgroupTasks(pids, used int64) func(*Facts) {
 	return func(f *Facts) { f.Cgroup.Tasks = CgroupLimit{Max: pids, Used: used, File: "/p"} }
 }

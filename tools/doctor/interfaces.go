@@ -10,20 +10,20 @@ import (
 // walls.
 
 // toLoopback reports whether the connections stay on the loopback interface.
-func (x *exam) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
+func (x *analysis) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// leading is the interface that leads to the first target: the one whose network
+// defaultInterface is the interface that leads to the first target: the one whose network
 // it is in, otherwise the first that has an address others can reach; nil if there
 // is none.
-func (x *exam) leading() *Interface {
+func (x *analysis) defaultInterface() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
 	for i := range x.f.Interfaces {
 		on := &x.f.Interfaces[i]
-		if !on.Up || on.Loopback || len(x.own(on)) == 0 {
+		if !on.Up || on.Loopback || len(x.usableAddrs(on)) == 0 {
 			continue
 		}
-		if on.reaches(target) {
+		if on.hasNetworkOf(target) {
 			return on
 		}
 		if first == nil {
@@ -33,14 +33,14 @@ func (x *exam) leading() *Interface {
 	return first
 }
 
-// reaches reports whether an address is of one of the interface's networks, so that
+// hasNetworkOf reports whether an address is of one of the interface's networks, so that
 // another host may have it.
-func (i *Interface) reaches(a netip.Addr) bool {
+func (i *Interface) hasNetworkOf(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// own are the addresses of an interface from which the targets can be reached.
-func (x *exam) own(on *Interface) []netip.Addr {
+// usableAddrs are the addresses of an interface from which the targets can be reached.
+func (x *analysis) usableAddrs(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
 		a := on.Addrs[i].Addr().Unmap()
@@ -51,11 +51,11 @@ func (x *exam) own(on *Interface) []netip.Addr {
 	return own
 }
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "loopback", What: "the loopback interface",
 	Effect: "ENETUNREACH, \"network is unreachable\", or ETIMEDOUT from connect(2)",
 	Source: "https://man7.org/linux/man-pages/man8/ip-link.8.html",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	i := slices.IndexFunc(x.f.Interfaces, func(on Interface) bool { return on.Loopback })
 	if i < 0 || !x.toLoopback() {
 		return false
@@ -69,12 +69,12 @@ var _ = wall(Wall{
 	return true
 })
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "interface", What: "an interface that is up and has an address of the target's family",
 	Effect: "ENETUNREACH, \"network is unreachable\", from connect(2)",
 	Source: "https://man7.org/linux/man-pages/man8/ip-address.8.html",
-}, func(x *exam, w *Wall) bool {
-	if on := x.leading(); on != nil {
+}, func(x *analysis, w *Wall) bool {
+	if on := x.defaultInterface(); on != nil {
 		w.Present = on.Name
 	} else {
 		w.Present, w.Holds, w.Needs = "none", 0, "one"
@@ -84,12 +84,12 @@ var _ = wall(Wall{
 })
 
 // An interface with fewer queues can't spread its packets over all processors.
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
 	Effect: "so many processors take packets from it; receive packet steering (RPS) spreads them further",
 	Source: "https://docs.kernel.org/networking/scaling.html",
-}, func(x *exam, w *Wall) bool {
-	on := x.leading()
+}, func(x *analysis, w *Wall) bool {
+	on := x.defaultInterface()
 	if x.toLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
 		return false
 	}
@@ -97,15 +97,15 @@ var _ = wall(Wall{
 	return true
 })
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "sources", Side: Client, What: "source addresses that this machine has",
 	Effect: "EADDRNOTAVAIL, \"cannot assign requested address\", from bind(2)",
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
-}, (*exam).sources)
+}, (*analysis).examineSources)
 
-// sources is whether the machine has the addresses that were asked for.
-func (x *exam) sources(w *Wall) bool {
-	if !x.side(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
+// examineSources is whether the machine has the addresses that were asked for.
+func (x *analysis) examineSources(w *Wall) bool {
+	if !x.hasSide(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
 	}
 	here := make(map[netip.Addr]bool)
@@ -122,18 +122,18 @@ func (x *exam) sources(w *Wall) bool {
 		if missing++; missing == 1 {
 			w.Holds = int64(i) // connections are spread over all, from the first on
 		}
-		if on := x.leading(); on != nil && on.reaches(s) && shared == "" {
+		if on := x.defaultInterface(); on != nil && on.hasNetworkOf(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
-		} else if on != nil && missing <= maxAdded {
+		} else if on != nil && missing <= maxAddedAddrs {
 			w.Changes = append(w.Changes, Change{Kind: Address, Name: on.Name, To: netip.PrefixFrom(s, s.BitLen()).String()})
 		}
 	}
 	w.Present = fmt.Sprintf("%d of %d", len(x.p.Sources)-missing, len(x.p.Sources))
 	switch {
-	case !x.exceeded(w):
+	case !x.isExceeded(w):
 		w.Changes = nil
 		return true
-	case missing > maxAdded || len(w.Changes) == 0:
+	case missing > maxAddedAddrs || len(w.Changes) == 0:
 		w.Changes, w.Advice = nil, "give an interface these addresses, or name others (--src)"
 	}
 	if shared != "" {
@@ -144,5 +144,5 @@ func (x *exam) sources(w *Wall) bool {
 	return true
 }
 
-// maxAdded is the most addresses that are added one by one.
-const maxAdded = 256
+// maxAddedAddrs is the most addresses that are added one by one.
+const maxAddedAddrs = 256

@@ -18,23 +18,23 @@ const (
 	deviceName     = "net.core.netdev_max_backlog"
 )
 
-// queue is how many connections a listener's queue is to hold: what was asked for,
+// acceptQueueSize is how many connections a listener's queue is to hold: what was asked for,
 // but net.core.somaxconn at most.
-func (x *exam) queue(somaxconn int64) int64 {
+func (x *analysis) acceptQueueSize(somaxconn int64) int64 {
 	return min(somaxconn, cmp.Or(int64(x.p.Backlog), somaxconn))
 }
 
-// burst is how many connections come at once.
-func (x *exam) burst() int64 { return min(int64(x.p.Burst), x.n) }
+// burstSize is how many connections come at once.
+func (x *analysis) burstSize() int64 { return min(int64(x.p.Burst), x.n) }
 
 // The kernel compares before it adds, so that there is one more in the queue of
 // connections that wait to be accepted than was asked for.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait at a listener (" + somaxconnName + ", and the backlog it asks for)",
 	Effect: "the server's kernel drops what more comes (TcpExtListenOverflows): the client tries again after 1 s, 3 s, 7 s, and fails " +
 		"with ETIMEDOUT if nothing is accepted until then",
 	Source: "https://man7.org/linux/man-pages/man2/listen.2.html",
-}, setting{name: somaxconnName, amount: true, own: true, least: "4096"}, func(x *exam, w *Wall, limit int64) bool {
+}, sysctlInfo{name: somaxconnName, isAmount: true, perNamespace: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = x.f.Sysctls[somaxconnName]
 	if q := x.f.Sockets.Queue; q != nil {
 		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, satAdd(q.Most, 1), "connections waiting", q.At.String()
@@ -42,61 +42,61 @@ var _ = settingWall(Wall{
 	if x.p.Backlog > 0 {
 		w.Present += fmt.Sprintf(", asks for %s", format.Count(x.p.Backlog))
 	}
-	if most := satAdd(x.queue(limit), 1); x.burst() > most {
+	if most := satAdd(x.acceptQueueSize(limit), 1); x.burstSize() > most {
 		w.Holds = most
 	}
-	if asked := int64(x.p.Backlog); x.exceeded(w) && asked > 0 && asked < x.burst() {
-		w.Needs = format.Count(x.burst())
+	if asked := int64(x.p.Backlog); x.isExceeded(w) && asked > 0 && asked < x.burstSize() {
+		w.Needs = format.Count(x.burstSize())
 		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", w.Needs, somaxconnName)
 	} else {
-		x.raise(w, somaxconnName, x.burst())
+		x.requireSysctl(w, somaxconnName, x.burstSize())
 	}
-	return x.side(Server)
+	return x.hasSide(Server)
 })
 
 // With syncookies, which are the default, the queue of connections whose handshake is
 // under way has no such bound: what finds no room there is remembered by a number that
 // the client sends back.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections whose handshake is under way (" + synBacklogName + ")",
 	Effect: "the server's kernel drops what more comes (TcpExtListenDrops), as with somaxconn",
 	Source: ipPage + "#tcp-variables",
-}, setting{name: synBacklogName, amount: true, own: true, least: "128"}, func(x *exam, w *Wall, limit int64) bool {
-	somaxconn, ok := x.number(somaxconnName)
-	if !ok || !x.side(Server) {
+}, sysctlInfo{name: synBacklogName, isAmount: true, perNamespace: true, defaultValue: "128"}, func(x *analysis, w *Wall, limit int64) bool {
+	somaxconn, ok := x.sysctlNumber(somaxconnName)
+	if !ok || !x.hasSide(Server) {
 		return false
 	}
-	if cookies, ok := x.number(cookiesName); ok && cookies != 0 {
+	if cookies, ok := x.sysctlNumber(cookiesName); ok && cookies != 0 {
 		w.Present = format.Count(limit) + ", with syncookies beyond"
 		return true
 	}
 	w.Present = format.Count(limit) + ", no syncookies"
 	// A quarter is kept for peers that are known (tcp_conn_request).
-	if room := min(limit-limit/4, x.queue(somaxconn)); x.burst() > room {
+	if room := min(limit-limit/4, x.acceptQueueSize(somaxconn)); x.burstSize() > room {
 		w.Holds = room
 	}
-	if x.exceeded(w) {
-		w.Needs, w.Changes = "syncookies", []Change{x.sysctl(cookiesName, "1")}
+	if x.isExceeded(w) {
+		w.Needs, w.Changes = "syncookies", []Change{x.sysctlChange(cookiesName, "1")}
 	}
 	return true
-}, setting{name: cookiesName, own: true, safe: true, least: "1"})
+}, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// perPacket is for how many connections that open and end together a packet's place
+// connsPerBacklogPacket is for how many connections that open and end together a packet's place
 // is kept: a guess. 400,000 that were opened and reset over loopback lost 144,274 packets
 // with a queue of 1,000 (400 for a place), and none with one of 100,000 (4).
-const perPacket = 64
+const connsPerBacklogPacket = 64
 
 // The packets of the loopback interface pass through this queue.
-var _ = settingWall(Wall{
+var _ = registerSysctlWall(Wall{
 	Name: "netdev_max_backlog", Soft: true, What: "packets that wait for a processor (" + deviceName + ")",
 	Effect: "packets are dropped (the second column of /proc/net/softnet_stat): a SYN is sent again after 1 s, 2 s, 3 s, 4 s and more, " +
 		"a reset is not, so that the other side keeps a connection that is gone",
 	Source: "https://docs.kernel.org/admin-guide/sysctl/net.html#netdev-max-backlog",
-}, setting{name: deviceName, amount: true, machineWide: true, least: "1000"}, func(x *exam, w *Wall, limit int64) bool {
-	w.Present, w.Holds = format.Count(limit), satMul(limit, perPacket)
-	if x.burst() > limit {
+}, sysctlInfo{name: deviceName, isAmount: true, machineWide: true, defaultValue: "1000"}, func(x *analysis, w *Wall, limit int64) bool {
+	w.Present, w.Holds = format.Count(limit), satMul(limit, connsPerBacklogPacket)
+	if x.burstSize() > limit {
 		w.Holds = limit
 	}
-	x.raise(w, deviceName, max(x.burst(), ceilDiv(x.n, perPacket)))
+	x.requireSysctl(w, deviceName, max(x.burstSize(), ceilDiv(x.n, connsPerBacklogPacket)))
 	return x.toLoopback()
 })

@@ -12,30 +12,30 @@ import (
 // This file has the walls of memory. A connection takes the kernel's objects for
 // its socket on each side that is on this machine, and the process's own memory.
 
-// object is one of the kernel's for a socket: the cache it is of, its size where
+// kernelObject is one of the kernel's for a socket: the cache it is of, its size where
 // the facts don't have it, and who needs it. The sizes are what a million sockets
 // were measured to take on Linux 6.18, with what slabs waste.
-type object struct {
-	cache string
-	bytes float64
-	needs func(*end) bool
+type kernelObject struct {
+	cache    string
+	bytes    float64
+	isNeeded func(*endpoint) bool
 }
 
-var objects = []object{
+var socketObjects = []kernelObject{
 	{"TCP", 2520, always},
 	{"sock_inode_cache", 863, always},
 	{"dentry", 197, always},
 	{"filp", 195, always},
-	{"", 123, always},                                        // small ones of general caches
-	{"", 208, func(e *end) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
-	{"", 288, func(e *end) bool { return e.model == uring }}, // an armed poll
-	{"tcp_bind_bucket", 129, func(e *end) bool { return e.side == Client }},
+	{"", 123, always}, // small ones of general caches
+	{"", 208, func(e *endpoint) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
+	{"", 288, func(e *endpoint) bool { return e.model == uring }}, // an armed poll
+	{"tcp_bind_bucket", 129, func(e *endpoint) bool { return e.side == Client }},
 }
 
-func always(*end) bool { return true }
+func always(*endpoint) bool { return true }
 
-// cacheOf is the cache that an object is of: sockets of IPv6 have one of their own.
-func (x *exam) cacheOf(o object) string {
+// cacheName is the cache that an object is of: sockets of IPv6 have one of their own.
+func (x *analysis) cacheName(o kernelObject) string {
 	if o.cache == "TCP" && !is4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
 	}
@@ -59,15 +59,15 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytes is what the kernel takes for one connection, on all sides here.
-func (x *exam) kernelBytes() int64 {
+// kernelBytesPerConn is what the kernel takes for one connection, on all sides here.
+func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
-	for i := range x.ends {
-		for _, o := range objects {
-			if !o.needs(&x.ends[i]) {
+	for i := range x.endpoints {
+		for _, o := range socketObjects {
+			if !o.isNeeded(&x.endpoints[i]) {
 				continue
 			}
-			if size := x.f.Caches[x.cacheOf(o)]; o.cache != "" && size > 0 && size < 1<<20 {
+			if size := x.f.Caches[x.cacheName(o)]; o.cache != "" && size > 0 && size < 1<<20 {
 				sum += size
 			} else {
 				sum += o.bytes
@@ -75,158 +75,158 @@ func (x *exam) kernelBytes() int64 {
 		}
 	}
 	if x.p.Unread > 0 {
-		sum += float64(counted(x.p.Unread))
+		sum += float64(kernelBytesForUnread(x.p.Unread))
 	}
 	return int64(sum + 0.5)
 }
 
-// userBytes is what the processes take for one connection, on all sides here.
-func (x *exam) userBytes() int64 {
+// userBytesPerConn is what the processes take for one connection, on all sides here.
+func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
-	for i := range x.ends {
-		sum += x.userBytesOf(&x.ends[i])
+	for i := range x.endpoints {
+		sum += x.userBytesPerConnOf(&x.endpoints[i])
 	}
 	return sum
 }
 
-func (x *exam) userBytesOf(e *end) int64 {
+func (x *analysis) userBytesPerConnOf(e *endpoint) int64 {
 	switch {
 	case x.p.UserMemory > 0:
 		return int64(x.p.UserMemory)
-	case e.loops:
+	case e.hasLoops:
 		return loopConn
 	}
 	return goroutineConn
 }
 
-// base is what the processes take before the first connection, with the loops that
+// baseBytes is what the processes take before the first connection, with the loops that
 // the plan has.
-func (x *exam) base() int64 {
-	sum := satMul(x.processes(), processBase)
-	for i := range x.ends {
-		e, loop := &x.ends[i], int64(epollBase)
+func (x *analysis) baseBytes() int64 {
+	sum := satMul(x.countProcesses(), processBase)
+	for i := range x.endpoints {
+		e, loop := &x.endpoints[i], int64(epollBase)
 		if e.model == uring {
 			loop = uringBase
 		}
-		sum = satAdd(sum, satMul(int64(e.processes)*x.loopsOf(e, x.n), loop))
+		sum = satAdd(sum, satMul(int64(e.processes)*x.loopsPerProcess(e, x.n), loop))
 	}
 	return sum
 }
 
-// free is the memory that connections can have: what nothing uses, and half of the
+// freeBytes is the memory that connections can have: what nothing uses, and half of the
 // pages of files, which can be dropped, but for what the kernel keeps. MemAvailable
 // misleads: it counts the inodes of sockets among what can be taken back.
-func (x *exam) free() int64 {
+func (x *analysis) freeBytes() int64 {
 	m := x.f.Meminfo
-	kept, _ := x.number("vm.min_free_kbytes")
+	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
 	return satSub(satAdd(m.Free, max(m.FilePages, 0)/2), satAdd(satMul(kept, 2<<10), m.Total/64))
 }
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "memory", What: "memory that nothing uses (MemFree, and half of the pages of files)",
 	Effect: "the kernel's OOM killer ends a process, most likely the server",
 	Source: "https://docs.kernel.org/filesystems/proc.html#meminfo", Unit: "bytes", Beyond: true,
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	m := x.f.Meminfo
-	w.Present = fmt.Sprintf("%s free of %s", size(m.Free), size(m.Total))
+	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
 	// Not what is available: that takes what the kernel keeps of open sockets for free.
 	w.Used, w.Limit = satSub(m.Total, satAdd(m.Free, m.FilePages)), m.Total
-	x.inMemory(w, x.free(), satAdd(x.kernelBytes(), x.userBytes()))
+	x.applyMemoryLimit(w, x.freeBytes(), satAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
-}, setting{name: "vm.min_free_kbytes"})
+}, sysctlInfo{name: "vm.min_free_kbytes"})
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "cgroup-memory", What: "memory of the control group",
 	Effect: "the kernel's OOM killer ends a process of the group (memory.events, memory.failcnt)",
 	Source: "https://docs.kernel.org/admin-guide/cgroup-v2.html#memory", Unit: "bytes", Beyond: true,
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	c := x.f.Cgroup.Memory
-	w.Present = fmt.Sprintf("%s, %s used", size(c.Max), size(c.Used))
+	w.Present = fmt.Sprintf("%s, %s used", formatBytes(c.Max), formatBytes(c.Used))
 	w.Used, w.Limit, w.Of = c.Used, c.Max, c.From
 	if c.From != "" {
 		w.Present += " (" + c.From + ")"
 	}
-	x.inMemory(w, satSub(c.Max, c.Used), x.charged())
-	to := withHeadroom(satAdd(max(c.Used, 0), x.needed(x.charged())))
-	if x.exceeded(w) && c.File != "" && to <= x.f.Meminfo.Total {
-		w.Changes, w.Advice = []Change{c.to(to)}, ""
+	x.applyMemoryLimit(w, satSub(c.Max, c.Used), x.chargedBytesPerConn())
+	to := addHeadroom(satAdd(max(c.Used, 0), x.neededBytes(x.chargedBytesPerConn())))
+	if x.isExceeded(w) && c.File != "" && to <= x.f.Meminfo.Total {
+		w.Changes, w.Advice = []Change{c.changeTo(to)}, ""
 	}
 	return c.Max > 0
 })
 
-// to is the change of the limit.
-func (c *CgroupLimit) to(most int64) Change {
+// changeTo is the change of the limit.
+func (c *CgroupLimit) changeTo(most int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(most, 10)}
 }
 
-// charged is what a control group is charged for one connection. Version 1 charges for
+// chargedBytesPerConn is what a control group is charged for one connection. Version 1 charges for
 // the socket itself, about six tenths of the kernel's memory, only while some group of
 // the machine limits memory.kmem.tcp (measured with Linux 6.18): where none does, more
 // connections have room.
-func (x *exam) charged() int64 {
-	return satAdd(mulDiv(x.kernelBytes(), chargedShare, 1000), x.userBytes())
+func (x *analysis) chargedBytesPerConn() int64 {
+	return satAdd(mulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// needed is what all connections of the plan take when each takes so many bytes.
-func (x *exam) needed(each int64) int64 {
-	return satAdd(x.base(), satMul(each, x.n))
+// neededBytes is what all connections of the plan take when each takes so many bytes.
+func (x *analysis) neededBytes(bytesPerConn int64) int64 {
+	return satAdd(x.baseBytes(), satMul(bytesPerConn, x.n))
 }
 
-// inMemory fills in how many connections have room in so much memory when each
+// applyMemoryLimit fills in how many connections have room in so much memory when each
 // takes so many bytes.
-func (x *exam) inMemory(w *Wall, room, each int64) {
-	w.Holds = satSub(room, x.base()) / each
-	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(each))
-	if !x.exceeded(w) {
+func (x *analysis) applyMemoryLimit(w *Wall, available, bytesPerConn int64) {
+	w.Holds = satSub(available, x.baseBytes()) / bytesPerConn
+	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
+	if !x.isExceeded(w) {
 		return
 	}
-	need := x.needed(each)
-	w.Needs = sizeUp(need)
-	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(satSub(need, room)), format.Count(w.Holds))
-	if x.userBytes() >= goroutineConn && x.p.UserMemory == 0 {
+	need := x.neededBytes(bytesPerConn)
+	w.Needs = formatBytesRoundedUp(need)
+	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", formatBytesRoundedUp(satSub(need, available)), format.Count(w.Holds))
+	if x.userBytesPerConn() >= goroutineConn && x.p.UserMemory == 0 {
 		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
 	}
 }
 
 // Above Go's own limit the collector runs all the time. Each process has the limit for
 // itself.
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "GOMEMLIMIT", Soft: true, What: "memory that Go's runtime is to keep to",
 	Effect: "the garbage collector takes up to half of the processors to keep to it",
 	Source: "https://go.dev/doc/gc-guide#Memory_limit",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	limit, need := x.f.Process.GoMemoryLimit, int64(0)
 	if limit <= 0 {
 		return false
 	}
-	w.Present = size(limit)
-	for _, e := range x.ends {
-		each := x.userBytesOf(&e)
-		x.least(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
+	w.Present = formatBytes(limit)
+	for _, e := range x.endpoints {
+		each := x.userBytesPerConnOf(&e)
+		x.lowerHolds(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
 		need = max(need, satAdd(processBase, satMul(each, ceilDiv(x.n, int64(e.processes)))))
 	}
-	if x.exceeded(w) {
-		w.Needs = sizeUp(need)
-		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(withHeadroom(need), 1<<20))
+	if x.isExceeded(w) {
+		w.Needs = formatBytesRoundedUp(need)
+		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(addHeadroom(need), 1<<20))
 	}
 	return true
 })
 
 // Memory of several nodes is in several places.
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "numa", Soft: true, What: "NUMA nodes",
 	Effect: "a loop whose connections are in another node's memory is slower: a server for each node, bound by numactl(8), is not",
 	Source: "https://man7.org/linux/man-pages/man7/numa.7.html",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	w.Present = fmt.Sprint(x.f.Nodes)
 	return x.f.Nodes > 1
 })
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "io_uring", What: "io_uring",
 	Effect: "--model uring fails at the start; auto takes epoll",
 	Source: kernelPage + "#io-uring-disabled",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	w.Present = cmp.Or(x.f.Uring, "can be used")
 	if x.f.Uring != "" && x.p.Model == uring {
 		w.Holds, w.Needs = 0, "to be allowed"
@@ -234,31 +234,31 @@ var _ = wall(Wall{
 			"io_uring_enter and io_uring_register"
 	}
 	return true
-}, setting{name: "kernel.io_uring_disabled", least: "0"})
+}, sysctlInfo{name: "kernel.io_uring_disabled", defaultValue: "0"})
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "memlock", What: "memory that a user may lock (RLIMIT_MEMLOCK)",
 	Effect: "ENOMEM, \"cannot allocate memory\", from io_uring_setup(2): --model uring fails at the start; auto takes epoll",
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
-}, (*exam).memlock)
+}, (*analysis).examineMemlock)
 
-// memlock is RLIMIT_MEMLOCK, which counts for all processes of a user together.
-func (x *exam) memlock(w *Wall) bool {
+// examineMemlock is RLIMIT_MEMLOCK, which counts for all processes of a user together.
+func (x *analysis) examineMemlock(w *Wall) bool {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // not known either
 		return false
 	}
-	w.Present = fmt.Sprintf("%s bytes", limited(limit.Soft))
+	w.Present = fmt.Sprintf("%s bytes", formatLimit(limit.Soft))
 	if limit.Soft >= 0 {
 		w.Present += fmt.Sprintf(", enough for %s loops on io_uring", format.Count(max(limit.Soft/x.ringBytes()-1, 0)))
 	}
-	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
-	if !x.exceeded(w) {
+	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.lockedBytes(n) <= limit.Soft })
+	if !x.isExceeded(w) {
 		return true
 	}
-	need := x.locked(x.n)
+	need := x.lockedBytes(x.n)
 	w.Needs = format.Count(need) + " bytes"
-	if to := withHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
+	if to := addHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
 		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
 	} else {
 		w.Advice = fmt.Sprintf("run fewer loops, or use --model epoll; or raise the limit to %d bytes where the user's session or unit is set up: limits.conf, LimitMEMLOCK", need)
@@ -267,23 +267,23 @@ func (x *exam) memlock(w *Wall) bool {
 }
 
 // ringBytes is what the ring of a loop locks.
-func (x *exam) ringBytes() int64 { return uringmodel.LockedMemory(x.page()) }
+func (x *analysis) ringBytes() int64 { return uringmodel.LockedMemory(x.pageSize()) }
 
-// locked returns the bytes that the rings for a number of connections lock. Each process has one more ring,
+// lockedBytes returns the bytes that the rings for a number of connections lock. Each process has one more ring,
 // with which it probes io_uring at its start.
-func (x *exam) locked(connections int64) int64 {
+func (x *analysis) lockedBytes(connections int64) int64 {
 	sum := int64(0)
-	for i := range x.ends {
-		e := &x.ends[i]
+	for i := range x.endpoints {
+		e := &x.endpoints[i]
 		if e.model == uring && e.explicit {
-			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.ringBytes()
+			sum += int64(e.processes) * (1 + x.loopsPerProcess(e, connections)) * x.ringBytes()
 		}
 	}
 	return sum
 }
 
-// size writes bytes, rounded.
-func size(n int64) string { return format.Bytes(float64(n)) }
+// formatBytes writes bytes, rounded.
+func formatBytes(n int64) string { return format.Bytes(float64(n)) }
 
-// sizeUp writes bytes of which so many are needed: never fewer. A size has three digits.
-func sizeUp(n int64) string { return format.Bytes(float64(n) * 1.005) }
+// formatBytesRoundedUp writes bytes of which so many are needed: never fewer. A size has three digits.
+func formatBytesRoundedUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

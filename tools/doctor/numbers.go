@@ -48,9 +48,9 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// withHeadroom is a value for a setting of which n is needed: an eighth more, rounded up
+// addHeadroom is a value for a setting of which n is needed: an eighth more, rounded up
 // to a number that is easily read.
-func withHeadroom(n int64) int64 {
+func addHeadroom(n int64) int64 {
 	n = satAdd(n, n/8)
 	if n > math.MaxInt64/2 {
 		return Unlimited

@@ -98,12 +98,12 @@ func (p *Plan) Validate() error {
 			return fmt.Errorf("doctor: Plan.%s %s; expected %s to %s", n.field, what, format.Count(n.least), format.Count(n.most))
 		}
 	}
-	return p.checkAddresses()
+	return p.validateAddresses()
 }
 
-// checkAddresses reports whether every source can reach every target.
-func (p *Plan) checkAddresses() error {
-	targets := p.targets()
+// validateAddresses reports whether every source can reach every target.
+func (p *Plan) validateAddresses() error {
+	targets := p.targetsOrDefault()
 	for _, t := range targets {
 		switch {
 		case !t.IsValid() || t.Port() == 0 || t.Addr().IsUnspecified():
@@ -125,8 +125,8 @@ func (p *Plan) checkAddresses() error {
 
 func is4(a netip.Addr) bool { return a.Unmap().Is4() }
 
-// targets are those of the plan, or the default.
-func (p *Plan) targets() []netip.AddrPort {
+// targetsOrDefault are those of the plan, or the default.
+func (p *Plan) targetsOrDefault() []netip.AddrPort {
 	if len(p.Targets) > 0 {
 		return p.Targets
 	}
@@ -139,12 +139,12 @@ const (
 	defaultBurst = 512
 )
 
-// filled is the plan with the defaults of the fields that are zero, but for those
+// withDefaults is the plan with the defaults of the fields that are zero, but for those
 // that depend on the machine.
-func (p Plan) filled() Plan {
+func (p Plan) withDefaults() Plan {
 	p.Side = cmp.Or(p.Side, Both)
 	p.Model = cmp.Or(p.Model, auto)
 	p.Burst = cmp.Or(p.Burst, defaultBurst)
-	p.Targets = p.targets()
+	p.Targets = p.targetsOrDefault()
 	return p
 }

@@ -26,16 +26,16 @@ const (
 	loopbackSources = 254 << 16
 )
 
-// portRange is the range of ports from low to high, and which of it can't be used.
+// readPortRange is the range of ports from low to high, and which of it can't be used.
 type portRange struct {
 	low, high int64
 	taken     map[int64]bool
 }
 
-// room is how many ports of it connect(2) hands out. It looks at an even number of
+// usablePorts is how many ports of it connect(2) hands out. It looks at an even number of
 // them: of an odd range the last one is left over (__inet_hash_connect in the
 // kernel's net/ipv4/inet_hashtables.c).
-func (r portRange) room() int64 {
+func (r portRange) usablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
 		n &^= 1
@@ -49,14 +49,14 @@ func (r portRange) room() int64 {
 	return n
 }
 
-// portRange reads the machine's.
-func (x *exam) portRange() (portRange, bool) {
-	ends, ok := x.numbers(rangeName, 2)
+// readPortRange reads the machine's.
+func (x *analysis) readPortRange() (portRange, bool) {
+	ends, ok := x.sysctlNumbers(rangeName, 2)
 	if !ok || ends[0] > ends[1] || ends[1] > 65535 {
 		return portRange{}, false
 	}
 	r := portRange{low: ends[0], high: ends[1]}
-	r.taken, _ = portList(x.f.Sysctls[reservedName])
+	r.taken, _ = parsePortList(x.f.Sysctls[reservedName])
 	for _, port := range x.f.Sockets.Ports {
 		r.taken[int64(port)] = true
 	}
@@ -67,10 +67,10 @@ func (x *exam) portRange() (portRange, bool) {
 }
 
 // serverPorts are the ports at which this machine is going to listen.
-func (x *exam) serverPorts() []uint16 {
+func (x *analysis) serverPorts() []uint16 {
 	var ports []uint16
 	for _, t := range x.p.Targets {
-		if x.side(Server) && !slices.Contains(ports, t.Port()) {
+		if x.hasSide(Server) && !slices.Contains(ports, t.Port()) {
 			ports = append(ports, t.Port())
 		}
 	}
@@ -78,9 +78,9 @@ func (x *exam) serverPorts() []uint16 {
 	return ports
 }
 
-// portList reads a list such as "8080,9000-9010", and reports whether all of it are
+// parsePortList reads a list such as "8080,9000-9010", and reports whether all of it are
 // ports; what is none is left out.
-func portList(text string) (ports map[int64]bool, ok bool) {
+func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	ports, ok = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
 		item = strings.TrimSpace(item)
@@ -104,9 +104,9 @@ func portList(text string) (ports map[int64]bool, ok bool) {
 	return ports, ok
 }
 
-// portRuns writes ports as the kernel does, in ascending order, those that follow
+// formatPortList writes ports as the kernel does, in ascending order, those that follow
 // each other as a range.
-func portRuns(ports map[int64]bool) string {
+func formatPortList(ports map[int64]bool) string {
 	var items []string
 	sorted := slices.Sorted(maps.Keys(ports))
 	for i := 0; i < len(sorted); {
@@ -123,9 +123,9 @@ func portRuns(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// pairs is how many pairs of a source address and a target there are, and says
+// countAddrPairs is how many pairs of a source address and a target there are, and says
 // how many sources.
-func (x *exam) pairs() (pairs int64, sources string) {
+func (x *analysis) countAddrPairs() (pairs int64, sources string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
 		targets[t] = true
@@ -149,72 +149,72 @@ func (x *exam) pairs() (pairs int64, sources string) {
 // clientPorts are the ports that a client here can have, how many pairs of a source
 // address and a target there are, and how many sources in words. ok is false where there
 // is no client, or the range is not known.
-func (x *exam) clientPorts() (r portRange, pairs int64, sources string, ok bool) {
-	r, ok = x.portRange()
-	if !ok || !x.side(Client) {
+func (x *analysis) clientPorts() (r portRange, pairs int64, sources string, ok bool) {
+	r, ok = x.readPortRange()
+	if !ok || !x.hasSide(Client) {
 		return r, 0, "", false
 	}
-	pairs, sources = x.pairs()
+	pairs, sources = x.countAddrPairs()
 	return r, pairs, sources, true
 }
 
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "ports", Side: Client, What: "ports to connect from (" + rangeName + ") × source addresses × targets",
 	Effect: "EADDRNOTAVAIL, \"cannot assign requested address\", from the client's connect(2)",
 	Source: ipPage + "#ip-variables",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	r, pairs, sources, ok := x.clientPorts()
 	if !ok {
 		return false
 	}
-	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.room()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
-	w.Holds = satMul(r.room(), pairs)
-	if x.exceeded(w) {
-		x.widen(w, r, x.n, pairs)
+	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.usablePorts()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
+	w.Holds = satMul(r.usablePorts(), pairs)
+	if x.isExceeded(w) {
+		x.requireWiderRange(w, r, x.n, pairs)
 	}
 	return true
 },
-	setting{name: rangeName, amount: true, own: true, safe: true, least: "32768 60999"},
-	setting{name: reservedName, own: true, safe: true},
-	setting{name: "net.ipv4.ip_unprivileged_port_start", own: true, safe: true})
+	sysctlInfo{name: rangeName, isAmount: true, perNamespace: true, kubernetesSafe: true, defaultValue: "32768 60999"},
+	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
+	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// widen says what a wall of ports needs so that there are so many for all pairs.
-func (x *exam) widen(w *Wall, r portRange, need, pairs int64) {
+// requireWiderRange says what a wall of ports needs so that there are so many for all pairs.
+func (x *analysis) requireWiderRange(w *Wall, r portRange, need, pairs int64) {
 	each := ceilDiv(need, max(pairs, 1))
-	lowest := min(x.lowest(), r.low)
+	lowest := min(x.lowestUsablePort(), r.low)
 	for _, low := range []int64{16384, 10240, lowest} {
 		wide := portRange{low: max(min(low, r.low), lowest), high: 65535, taken: r.taken}
-		if pairs > 0 && wide.room() >= each {
+		if pairs > 0 && wide.usablePorts() >= each {
 			w.Needs = fmt.Sprintf("%d-%d", wide.low, wide.high)
-			w.Changes = append(w.Changes, x.reserve(wide)...)
-			w.Changes = append(w.Changes, x.sysctl(rangeName, fmt.Sprintf("%d %d", wide.low, wide.high)))
+			w.Changes = append(w.Changes, x.reserveServerPorts(wide)...)
+			w.Changes = append(w.Changes, x.sysctlChange(rangeName, fmt.Sprintf("%d %d", wide.low, wide.high)))
 			return
 		}
 	}
 	widest := portRange{low: lowest, high: 65535, taken: r.taken}
-	enough := ceilDiv(need, max(widest.room(), 1))
+	enough := ceilDiv(need, max(widest.usablePorts(), 1))
 	w.Needs = fmt.Sprintf("sources × targets: %s", format.Count(enough))
 	w.Advice = fmt.Sprintf("widen the range (`sysctl -w %s='%d 65535'`), and connect from more addresses (--src) or to more targets, "+
 		"so that sources × targets is %s; it is %s", rangeName, lowest, format.Count(enough), format.Count(pairs))
 	w.Changes = nil
 }
 
-// lowest is the lowest port that the range may begin with.
-func (x *exam) lowest() int64 {
-	first, _ := x.number("net.ipv4.ip_unprivileged_port_start")
+// lowestUsablePort is the lowest port that the range may begin with.
+func (x *analysis) lowestUsablePort() int64 {
+	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// reserve keeps the ports of servers out of a range that is to have them, those of the
+// reserveServerPorts keeps the ports of servers out of a range that is to have them, those of the
 // plan and all that listen in what is added to the range: a client could take one while
 // its server is down.
-func (x *exam) reserve(wide portRange) []Change {
-	reserved, _ := portList(x.f.Sysctls[reservedName])
+func (x *analysis) reserveServerPorts(wide portRange) []Change {
+	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
 	before := len(reserved)
 	for _, port := range x.serverPorts() {
 		reserved[int64(port)] = reserved[int64(port)] || int64(port) >= wide.low
 	}
-	present, known := x.portRange()
+	present, known := x.readPortRange()
 	for _, port := range x.f.Sockets.Ports {
 		p := int64(port)
 		if p >= wide.low && known && (p < present.low || p > present.high) {
@@ -225,24 +225,24 @@ func (x *exam) reserve(wide portRange) []Change {
 	if len(reserved) == before {
 		return nil
 	}
-	return []Change{x.sysctl(reservedName, portRuns(reserved))}
+	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
 // Connecting becomes slow as ports are used up: the kernel tries one port after the
 // other, first all of one parity. The generator keeps to a quarter of the ports of
 // an address where it may choose addresses itself.
-var _ = wall(Wall{
+var _ = registerWall(Wall{
 	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: from there on the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",
 	Source: ipPage + "#ip-variables",
-}, func(x *exam, w *Wall) bool {
+}, func(x *analysis, w *Wall) bool {
 	r, pairs, sources, ok := x.clientPorts()
 	if !ok || pairs >= loopbackSources {
 		return false
 	}
-	half := r.room() / 2
+	half := r.usablePorts() / 2
 	w.Present, w.Holds = fmt.Sprintf("%s × %s", format.Count(half), sources), satMul(half, pairs)
-	if x.exceeded(w) {
+	if x.isExceeded(w) {
 		w.Needs = fmt.Sprintf("%s source addresses", format.Count(ceilDiv(x.n, max(half, 1))))
 		w.Advice = "connect from more addresses (--src), or to more targets"
 	}

@@ -34,34 +34,34 @@ func Print(w io.Writer, kind string, r *Report) error {
 	if !slices.Contains(Formats, kind) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", kind, strings.Join(Formats, ", "))
 	}
-	l, err := requirementsOf(r)
+	l, err := newRequirements(r)
 	if err != nil {
 		return err
 	}
-	return l.write(w, kind)
+	return l.writeFormat(w, kind)
 }
 
 //go:embed print/*.tmpl
 var printFiles embed.FS
 
-var printed = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("").Funcs(template.FuncMap{"quote": quote}).ParseFS(printFiles, "print/*.tmpl"))
+var printTemplates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{"quote": quoteForShell}).ParseFS(printFiles, "print/*.tmpl"))
 })
 
-// write writes one of Formats.
-func (l *requirements) write(w io.Writer, kind string) error {
+// writeFormat writes one of Formats.
+func (l *requirements) writeFormat(w io.Writer, kind string) error {
 	l.Format, l.Machine = kind, "the machine's"
 	if kind == "kubernetes" {
 		l.Machine = "the node's"
 	}
-	return printed().ExecuteTemplate(w, kind+".tmpl", l)
+	return printTemplates().ExecuteTemplate(w, kind+".tmpl", l)
 }
 
 // requirements is what a machine needs for a plan, whatever it has now. The templates read
 // it.
 type requirements struct {
 	Plan    Plan
-	Sysctls []need
+	Sysctls []requiredSysctl
 	Nofile  int64 // 0 where what every machine has is enough
 	Memlock int64 // bytes, likewise
 	MiB     int64 // memory that a container with its processes and sockets is to have
@@ -70,25 +70,25 @@ type requirements struct {
 	Format, Machine string // which is written, and who has the settings that a container can't have
 }
 
-// need is a change of a setting of the kernel, with the walls that it moves.
-type need struct {
+// requiredSysctl is a change of a setting of the kernel, with the walls that it moves.
+type requiredSysctl struct {
 	Change
 	Why string
 }
 
 // For the templates: Own reports whether a container can have the setting for itself, Safe
 // whether Kubernetes allows it by default, Tracker whether it belongs to nf_conntrack.
-func (n need) Own() bool     { return settings[n.Name].own }
-func (n need) Safe() bool    { return settings[n.Name].safe }
-func (n need) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
+func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace }
+func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
+func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
 // Own are the settings that a container can be given, Host those of the machine below it.
-func (l *requirements) Own() []need { return l.which(need.Own) }
-func (l *requirements) Host() []need {
-	return l.which(func(n need) bool { return !n.Own() })
+func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
+func (l *requirements) Host() []requiredSysctl {
+	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
 }
 
-func (l *requirements) which(is func(need) bool) (list []need) {
+func (l *requirements) filterSysctls(is func(requiredSysctl) bool) (list []requiredSysctl) {
 	for _, n := range l.Sysctls {
 		if is(n) {
 			list = append(list, n)
@@ -108,13 +108,13 @@ func (l *requirements) Unsafe() string {
 	return strings.Join(names, ",")
 }
 
-func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, need.Tracker) }
+func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, requiredSysctl.Tracker) }
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// requirementsOf is what the plan needs of a machine that has nothing but what a
+// newRequirements is what the plan needs of a machine that has nothing but what a
 // kernel begins with.
-func requirementsOf(r *Report) (*requirements, error) {
+func newRequirements(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
 	}
@@ -123,29 +123,29 @@ func requirementsOf(r *Report) (*requirements, error) {
 		return nil, err
 	}
 	l := &requirements{Plan: bare.Plan, Uring: bare.Plan.Model != epoll && bare.Plan.Model != goroutine}
-	for _, c := range united(bare.Changes(), r.Changes()) {
+	for _, c := range mergeChanges(bare.Changes(), r.Changes()) {
 		switch c.Kind {
 		case Sysctl:
 			c.From = r.Facts.Sysctls[c.Name]
-			c.To = c.widest(c.From, c.To)
-			l.Sysctls = append(l.Sysctls, need{c, cmp.Or(bare.why(c), r.why(c))})
+			c.To = c.mergeValues(c.From, c.To)
+			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.wallsMovedBy(c), r.wallsMovedBy(c))})
 		case Nofile:
-			l.Nofile = atLeast(c.To, r.Facts.Process.Nofile.Hard)
+			l.Nofile = maxLimitOrZero(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
-			l.Memlock = max(atLeast(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
+			l.Memlock = max(maxLimitOrZero(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
 		}
 	}
-	x := newExam(bare.Facts, bare.Plan)
-	l.MiB = ceilDiv(withHeadroom(x.needed(x.charged())), 1<<20)
+	x := newAnalysis(bare.Facts, bare.Plan)
+	l.MiB = ceilDiv(addHeadroom(x.neededBytes(x.chargedBytesPerConn())), 1<<20)
 	return l, nil
 }
 
-// united is the changes of both lists, one for each setting, with what suits both.
-func united(list, other []Change) []Change {
+// mergeChanges is the changes of both lists, one for each setting, with what suits both.
+func mergeChanges(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
 		if i := slices.IndexFunc(list, same); i >= 0 {
-			list[i].To = c.widest(list[i].To, c.To)
+			list[i].To = c.mergeValues(list[i].To, c.To)
 		} else {
 			list = append(list, c)
 		}
@@ -160,9 +160,9 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// atLeast is the limit that a change asks for, or the present hard one if that is higher;
+// maxLimitOrZero is the limit that a change asks for, or the present hard one if that is higher;
 // 0 where there is none: then there is nothing to write.
-func atLeast(to string, hard int64) int64 {
+func maxLimitOrZero(to string, hard int64) int64 {
 	n, err := strconv.ParseInt(to, 10, 64)
 	if err != nil || hard < 0 {
 		return 0
@@ -177,8 +177,8 @@ func defaultFacts(f *Facts) *Facts {
 	bare.ReadOnly = nil
 	bare.Sysctls = make(map[string]string, len(f.Sysctls))
 	for name, value := range f.Sysctls {
-		if s := settings[name]; s.least != "" {
-			value = s.least
+		if s := sysctlInfos[name]; s.defaultValue != "" {
+			value = s.defaultValue
 		}
 		bare.Sysctls[name] = value
 	}
@@ -193,8 +193,8 @@ func defaultFacts(f *Facts) *Facts {
 	return &bare
 }
 
-// why names the walls that a change moves.
-func (r *Report) why(c Change) string {
+// wallsMovedBy names the walls that a change moves.
+func (r *Report) wallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {
 		moves := slices.ContainsFunc(w.Changes, func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name })

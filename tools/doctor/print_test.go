@@ -12,12 +12,14 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestPrinted(t *testing.T) {
-	setting := func(name, from, to, why string) need { return need{Change{Sysctl, name, from, to}, why} }
+	setting := func(name, from, to, why string) requiredSysctl {
+		return requiredSysctl{Change{Sysctl, name, from, to}, why}
+	}
 	for name, l := range map[string]*requirements{
 		"few": {Plan: Plan{Connections: 100, Side: Server}},
 		"million": {
 			Plan: Plan{Connections: 1_000_000, Side: Both, Unread: 4096},
-			Sysctls: []need{ // each kind
+			Sysctls: []requiredSysctl{ // each kind
 				setting("fs.nr_open", "1048576", "1200000", "nofile: descriptors that a process may open"),
 				setting(rangeName, "32768 60999", "1024 65535", "ports: local ports of a source address"),
 				setting("net.core.somaxconn", "4096", "8192", "somaxconn: connections that wait to be accepted"),
@@ -29,7 +31,7 @@ func TestPrinted(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		for _, format := range Formats {
-			if err := l.write(&got, format); err != nil {
+			if err := l.writeFormat(&got, format); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// reader fills in Facts.
-type reader struct {
+// factReader fills in Facts.
+type factReader struct {
 	*Facts
 	pid int
 	own bool // the process is this one
@@ -43,7 +43,7 @@ func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
 	}
-	r := reader{Facts: &Facts{At: time.Now()}, pid: pid}
+	r := factReader{Facts: &Facts{At: time.Now()}, pid: pid}
 	if r.own = pid == 0 || pid == os.Getpid(); r.own {
 		r.pid = os.Getpid()
 	}
@@ -51,43 +51,43 @@ func Read(pid int) (*Facts, error) {
 	if _, err := procfs.ReadStat(r.pid); err != nil {
 		return nil, fmt.Errorf("doctor: process %d: %w", r.pid, err)
 	}
-	r.machine()
-	r.process()
+	r.readMachine()
+	r.readProcess()
 	if r.own { // where the caller's thread is, even if others of this process are elsewhere
-		r.network()
-	} else if err := procfs.InNetwork(r.pid, r.network); err != nil {
-		r.unknown("the process's network namespace, so that this process's is reported", err)
-		r.network()
+		r.readNetwork()
+	} else if err := procfs.CallInNetwork(r.pid, r.readNetwork); err != nil {
+		r.addUnknown("the process's network namespace, so that this process's is reported", err)
+		r.readNetwork()
 	}
 	return r.Facts, nil
 }
 
-// unknown keeps why something is not reported.
-func (r *reader) unknown(what string, err error) {
+// addUnknown keeps why something is not reported.
+func (r *factReader) addUnknown(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
-// machine reads what is the same for all processes, and the process's control groups.
-func (r *reader) machine() {
+// readMachine reads what is the same for all processes, and the process's control groups.
+func (r *factReader) readMachine() {
 	m, err := procfs.ReadMemory()
-	r.unknown("memory", err)
+	r.addUnknown("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
 	c, err := cgroup.ReadLimits(r.pid)
-	if !procfs.Gone(err) { // a kernel without cgroups
-		r.unknown("cgroups", err)
+	if !procfs.IsGone(err) { // a kernel without cgroups
+		r.addUnknown("cgroups", err)
 	}
 	r.Cgroup = CgroupFacts{Memory: CgroupLimit(c.Memory), Sockets: CgroupLimit(c.SocketMemory), Tasks: CgroupLimit(c.Tasks)}
 	machine, err := procfs.ReadMachine()
-	r.unknown("machine", err)
+	r.addUnknown("machine", err)
 	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
 	r.Nodes, err = procfs.CountNodes()
-	r.unknown("NUMA nodes", err)
+	r.addUnknown("NUMA nodes", err)
 	r.PageSize = int64(os.Getpagesize())
 	r.Tasks, err = procfs.CountAllTasks()
-	r.unknown("tasks of the machine", err)
-	r.caches()
+	r.addUnknown("tasks of the machine", err)
+	r.readCacheSizes()
 	for _, model := range models.All() {
 		if model.Name != "uring" {
 			continue
@@ -104,10 +104,10 @@ func (r *reader) machine() {
 // cacheNames are the kernel's caches of objects of which a connection has one.
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
-func (r *reader) caches() {
+func (r *factReader) readCacheSizes() {
 	slabs, err := procfs.ReadSlabs()
 	if err != nil {
-		r.unknown("sizes of the kernel's objects", err)
+		r.addUnknown("sizes of the kernel's objects", err)
 		return
 	}
 	r.Caches = make(map[string]float64)
@@ -118,36 +118,36 @@ func (r *reader) caches() {
 	}
 }
 
-func (r *reader) process() {
+func (r *factReader) readProcess() {
 	limits, err := procfs.ReadRlimits(r.pid)
-	r.unknown("limits of the process", err)
+	r.addUnknown("limits of the process", err)
 	p := &r.Process
 	p.Nofile, p.Memlock, p.Nproc = Rlimit(limits.Nofile), Rlimit(limits.Memlock), Rlimit(limits.Nproc)
-	r.descriptors()
+	r.countDescriptors()
 	rights, err := procfs.ReadRights(r.pid)
-	r.unknown("rights of the process", err)
+	r.addUnknown("rights of the process", err)
 	if err == nil {
 		p.User = rights.User
 		p.Root = rights.HasMachine(procfs.CapSysAdmin, procfs.CapNetAdmin)
 		p.Raise = rights.HasMachine(procfs.CapSysResource)
 		p.Locks = rights.HasMachine(procfs.CapIPCLock)
 		p.UserTasks, err = procfs.CountTasks(rights.User)
-		r.unknown("tasks of the user", err)
+		r.addUnknown("tasks of the user", err)
 	}
 	if !r.own {
-		r.unknown("GOMEMLIMIT", errors.New("only this very process's is known"))
+		r.addUnknown("GOMEMLIMIT", errors.New("only this very process's is known"))
 	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		p.GoMemoryLimit = limit
 	}
 }
 
-// descriptors counts them in the process's table, and in those of threads that have one.
-func (r *reader) descriptors() {
+// countDescriptors counts them in the process's table, and in those of threads that have one.
+func (r *factReader) countDescriptors() {
 	p := &r.Process
 	tables, err := procfs.ReadTables(r.pid)
 	if err != nil { // another user's process, or a sandbox
 		p.Open, err = procfs.CountDescriptors(r.pid)
-		r.unknown("open descriptors", err)
+		r.addUnknown("open descriptors", err)
 		return
 	}
 	p.Open, p.Tables = tables[0].Open, len(tables)-1
@@ -159,17 +159,17 @@ func (r *reader) descriptors() {
 // maxInterfaces bounds the interfaces that are reported.
 const maxInterfaces = 256
 
-// network reads what is of the network namespace of the calling thread, and the
+// readNetwork reads what is of the network namespace of the calling thread, and the
 // settings, of which some are.
-func (r *reader) network() {
-	r.sysctls()
-	r.sockets()
-	r.interfaces()
+func (r *factReader) readNetwork() {
+	r.readSysctls()
+	r.readSockets()
+	r.readInterfaces()
 }
 
-func (r *reader) sysctls() {
-	r.Sysctls = make(map[string]string, len(settings))
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
+func (r *factReader) readSysctls() {
+	r.Sysctls = make(map[string]string, len(sysctlInfos))
+	for _, name := range slices.Sorted(maps.Keys(sysctlInfos)) {
 		value, err := procfs.ReadSysctl(name)
 		switch {
 		case err == nil:
@@ -177,10 +177,10 @@ func (r *reader) sysctls() {
 			if !procfs.SysctlWritable(name) {
 				r.ReadOnly = append(r.ReadOnly, name)
 			}
-		case settings[name].machineWide:
-			r.elsewhere(name)
-		case !procfs.Gone(err):
-			r.unknown("sysctl "+name, err)
+		case sysctlInfos[name].machineWide:
+			r.readSysctlElsewhere(name)
+		case !procfs.IsGone(err):
+			r.addUnknown("sysctl "+name, err)
 		}
 	}
 }
@@ -188,14 +188,14 @@ func (r *reader) sysctls() {
 // maxAncestors bounds the processes in whose namespaces settings are looked for.
 const maxAncestors = 16
 
-// elsewhere reads a setting of the whole machine that this network namespace doesn't
+// readSysctlElsewhere reads a setting of the whole machine that this network namespace doesn't
 // show: in the namespace of this process's first thread, or of the nearest process above
 // it that has one that shows it.
-func (r *reader) elsewhere(name string) {
+func (r *factReader) readSysctlElsewhere(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
 		// Which of them can't be entered is of no interest.
-		_ = procfs.InNetwork(pid, func() {
+		_ = procfs.CallInNetwork(pid, func() {
 			if value, err := procfs.ReadSysctl(name); err == nil {
 				r.Sysctls[name], shown = value, true
 			}
@@ -210,30 +210,30 @@ func (r *reader) elsewhere(name string) {
 		}
 		pid = above.Parent
 	}
-	r.unknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
+	r.addUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
 // lowestPort is the lowest that a wider range of ports would have.
 const lowestPort = 1024
 
-func (r *reader) sockets() {
+func (r *factReader) readSockets() {
 	n, err := procfs.ReadNetwork()
-	r.unknown("sockets and counters of the network", err)
+	r.addUnknown("sockets and counters of the network", err)
 	s := &r.Sockets
 	s.Open, s.TimeWait, s.Orphans, s.Pages = n.Open, n.TimeWait, n.Orphans, n.TCPBuffers/r.PageSize
 	s.Counters = n.Counters
 	r.FilesOpen, err = procfs.CountFiles()
-	r.unknown("open files", err)
+	r.addUnknown("open files", err)
 	r.readConntrack()
-	r.listeners()
+	r.readListeners()
 }
 
-// listeners reads the ports on which sockets listen, and the fullest of their queues.
-func (r *reader) listeners() {
+// readListeners reads the ports on which sockets listen, and the fullest of their queues.
+func (r *factReader) readListeners() {
 	low := uint16(lowestPort)
 	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // of what can't be read the walls say nothing
 	queues, err := sock.ListAcceptQueues()
-	r.unknown("sockets that listen", err)
+	r.addUnknown("sockets that listen", err)
 	s := &r.Sockets
 	for _, q := range queues {
 		if port := q.Addr.Port(); port >= min(low, lowestPort) {
@@ -248,16 +248,16 @@ func (r *reader) listeners() {
 }
 
 // readConntrack reads how many connections the kernel tracks, if it does.
-func (r *reader) readConntrack() {
+func (r *factReader) readConntrack() {
 	tracked, err := countTracked()
-	if procfs.Gone(err) {
+	if procfs.IsGone(err) {
 		return
 	}
-	r.unknown("tracked connections", err)
+	r.addUnknown("tracked connections", err)
 	r.Sockets.Tracked = tracked
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
-		r.Sockets.Tracking, err = canTrack()
-		r.unknown("whether connections are tracked", err)
+		r.Sockets.Tracking, err = probeConntrack()
+		r.addUnknown("whether connections are tracked", err)
 	}
 }
 
@@ -270,9 +270,9 @@ func countTracked() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// canTrack sends a datagram to itself and reports whether it was tracked: the kernel does
+// probeConntrack sends a datagram to itself and reports whether it was tracked: the kernel does
 // that while it is sent. Nothing in the kernel shows whether a rule asks for it.
-func canTrack() (bool, error) {
+func probeConntrack() (bool, error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		return false, err
@@ -289,17 +289,17 @@ func canTrack() (bool, error) {
 	return tracked > 0, err
 }
 
-func (r *reader) interfaces() {
+func (r *factReader) readInterfaces() {
 	all, err := net.Interfaces()
-	r.unknown("interfaces", err)
+	r.addUnknown("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.unknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		r.addUnknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {
 		found := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
 		addrs, err := i.Addrs()
-		r.unknown("addresses of "+i.Name, err)
+		r.addUnknown("addresses of "+i.Name, err)
 		for _, addr := range addrs {
 			if p, err := netip.ParsePrefix(addr.String()); err == nil {
 				found.Addrs = append(found.Addrs, p)

@@ -61,7 +61,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 	if len(f.Caches) == 0 {
-		if !unknown(f, "sizes of the kernel's objects") {
+		if !isUnknown(f, "sizes of the kernel's objects") {
 			t.Errorf("no sizes of the kernel's objects, and no reason: %q", f.Unknown)
 		}
 	} else if tcp := f.Caches["TCP"]; tcp < 1000 || tcp > 10000 {
@@ -78,8 +78,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// unknown says whether there is a reason why something is not told.
-func unknown(f *Facts, what string) bool {
+// isUnknown says whether there is a reason why something is not told.
+func isUnknown(f *Facts, what string) bool {
 	return slices.ContainsFunc(f.Unknown, func(u string) bool { return strings.HasPrefix(u, what+": ") })
 }
 
@@ -91,8 +91,8 @@ func TestReadOfNobody(t *testing.T) {
 	}
 }
 
-// namespace makes a network namespace, which takes root.
-func namespace(t *testing.T) *faults.Namespace {
+// newNamespace makes a network namespace, which takes root.
+func newNamespace(t *testing.T) *faults.Namespace {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace takes root")
@@ -108,7 +108,7 @@ func namespace(t *testing.T) *faults.Namespace {
 func TestReadNetwork(t *testing.T) {
 	const connections, path = 20, "/proc/sys/net/ipv4/ip_local_port_range"
 	outside := mustRead(t, 0)
-	err := namespace(t).RunInside(func() error {
+	err := newNamespace(t).RunInside(func() error {
 		if err := os.WriteFile(path, []byte("20000 20063"), 0); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func TestReadNetwork(t *testing.T) {
 		if s := before.Sockets; s.Open != 0 || s.TimeWait != 0 || len(s.Ports) != 0 || s.Counters["ListenOverflows"] != 0 || s.Tracking {
 			t.Errorf("in a new namespace: got %+v", s)
 		}
-		if unknown(before, "whether connections are tracked") {
+		if isUnknown(before, "whether connections are tracked") {
 			t.Errorf("got %q", before.Unknown)
 		}
 		ln, err := net.Listen("tcp", "127.0.0.1:20007")
@@ -170,8 +170,8 @@ func TestReadNetwork(t *testing.T) {
 // TestReadMachineWide finds settings that a namespace doesn't show.
 func TestReadMachineWide(t *testing.T) {
 	outside := mustRead(t, 0)
-	err := namespace(t).RunInside(func() error {
-		if _, err := procfs.ReadSysctl("net.ipv4.tcp_mem"); !procfs.Gone(err) {
+	err := newNamespace(t).RunInside(func() error {
+		if _, err := procfs.ReadSysctl("net.ipv4.tcp_mem"); !procfs.IsGone(err) {
 			return fmt.Errorf("tcp_mem is shown here: %w", err)
 		}
 		f := mustRead(t, 0)
@@ -187,8 +187,8 @@ func TestReadMachineWide(t *testing.T) {
 	}
 }
 
-// child starts a process that does nothing until the test ends.
-func child(t *testing.T, attributes *syscall.SysProcAttr) (pid int) {
+// startChild starts a process that does nothing until the test ends.
+func startChild(t *testing.T, attributes *syscall.SysProcAttr) (pid int) {
 	t.Helper()
 	cmd := exec.Command("sleep", "1h")
 	cmd.SysProcAttr = attributes
@@ -200,34 +200,34 @@ func TestReadOther(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace takes root")
 	}
-	pid := child(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
+	pid := startChild(t, &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET})
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: 200}, nil); err != nil {
 		t.Fatal(err)
 	}
 	f := mustRead(t, pid)
-	if f.Process.PID != pid || f.Process.Nofile != (Rlimit{100, 200}) || f.Process.Open < 3 || !unknown(f, "GOMEMLIMIT") {
+	if f.Process.PID != pid || f.Process.Nofile != (Rlimit{100, 200}) || f.Process.Open < 3 || !isUnknown(f, "GOMEMLIMIT") {
 		t.Errorf("got %+v, unknown %q", f.Process, f.Unknown)
 	}
 	if len(f.Interfaces) != 1 || f.Interfaces[0].Up || f.Sockets.Open != 0 {
 		t.Errorf("got %+v, %+v; want lo, down, and no sockets", f.Interfaces, f.Sockets)
 	}
 	// With lo down that can't be found out, which a wall says already.
-	if unknown(f, "whether connections are tracked") || f.Sockets.Tracking {
+	if isUnknown(f, "whether connections are tracked") || f.Sockets.Tracking {
 		t.Errorf("lo is down: tracking %v, unknown %q", f.Sockets.Tracking, f.Unknown)
 	}
 }
 
 // TestReadCgroup reads a process that cgroups limit.
 func TestReadCgroup(t *testing.T) {
-	pid := child(t, nil)
+	pid := startChild(t, nil)
 	name := "myriad-doctor-" + strconv.Itoa(os.Getpid())
-	memory := group(t, pid, name, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "104857600")
+	memory := newCgroup(t, pid, name, "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "104857600")
 	if memory == "" {
-		memory = group(t, pid, name, "/sys/fs/cgroup", "memory.max", "104857600")
+		memory = newCgroup(t, pid, name, "/sys/fs/cgroup", "memory.max", "104857600")
 	}
-	tasks := group(t, pid, name, "/sys/fs/cgroup/pids", "pids.max", "50")
+	tasks := newCgroup(t, pid, name, "/sys/fs/cgroup/pids", "pids.max", "50")
 	if tasks == "" {
-		tasks = group(t, pid, name, "/sys/fs/cgroup", "pids.max", "50")
+		tasks = newCgroup(t, pid, name, "/sys/fs/cgroup", "pids.max", "50")
 	}
 	if memory == "" || tasks == "" {
 		t.Skip("cgroups that may be written are needed")
@@ -241,8 +241,8 @@ func TestReadCgroup(t *testing.T) {
 	}
 }
 
-// group moves a process to a cgroup with a limit until the test ends, "" if it can't.
-func group(t *testing.T, pid int, name, mount, file, limit string) (path string) {
+// newCgroup moves a process to a cgroup with a limit until the test ends, "" if it can't.
+func newCgroup(t *testing.T, pid int, name, mount, file, limit string) (path string) {
 	t.Helper()
 	dir := filepath.Join(mount, name)
 	path = filepath.Join(dir, file)

@@ -77,19 +77,19 @@ func (r *Report) Changes() []Change {
 				return d.Kind == c.Kind && d.Name == c.Name && (c.Kind != Address || d.To == c.To)
 			}
 			if at := slices.IndexFunc(all, same); at >= 0 {
-				all[at].To = c.widest(all[at].To, c.To)
+				all[at].To = c.mergeValues(all[at].To, c.To)
 			} else {
 				all = append(all, c)
 			}
 		}
 	}
 	// A limit of descriptors can't be above this one, so this comes first.
-	slices.SortStableFunc(all, func(a, b Change) int { return before(a) - before(b) })
+	slices.SortStableFunc(all, func(a, b Change) int { return changeOrder(a) - changeOrder(b) })
 	return all
 }
 
-// before is 0 for a change that others wait for, otherwise 1.
-func before(c Change) int {
+// changeOrder is 0 for a change that others wait for, otherwise 1.
+func changeOrder(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
 	}
@@ -102,7 +102,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		Holds *int64 `json:"holds"`
-	}{fields(r), bounded(r.Holds)})
+	}{fields(r), holdsOrNil(r.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
@@ -120,7 +120,7 @@ func (w Wall) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		Holds *int64 `json:"holds"`
-	}{fields(w), bounded(w.Holds)})
+	}{fields(w), holdsOrNil(w.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
@@ -132,7 +132,7 @@ func (w *Wall) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-func bounded(holds int64) *int64 {
+func holdsOrNil(holds int64) *int64 {
 	if holds == Unlimited {
 		return nil
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// beyond is how many walls behind the plan are shown in the table.
-const beyond = 3
+// shownFarWalls is how many walls behind the plan are shown in the table.
+const shownFarWalls = 3
 
 // textWidth is how wide running text is.
 const textWidth = 100
@@ -22,8 +22,8 @@ const textWidth = 100
 // WriteText writes the report for people: how many connections the machine holds,
 // the walls that are exceeded, what moves them, and the commands that then do it.
 func (r *Report) WriteText(w io.Writer) error {
-	exceeded, far, never := r.sorted()
-	shown := min(beyond, len(far))
+	exceeded, far, never := r.splitWalls()
+	shown := min(shownFarWalls, len(far))
 	var further, unreached []string
 	for _, w := range far[shown:] {
 		further = append(further, fmt.Sprintf("%s %s", w.Name, format.Count(w.Holds)))
@@ -33,7 +33,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	var here, elsewhere []string
 	for _, c := range r.Changes() {
-		if r.elsewhere(c) {
+		if r.isReadOnlyHere(c) {
 			elsewhere = append(elsewhere, c.Command())
 		} else {
 			here = append(here, c.Command())
@@ -46,12 +46,12 @@ func (r *Report) WriteText(w io.Writer) error {
 	writeItems(&b, "Further away: ", further)
 	writeItems(&b, "Not reached by this plan: ", unreached)
 	writeItems(&b, "Not known: ", r.Facts.Unknown)
-	writeLines(&b, "What is seen there:", named(exceeded, func(w *Wall) string { return w.Effect }))
+	writeLines(&b, "What is seen there:", formatByWall(exceeded, func(w *Wall) string { return w.Effect }))
 	writeLines(&b, "To move them, in this order, as root:", here)
 	writeLines(&b, "Not from here, where it can't be written, but on the machine itself or when the container is made:", elsewhere)
-	writeLines(&b, "No setting is enough here:", named(exceeded, func(w *Wall) string { return w.Advice }))
-	writeLines(&b, r.beforeCommands(), r.Commands())
-	writeLines(&b, "Sources:", named(exceeded, func(w *Wall) string { return w.Source }))
+	writeLines(&b, "No setting is enough here:", formatByWall(exceeded, func(w *Wall) string { return w.Advice }))
+	writeLines(&b, r.commandsTitle(), r.Commands())
+	writeLines(&b, "Sources:", formatByWall(exceeded, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -66,15 +66,15 @@ func writeLines(b *bytes.Buffer, title string, lines []string) {
 // writeItems writes items in running text.
 func writeItems(b *bytes.Buffer, title string, items []string) {
 	if len(items) > 0 {
-		fmt.Fprintf(b, "\n%s\n", wrap(title+strings.Join(items, ", ")+".", "  "))
+		fmt.Fprintf(b, "\n%s\n", wrapText(title+strings.Join(items, ", ")+".", "  "))
 	}
 }
 
-// named is what is to be said of each wall, behind its name.
-func named(walls []*Wall, text func(*Wall) string) (lines []string) {
+// formatByWall is what is to be said of each wall, behind its name.
+func formatByWall(walls []*Wall, text func(*Wall) string) (lines []string) {
 	for _, w := range walls {
 		if said := text(w); said != "" {
-			lines = append(lines, wrap(w.Name+": "+said, "    "))
+			lines = append(lines, wrapText(w.Name+": "+said, "    "))
 		}
 	}
 	return lines
@@ -83,7 +83,7 @@ func named(walls []*Wall, text func(*Wall) string) (lines []string) {
 // Summary is the first line: how many connections the machine holds now, and which
 // wall is the first.
 func (r *Report) Summary() string {
-	plan := fmt.Sprintf("%s, model %s", r.Plan.who(), resolve(r.Plan.Model, r.Facts))
+	plan := fmt.Sprintf("%s, model %s", r.Plan.sideNames(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
 		plan += fmt.Sprintf(", %d processes", r.Plan.Processes)
 	}
@@ -97,17 +97,17 @@ func (r *Report) Summary() string {
 	return fmt.Sprintf("This machine can hold %s connections now, as planned (%s); the first wall is at %s: %s.", wanted, plan, format.Count(r.Holds), r.First)
 }
 
-// who names the sides whose walls were examined.
-func (p *Plan) who() string {
+// sideNames names the sides whose walls were examined.
+func (p *Plan) sideNames() string {
 	if p.Side == Both {
 		return "both sides"
 	}
 	return string(p.Side) + " side"
 }
 
-// sorted are the walls that are met before the plan is reached, those behind it,
+// splitWalls are the walls that are met before the plan is reached, those behind it,
 // and those that never are.
-func (r *Report) sorted() (exceeded, far, never []*Wall) {
+func (r *Report) splitWalls() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
 		case w.Exceeded(r.Plan.Connections):
@@ -138,18 +138,18 @@ func writeTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // to a buffer
 }
 
-// elsewhere reports whether a change can't be made here even by root: the setting is
+// isReadOnlyHere reports whether a change can't be made here even by root: the setting is
 // another namespace's, or /proc/sys is read-only.
-func (r *Report) elsewhere(c Change) bool {
+func (r *Report) isReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrap breaks text into lines, the second and further ones indented. A command line,
+// wrapText breaks text into lines, the second and further ones indented. A command line,
 // which is in backticks, stays on one.
-func wrap(text, indent string) string {
+func wrapText(text, indent string) string {
 	var out strings.Builder
 	width := 0
-	for i, word := range words(text) {
+	for i, word := range splitWords(text) {
 		switch {
 		case i > 0 && width+1+len(word) > textWidth:
 			out.WriteString("\n" + indent)
@@ -164,8 +164,8 @@ func wrap(text, indent string) string {
 	return out.String()
 }
 
-// words splits text at spaces, but not within backticks.
-func words(text string) (list []string) {
+// splitWords splits text at spaces, but not within backticks.
+func splitWords(text string) (list []string) {
 	open := false
 	for word := range strings.SplitSeq(text, " ") {
 		if open {
@@ -183,43 +183,43 @@ func words(text string) (list []string) {
 // of the client, or of both in that order. There are none where not even one connection
 // has room.
 func (r *Report) Commands() []string {
-	p, room := r.Plan, r.reach()
+	p, room := r.Plan, r.reachableConns()
 	if room == 0 {
 		return nil
 	}
 	p.Connections = int(room)
 	var lines []string
 	if p.Side != Client {
-		lines = append(lines, p.serve())
+		lines = append(lines, p.serveCommand())
 	}
 	if p.Side != Server {
-		lines = append(lines, p.hold())
+		lines = append(lines, p.holdCommand())
 	}
 	return lines
 }
 
-// reach is how many connections of the plan have room after the changes that can be
+// reachableConns is how many connections of the plan have room after the changes that can be
 // made from here.
-func (r *Report) reach() int64 {
+func (r *Report) reachableConns() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
-		if w := &r.Walls[i]; !w.Soft && !r.movable(w) {
+		if w := &r.Walls[i]; !w.Soft && !r.canMove(w) {
 			room = min(room, w.Holds)
 		}
 	}
 	return room
 }
 
-// movable reports whether a wall has changes, all of which can be made from here.
-func (r *Report) movable(w *Wall) bool {
-	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.elsewhere)
+// canMove reports whether a wall has changes, all of which can be made from here.
+func (r *Report) canMove(w *Wall) bool {
+	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isReadOnlyHere)
 }
 
-// serve is the server's. Its clients may be silent from the start, which it would
+// serveCommand is the server's. Its clients may be silent from the start, which it would
 // not have otherwise; and a worker process gets some more than its share by chance.
-func (p *Plan) serve() string {
+func (p *Plan) serveCommand() string {
 	most := p.Connections
-	line := "myriad serve --addr " + quote(p.targets()[0].String())
+	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
 	if p.Model != auto {
 		line += " --model " + p.Model
 	}
@@ -230,23 +230,23 @@ func (p *Plan) serve() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// hold is the client's. With both sides here it has the best model.
-func (p *Plan) hold() string {
+// holdCommand is the client's. With both sides here it has the best model.
+func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {
 		line += " --model " + p.Model
 	}
-	for _, s := range runs(p.Sources) {
+	for _, s := range formatAddrRanges(p.Sources) {
 		line += " --src " + s
 	}
-	for _, t := range p.targets() {
-		line += " " + quote(t.String())
+	for _, t := range p.targetsOrDefault() {
+		line += " " + quoteForShell(t.String())
 	}
 	return line
 }
 
-// runs writes addresses, those that follow each other as a range.
-func runs(addrs []netip.Addr) []string {
+// formatAddrRanges writes addresses, those that follow each other as a range.
+func formatAddrRanges(addrs []netip.Addr) []string {
 	var list []string
 	for i := 0; i < len(addrs); {
 		first, last := addrs[i], addrs[i]
@@ -262,15 +262,15 @@ func runs(addrs []netip.Addr) []string {
 	return list
 }
 
-// beforeCommands is the title of the Commands.
-func (r *Report) beforeCommands() string {
+// commandsTitle is the title of the Commands.
+func (r *Report) commandsTitle() string {
 	title := "Then"
-	if room := r.reach(); room < int64(r.Plan.Connections) {
+	if room := r.reachableConns(); room < int64(r.Plan.Connections) {
 		title += fmt.Sprintf(", for the %s connections that have room", format.Count(room))
 	}
 	if r.Plan.Side == Both {
 		title += ", each in a shell of its own"
-		if slices.ContainsFunc(r.Changes(), Change.ofShell) {
+		if slices.ContainsFunc(r.Changes(), Change.isShellLimit) {
 			title += ", after the ulimit above in both"
 		}
 	}

@@ -20,12 +20,12 @@ func TestWriteText(t *testing.T) {
 		change func(*Facts)
 	}{
 		{"text-namespace", Plan{Connections: 100000}, func(f *Facts) {
-			root(f)
+			setRoot(f)
 			f.Interfaces = []Interface{{Name: "lo", Loopback: true}}
 			f.ReadOnly = []string{"net.core.netdev_max_backlog", "net.ipv4.tcp_max_orphans"}
 			f.Unknown = []string{"queues of eth0: /sys is another network namespace's"}
 		}},
-		{"text-client", Plan{Connections: 100000, Side: Client, Targets: targets("10.0.0.9:9000"), Sources: addrs("10.0.0.5", "10.0.0.6", "10.0.0.7"), Closing: 100}, nil},
+		{"text-client", Plan{Connections: 100000, Side: Client, Targets: mustParseTargets("10.0.0.9:9000"), Sources: mustParseAddrs("10.0.0.5", "10.0.0.6", "10.0.0.7"), Closing: 100}, nil},
 		{"text-container", Plan{Connections: 50000, Side: Server, Model: goroutine, Processes: 2, Unread: 100, Burst: 8000}, func(f *Facts) {
 			f.Shards = "close_range: operation not permitted"
 			f.Cgroup = CgroupFacts{Memory: CgroupLimit{Max: 256 << 20, Used: 10 << 20, From: "cgroup /a memory.max"}, Tasks: CgroupLimit{Max: 100, Used: 50}}
@@ -36,7 +36,7 @@ func TestWriteText(t *testing.T) {
 		{"text-fits", Plan{Connections: 1000, Side: Server, Model: epoll}, nil},
 	} {
 		var got bytes.Buffer
-		if err := examine(t, test.plan, test.change).WriteText(&got); err != nil {
+		if err := mustExamine(t, test.plan, test.change).WriteText(&got); err != nil {
 			t.Fatal(err)
 		}
 		file := filepath.Join("testdata", test.golden+".txt")
@@ -82,13 +82,13 @@ func TestCommands(t *testing.T) {
 		want string
 	}{
 		{Plan{Connections: 10}, "myriad serve --addr 127.0.0.1:9000 --max-conns 10 --first-byte-timeout never; myriad hold -n 10 127.0.0.1:9000"},
-		{Plan{Connections: 10, Side: Server, Model: epoll, Processes: 2, Targets: targets("10.0.0.1:80")},
+		{Plan{Connections: 10, Side: Server, Model: epoll, Processes: 2, Targets: mustParseTargets("10.0.0.1:80")},
 			"myriad serve --addr 10.0.0.1:80 --model epoll --processes 2 --max-conns 26 --first-byte-timeout never"},
-		{Plan{Connections: 10, Side: Client, Model: goroutine, Targets: targets("127.0.0.1:1", "127.0.0.1:2"), Sources: addrs("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.7")},
+		{Plan{Connections: 10, Side: Client, Model: goroutine, Targets: mustParseTargets("127.0.0.1:1", "127.0.0.1:2"), Sources: mustParseAddrs("127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.7")},
 			"myriad hold -n 10 --model goroutine --src 127.0.0.1-127.0.0.3 --src 127.0.0.7 127.0.0.1:1 127.0.0.1:2"},
-		{Plan{Connections: 10, Side: Client, Targets: targets("[::1]:9")}, "myriad hold -n 10 '[::1]:9'"},
+		{Plan{Connections: 10, Side: Client, Targets: mustParseTargets("[::1]:9")}, "myriad hold -n 10 '[::1]:9'"},
 	} {
-		if got := strings.Join(examine(t, test.plan, nil).Commands(), "; "); got != test.want {
+		if got := strings.Join(mustExamine(t, test.plan, nil).Commands(), "; "); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)
 		}
 	}
@@ -104,12 +104,12 @@ func TestCommandsAfterChanges(t *testing.T) {
 		change     func(*Facts)
 	}{
 		{"shown, but read-only", "Then, for the 65,536 connections that have room:", Plan{Connections: 100000, Side: Server}, func(f *Facts) {
-			root(f)
+			setRoot(f)
 			f.Sockets.Tracking, f.ReadOnly = true, []string{"net.netfilter.nf_conntrack_max"}
 		}},
 		{"one of two changes is read-only", "Then, for the 19,872 connections that have room:", goroutines, func(f *Facts) {
-			root(f)
-			set("fs.nr_open", "50000")(f)
+			setRoot(f)
+			setSysctls("fs.nr_open", "50000")(f)
 			f.Process.Raise, f.ReadOnly = true, []string{"fs.nr_open"}
 		}},
 		{"both made", "Then:", goroutines, func(f *Facts) { f.Process.Raise = true }},
@@ -118,7 +118,7 @@ func TestCommandsAfterChanges(t *testing.T) {
 		}},
 	} {
 		var out strings.Builder
-		if err := examine(t, test.plan, test.change).WriteText(&out); err != nil {
+		if err := mustExamine(t, test.plan, test.change).WriteText(&out); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(out.String(), "\n"+test.want+"\n") {
@@ -130,9 +130,9 @@ func TestCommandsAfterChanges(t *testing.T) {
 // A container is given at least what the plan needs, in a unit that it knows.
 func TestPrintedMemory(t *testing.T) {
 	for _, n := range []int{1, 200_000, 1_000_000, 20_000_000} {
-		r := examine(t, Plan{Connections: n, Side: Server}, nil)
-		x := newExam(r.Facts, r.Plan)
-		need := x.needed(x.charged())
+		r := mustExamine(t, Plan{Connections: n, Side: Server}, nil)
+		x := newAnalysis(r.Facts, r.Plan)
+		need := x.neededBytes(x.chargedBytesPerConn())
 		for format, line := range map[string]string{
 			"kubernetes": `\n          memory: (\d+)Mi\n`, "docker": `--memory is given, it needs (\d+)m:`, "systemd": `MemoryMax= is set, it needs (\d+)M:`,
 		} {
@@ -155,7 +155,7 @@ func TestPrintedMemory(t *testing.T) {
 // A size that is needed is never written smaller.
 func TestSizeUp(t *testing.T) {
 	for n, want := range map[int64]string{1000: "1,005 B", 1 << 20: "1 MiB", 1<<20 + 1<<14: "1.02 MiB", 10<<30 + 1<<29: "10.6 GiB"} {
-		if got := sizeUp(n); got != want {
+		if got := formatBytesRoundedUp(n); got != want {
 			t.Errorf("%d bytes are %s, want %s", n, got, want)
 		}
 	}
@@ -169,7 +169,7 @@ func TestWrap(t *testing.T) {
 		long + "(`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more": strings.TrimSpace(long) +
 			"\n  (`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more",
 	} {
-		if got := wrap(in, "  "); got != want {
+		if got := wrapText(in, "  "); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 	}

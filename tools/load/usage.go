@@ -116,7 +116,7 @@ func (u *usageSampler) findServer() {
 // is on another machine.
 func findListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
-		pids, _ := procfs.UnixListener(path)
+		pids, _ := procfs.FindUnixListeners(path)
 		return pids
 	}
 	at, err := netip.ParseAddrPort(target)
@@ -132,7 +132,7 @@ func findListenerPIDs(target string) []int {
 	case !sock.IsLocalAddr(addr):
 		return nil // another program may listen on that port here
 	}
-	pids, _ := procfs.Listener(at.Port(), addr)
+	pids, _ := procfs.FindListeners(at.Port(), addr)
 	return pids
 }
 

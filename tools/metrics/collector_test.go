@@ -16,10 +16,10 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector/collectortest"
 )
 
-// fixed is a Source that always says the same.
-type fixed tcp.Stats
+// fixedServer is a Source that always says the same.
+type fixedServer tcp.Stats
 
-func (f *fixed) Stats() tcp.Stats { return tcp.Stats(*f) }
+func (f *fixedServer) Stats() tcp.Stats { return tcp.Stats(*f) }
 
 // fixedPool is a PoolSource that always says the same.
 type fixedPool pool.Stats
@@ -36,11 +36,11 @@ var (
 	_ HubSource  = (*hub.Hub)(nil)
 )
 
-func ofServer(stats tcp.Stats) prometheus.Collector {
-	return NewServerCollector((*fixed)(&stats), nil)
+func newServerCollector(stats tcp.Stats) prometheus.Collector {
+	return NewServerCollector((*fixedServer)(&stats), nil)
 }
 
-func ofPool(stats pool.Stats) prometheus.Collector {
+func newPoolCollector(stats pool.Stats) prometheus.Collector {
 	return NewPoolCollector((*fixedPool)(&stats), nil)
 }
 
@@ -53,7 +53,7 @@ func TestEveryFieldIsTold(t *testing.T) {
 	for _, h := range []string{"HandlerTime", "Lag"} {
 		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, tcp.Buckets-1))
 	}
-	collectortest.WantTold(t, ofServer(stats), fields, 90)
+	collectortest.WantTold(t, newServerCollector(stats), fields, 90)
 
 	var ofJobs pool.Stats
 	fields = make(map[string]string)
@@ -61,7 +61,7 @@ func TestEveryFieldIsTold(t *testing.T) {
 	for _, h := range []string{"Wait", "Service"} {
 		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, pool.Buckets-1))
 	}
-	collectortest.WantTold(t, ofPool(ofJobs), fields, 14+2*pool.Buckets)
+	collectortest.WantTold(t, newPoolCollector(ofJobs), fields, 14+2*pool.Buckets)
 
 	var ofHub fixedHub
 	fields = make(map[string]string)
@@ -73,8 +73,8 @@ func TestEveryFieldIsTold(t *testing.T) {
 func TestConditions(t *testing.T) {
 	for is, want := range map[bool]float64{false: 0, true: 1} {
 		for name, c := range map[string]prometheus.Collector{
-			"myriad_draining":        ofServer(tcp.Stats{Draining: is}),
-			"myriad_pool_overloaded": ofPool(pool.Stats{Overloaded: is}),
+			"myriad_draining":        newServerCollector(tcp.Stats{Draining: is}),
+			"myriad_pool_overloaded": newPoolCollector(pool.Stats{Overloaded: is}),
 		} {
 			if got := collectortest.Scrape(t, c)[name].Metric[0].Gauge.GetValue(); got != want {
 				t.Errorf("%s is %v where it is %v, want %v", name, got, is, want)
@@ -93,8 +93,8 @@ func TestHistograms(t *testing.T) {
 		collector prometheus.Collector
 		buckets   int
 	}{
-		{"myriad_loop_lag_seconds", ofServer(stats), tcp.Buckets - 1},
-		{"myriad_pool_wait_seconds", ofPool(ofJobs), pool.Buckets - 1},
+		{"myriad_loop_lag_seconds", newServerCollector(stats), tcp.Buckets - 1},
+		{"myriad_pool_wait_seconds", newPoolCollector(ofJobs), pool.Buckets - 1},
 	} {
 		h := collectortest.Scrape(t, c.collector)[c.name].Metric[0].Histogram
 		if h.GetSampleCount() != 10 || h.GetSampleSum() != 90 {
@@ -120,13 +120,13 @@ func TestMemoryPerConnection(t *testing.T) {
 		"no connection":    {},
 		"worker processes": {Open: 10, Processes: 2},
 	} {
-		if _, ok := collectortest.Scrape(t, ofServer(stats))[name]; ok {
+		if _, ok := collectortest.Scrape(t, newServerCollector(stats))[name]; ok {
 			t.Errorf("%s: %s is there; want it left out", what, name)
 		}
 	}
 	held := make([]byte, 64<<20)
 	runtime.GC() // so that nothing else counts, such as what an earlier run held
-	got := collectortest.Scrape(t, ofServer(tcp.Stats{Open: 2}))[name].Metric[0].Gauge.GetValue()
+	got := collectortest.Scrape(t, newServerCollector(tcp.Stats{Open: 2}))[name].Metric[0].Gauge.GetValue()
 	if got < float64(len(held))/2 || got > float64(len(held))*3/4 {
 		t.Errorf("with %d bytes held and 2 connections: %v bytes for each; want half of it and not much more", len(held), got)
 	}
@@ -134,13 +134,13 @@ func TestMemoryPerConnection(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	for _, c := range []prometheus.Collector{ofServer(tcp.Stats{Open: 1}), ofPool(pool.Stats{}), NewHubCollector(&fixedHub{}, nil)} {
+	for _, c := range []prometheus.Collector{newServerCollector(tcp.Stats{Open: 1}), newPoolCollector(pool.Stats{}), NewHubCollector(&fixedHub{}, nil)} {
 		collectortest.Lint(t, c)
 	}
 }
 
 func TestLabels(t *testing.T) {
-	collectortest.Labels(t, "myriad_connections", func(l prometheus.Labels) prometheus.Collector { return NewServerCollector(&fixed{Open: 1}, l) },
+	collectortest.Labels(t, "myriad_connections", func(l prometheus.Labels) prometheus.Collector { return NewServerCollector(&fixedServer{Open: 1}, l) },
 		"state", "cause", "le", "model", "\xff")
 	collectortest.Labels(t, "myriad_pool_workers", func(l prometheus.Labels) prometheus.Collector { return NewPoolCollector(&fixedPool{}, l) },
 		"state", "outcome", "cause", "le", "\xff")

@@ -24,13 +24,13 @@ type HubSource interface {
 // node, which is taken as well.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.Invalid[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))
+		return collector.NewInvalid[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))
 	}
 	return collector.New(collector.Namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
 }
 
 var hubMetrics = []collector.Metric[hub.Stats]{
-	collector.Labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
+	collector.LabelledMetric("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
 	collector.Gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
 	collector.Gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
@@ -41,7 +41,7 @@ var hubMetrics = []collector.Metric[hub.Stats]{
 	collector.Counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
 		func(s *hub.Stats) int64 { return s.Lost }),
 	collector.Counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
-	collector.Labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
+	collector.LabelledMetric("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,

@@ -22,7 +22,7 @@ type PoolSource interface {
 // for Stats once a scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.Invalid[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))
+		return collector.NewInvalid[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))
 	}
 	return collector.New(collector.Namespace+"pool_", labels, "le", source.Stats, poolMetrics, poolHistograms)
 }
@@ -32,17 +32,17 @@ var poolMetrics = []collector.Metric[pool.Stats]{
 	collector.Gauge("workers", "Workers that there are now.", func(s *pool.Stats) int { return s.Workers }),
 	collector.Gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
 	collector.Gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
-		func(s *pool.Stats) int { return collector.Flag(s.Overloaded) }),
-	collector.Labelled("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
+		func(s *pool.Stats) int { return collector.BoolToInt(s.Overloaded) }),
+	collector.LabelledMetric("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
 		func(s *pool.Stats) map[string]int { return map[string]int{"queued": s.Queued, "running": s.Running} }),
 	collector.Counter("jobs_accepted_total", "Jobs that were accepted.", func(s *pool.Stats) uint64 { return s.Accepted }),
-	collector.Labelled("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
+	collector.LabelledMetric("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
 		"(expired), they were shed because of overload, or dropped because the pool was closed.",
 		prometheus.CounterValue, "outcome", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"finished": s.Finished, "expired": s.Expired, "shed": s.Shed, "dropped": s.Dropped}
 		}),
 	collector.Counter("jobs_panicked_total", "Jobs that have run and panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
-	collector.Labelled("jobs_refused_total",
+	collector.LabelledMetric("jobs_refused_total",
 		"Jobs that were not accepted: the queue was full, their context had ended before (late), or the pool was closed.",
 		prometheus.CounterValue, "cause", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"full": s.Full, "late": s.Late, "closed": s.Closed}
@@ -57,5 +57,5 @@ var poolHistograms = []collector.Distribution[pool.Stats]{
 }
 
 func poolHistogram(d *prometheus.Desc, h *pool.Histogram) prometheus.Metric {
-	return collector.Histogram(d, h.Count, h.Sum, h.Buckets[:], pool.Bound)
+	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], pool.Bound)
 }

@@ -32,7 +32,7 @@ type Source interface {
 // processes, because their memory is not this one's.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.Invalid[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
+		return collector.NewInvalid[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
 	}
 	return collector.New(collector.Namespace, labels, "le", source.Stats, serverMetrics, serverHistograms)
 }
@@ -49,9 +49,9 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.Counter("worker_gc_cycles_total", "Collections of garbage in all worker processes.", func(s *stats) int64 { return s.GCs }),
 	collector.Counter("worker_gc_pause_seconds_total", "How long collections of garbage have stopped worker processes, all together.",
 		func(s *stats) float64 { return s.GCPause.Seconds() }),
-	collector.Gauge("draining", "1 when the server shuts down, or has; otherwise 0.", func(s *stats) int { return collector.Flag(s.Draining) }),
+	collector.Gauge("draining", "1 when the server shuts down, or has; otherwise 0.", func(s *stats) int { return collector.BoolToInt(s.Draining) }),
 	collector.Gauge("accepting_paused", "1 when nothing is accepted because an operator has paused that; otherwise 0.",
-		func(s *stats) int { return collector.Flag(s.AcceptingPaused) }),
+		func(s *stats) int { return collector.BoolToInt(s.AcceptingPaused) }),
 
 	collector.Gauge("connections", "Connections that are open now.", func(s *stats) int64 { return s.Open }),
 	collector.Gauge("connections_max", "The most connections at a time: Limits.MaxConns.", func(s *stats) int { return s.MaxConns }),
@@ -90,12 +90,12 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.Counter("loop_busy_seconds_total", "Time that event loops have worked, all together; its rate divided by myriad_loops is their utilisation.",
 		func(s *stats) float64 { return s.Busy.Seconds() }),
 
-	collector.Labelled("connections_in_state", "Open connections that are in a state: before their first message (greeting), not read from "+
+	collector.LabelledMetric("connections_in_state", "Open connections that are in a state: before their first message (greeting), not read from "+
 		"because they owe too much (paused), or waiting for output to be taken or for the peer's end (closing).",
 		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
 			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
 		}),
-	collector.Labelled("connections_refused_total", "Connections that were refused before their handler was called.",
+	collector.LabelledMetric("connections_refused_total", "Connections that were refused before their handler was called.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			r := &s.Refused
 			return map[string]int64{
@@ -103,7 +103,7 @@ var serverMetrics = []collector.Metric[stats]{
 				"handshake": r.Handshake, "timeout": r.Timeout, "other": r.Other,
 			}
 		}),
-	collector.Labelled("connections_closed_total", "Connections that have closed; refused ones are not among them.",
+	collector.LabelledMetric("connections_closed_total", "Connections that have closed; refused ones are not among them.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			c := &s.Closed
 			return map[string]int64{
@@ -132,7 +132,7 @@ var serverHistograms = []collector.Distribution[stats]{
 }
 
 func serverHistogram(d *prometheus.Desc, h *tcp.Histogram) prometheus.Metric {
-	return collector.Histogram(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
+	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
 // goMemory is the heap in use and the stacks of this process, in bytes. Reading it does

@@ -21,7 +21,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// adminFlags are those of the admin server.
+// adminFlags are the flags of the admin server.
 type adminFlags struct {
 	addr      string
 	control   bool
@@ -29,28 +29,29 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.addr, "admin", "", "serve a page that follows this server, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
-	flags.BoolVar(&f.control, "admin-control", false, "let who knows the token pause accepting, close connections, upgrade and drain from there; the token is printed unless it is in --admin-token-file (default: nobody can)")
-	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, %d bytes or more (default: a random one)", admin.MinToken))
+	flags.StringVar(&f.addr, "admin", "", "serve a live page, metrics, health, profiles and traces over HTTP on this address; without a host on loopback (default off)")
+	flags.BoolVar(&f.control, "admin-control", false, "allow pausing accept, closing connections, upgrading and draining from the admin page to holders of the token, which is printed unless --admin-token-file is set (default off)")
+	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, at least %d bytes (default: a random token)", admin.MinToken))
 }
 
-// validate says what does not go together.
+// validate reports flags that contradict each other.
 func (f *adminFlags) validate() error {
 	switch {
 	case f.control && f.addr == "":
-		return usagef("--admin-control is for the page of --admin; expected it with --admin")
+		return usagef("--admin-control is given without --admin; expected both")
 	case f.tokenFile != "" && !f.control:
-		return usagef("--admin-token-file is for --admin-control; expected it with that")
+		return usagef("--admin-token-file is given without --admin-control; expected both")
 	case f.addr != "":
 		return validateListenAddr("admin", f.addr)
 	}
 	return nil
 }
 
-// maxTokenFileBytes bounds what is read of a file.
+// maxTokenFileBytes limits how much of a token file is read.
 const maxTokenFileBytes = 4096
 
-// loadOrGenerateToken is what lets somebody control the server, "" for nobody.
+// loadOrGenerateToken returns the control token: the content of --admin-token-file, or a random
+// one, which it prints to out. Without --admin-control it returns "".
 func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	if !f.control {
 		return "", nil
@@ -71,17 +72,17 @@ func (f *adminFlags) loadOrGenerateToken(out io.Writer) (string, error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < admin.MinToken {
-		return "", usagef("--admin-token-file %s has %d bytes; expected a token of %d or more", f.tokenFile, len(token), admin.MinToken)
+		return "", usagef("--admin-token-file %s has %d bytes; expected a token of at least %d", f.tokenFile, len(token), admin.MinToken)
 	}
 	return token, nil
 }
 
-// startAdminServer starts an admin server on an address. listening is called with the address that
-// it got, from another goroutine, before this returns. stop ends the server and waits.
+// startAdminServer starts an admin server. onListening is called with its address, on another
+// goroutine, before startAdminServer returns. stop ends the server and waits.
 func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var served sync.WaitGroup
-	ready := make(chan error, 2) // has room for what Serve returns in the end
+	ready := make(chan error, 2) // buffered for the final error of Serve
 	served.Go(func() {
 		ready <- admin.Serve(ctx, addr, cfg, func(at net.Addr) {
 			onListening(at)
@@ -99,12 +100,12 @@ func startAdminServer(addr string, cfg admin.Config, onListening func(net.Addr))
 	return stop, nil
 }
 
-// adminServer is one that can be stopped, and started again at the address that it had. Its
-// methods are for one goroutine at a time.
+// adminServer can be stopped and started again at the same address. It is not safe for concurrent
+// use.
 type adminServer struct {
 	addr       string
 	cfg        admin.Config
-	out        io.Writer // is told where it listens
+	out        io.Writer // receives a line with the address
 	stopServer func()    // nil while it is stopped
 }
 
@@ -126,7 +127,7 @@ func (a *adminServer) stop() {
 	}
 }
 
-// newMetricsGatherer gathers some metrics and those of this process.
+// newMetricsGatherer returns a gatherer of the collectors and of this process's metrics.
 func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -137,8 +138,8 @@ func newMetricsGatherer(collectors ...prometheus.Collector) (prometheus.Gatherer
 	return r, metrics.RegisterProcess(r)
 }
 
-// startLoadMetricsServer serves what a run of the load generator tells of itself, as --admin of
-// serve does for a server, until stop is called. observe is for load.Config.Observe.
+// startLoadMetricsServer serves the metrics of a load run until stop is called. observe is for
+// load.Config.Observe.
 func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe func(load.Event), stop func(), err error) {
 	collector := loadmetrics.New(nil)
 	gather, err := newMetricsGatherer(collector)
@@ -156,11 +157,11 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}, stop, nil
 }
 
-// loadStatsSource is what /readyz and /stats show of a generator: its model and its open
-// connections. It is ready from the beginning of its run to the end.
+// loadStatsSource provides /readyz and /stats of a load run. It is ready from the start of the run
+// to its end.
 type loadStatsSource struct{ stats atomic.Pointer[tcp.Stats] }
 
-// Stats is for package admin.
+// Stats implements admin.Source.
 func (s *loadStatsSource) Stats() tcp.Stats {
 	if stats := s.stats.Load(); stats != nil {
 		return *stats
@@ -168,7 +169,7 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStats takes an event; calls don't overlap.
+// updateStats stores the figures of e. Calls must not overlap.
 func (s *loadStatsSource) updateStats(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done

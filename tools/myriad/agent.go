@@ -16,7 +16,7 @@ import (
 const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agents-addr :4222 -c 1M 10.0.0.7:9000    # on one machine
   MYRIAD_AGENTS_SECRET=… myriad agent --nats nats://10.0.0.1:4222 --allow 10.0.0.0/24        # on each of two`
 
-// distributedLoadFlags is the command agent.
+// agentFlags are the flags of the command agent.
 type agentFlags struct {
 	agent  agents.Agent
 	nats   natsFlags
@@ -28,8 +28,8 @@ func newAgentCommand() *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
 		Use:   "agent [flags]",
-		Short: "Wait for work of \"myriad load --agents\" on another machine",
-		Long: `Wait for work of "myriad load --agents" on another machine.
+		Short: "Generate load for \"myriad load --agents\" on another machine",
+		Long: `Generate load for "myriad load --agents" on another machine.
 
 Connects to the NATS server of the coordinator, or one of yours, and waits for runs, one after the
 other. The doctor determines how many connections this machine can carry; the load is divided
@@ -45,10 +45,10 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	}
 	var g flagGroups
 	g.addGroup("Coordinator", "", func(flags *pflag.FlagSet) {
-		f.nats.addFlags(flags, agents.DefaultURL, "meet the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
-		f.secret.addFlag(flags, "secret", agents.SecretVariable, "of the coordinator, or with the token of the NATS server")
-		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: that of the machine)")
-		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
+		f.nats.addFlags(flags, agents.DefaultURL, "connect to the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
+		f.secret.addFlag(flags, "secret", agents.SecretVariable, "of the coordinator, or the token of the NATS server")
+		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: the host name)")
+		flags.BoolVar(&f.agent.Once, "once", false, "exit after one run")
 	})
 	g.addGroup("Work", "", func(flags *pflag.FlagSet) {
 		flags.Var(&parsedListFlag[agents.Allowed]{&f.agent.Allow, f.parseAllowedTarget}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
@@ -61,7 +61,7 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 	return cmd
 }
 
-// Set adds an address to connect from.
+// Set adds local addresses to connect from.
 func (f *agentFlags) Set(text string) error {
 	more, err := load.ParseSources(text, load.MaxSources-len(f.agent.Sources))
 	f.agent.Sources = append(f.agent.Sources, more...)
@@ -71,10 +71,10 @@ func (f *agentFlags) Set(text string) error {
 func (f *agentFlags) String() string { return "" }
 func (f *agentFlags) Type() string   { return "value" }
 
-// parseAllowedTarget parses a target that may be loaded.
+// parseAllowedTarget parses one value of --allow.
 func (f *agentFlags) parseAllowedTarget(text string) ([]agents.Allowed, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
-		return nil, quantity.Error(fmt.Sprintf("at most %d of them", agents.MaxAllowed))
+		return nil, quantity.Error(fmt.Sprintf("at most %d targets", agents.MaxAllowed))
 	}
 	one, err := agents.ParseAllowed(text)
 	return []agents.Allowed{one}, err

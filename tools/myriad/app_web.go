@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// newHelloHandler is an application that answers every request with the same text.
+// newHelloHandler returns an HTTP handler that answers every request with app.HelloText.
 func newHelloHandler() tcp.Handler {
 	return web.Handler(web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
@@ -18,8 +18,8 @@ func newHelloHandler() tcp.Handler {
 	})))
 }
 
-// webPushHandler is push for WebSockets and streams of events: a message that begins with "!" goes
-// without it to all of both, others are sent back.
+// webPushHandler is the push application for WebSockets and event streams. A message that begins
+// with "!" is broadcast to all of both, without the "!". Other messages are echoed.
 type webPushHandler struct {
 	web.SocketBase
 	sockets web.Group
@@ -38,10 +38,10 @@ func newWebPushHandler() tcp.Handler {
 
 func (p *webPushHandler) Opened(s web.Socket) { p.sockets.Add(s) }
 
-// Save implements web.SocketMigrator: there is nothing but that the socket is in the group.
+// Save implements web.SocketMigrator. A socket has no state.
 func (p *webPushHandler) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
 
-// Restore implements web.SocketMigrator.
+// Restore implements web.SocketMigrator. It adds s to the group again.
 func (p *webPushHandler) Restore(s web.Socket, _ []byte) error {
 	p.sockets.Add(s)
 	return nil

@@ -18,22 +18,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// apps are the example applications that serve can run.
+// apps are the example applications of serve.
 var apps = []struct {
 	name, does string
 	handler    func(f *appFlags, srv *tcp.Server) tcp.Handler
 }{
-	{"echo", "sends back every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
-	{"lines", "sends back every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
-	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigest) }},
-	{"sink", "reads and throws away", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
+	{"echo", "echoes every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
+	{"lines", "echoes every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
+	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigest) }},
+	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
-	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.echoLineAfterWait) }},
-	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.writeProofOfWork) }},
-	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return newLineHandler(broadcastEcho{srv}.handleLine) }},
-	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newLoggingEcho()) }},
-	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
-	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStallHandler(f.stall)) }},
+	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.echoLineAfterWait) }},
+	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.writeProofOfWork) }},
+	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return newLineHandler(broadcastEcho{srv}.handleLine) }},
+	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newLoggingEcho()) }},
+	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
+	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStallHandler(f.stall)) }},
 }
 
 func appNames() (names []string) {
@@ -51,7 +51,7 @@ func formatAppList() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// appFlags say which application to run, and how.
+// appFlags select and configure an example application.
 type appFlags struct {
 	name  string
 	wait  time.Duration
@@ -64,36 +64,35 @@ type appFlags struct {
 	stderr    io.Writer
 }
 
-// appsByFlag has the applications that a flag is for.
+// appsByFlag maps a flag to the applications that use it.
 var appsByFlag = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
 	"log-format": {"log"}, "log-every": {"log"},
 }
 
-// addFlags adds the flags to a command.
 func (f *appFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "app", "echo", "application: "+strings.Join(appNames(), ", "))
-	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
-	flags.IntVar(&f.bits, "bits", 16, "how many leading zero bits the application pow finds for each line; each more doubles the work")
-	flags.BoolVar(&f.shed, "shed", false, "have wait and pow answer busy to a line that no worker has time for")
-	flags.StringVar(&f.logFormat, "log-format", "text", "how the application log writes its records, with log/slog: text or json")
-	flags.Int64Var(&f.logEvery, "log-every", 1, "the application log writes a record of every `N`th line, of all connections together")
+	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "delay of the application wait for each line")
+	flags.IntVar(&f.bits, "bits", 16, "leading zero bits that the application pow finds for each line; each bit doubles the work")
+	flags.BoolVar(&f.shed, "shed", false, "let wait and pow answer \"busy\" to lines that are shed under overload")
+	flags.StringVar(&f.logFormat, "log-format", "text", "format of the records of the application log: text or json")
+	flags.Int64Var(&f.logEvery, "log-every", 1, "log every `N`th line of the application log, counted over all connections")
 	f.stall.addFlags(flags)
 }
 
-// The bounds of an application's flags.
+// The limits of the application flags.
 const (
 	maxWait = time.Minute
 	maxBits = proof.MaxZeros
 )
 
-// newHandler checks the flags and makes the application's handler for a server.
+// newHandler validates the flags and returns the application's handler for srv.
 func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
-			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
+			return nil, usagef("--%s is given with --app %s; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
 		}
 	}
 	if f.wait < 0 || f.wait > maxWait {
@@ -122,12 +121,12 @@ func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler,
 	return nil, usagef("unknown application %q; expected one of %s", f.name, strings.Join(appNames(), ", "))
 }
 
-// newLineHandler is a handler that gives answer every line.
+// newLineHandler returns a handler that calls onLine with every line.
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newSlowLineHandler is such a handler for an application that holds its loop, on purpose: it stands for
-// one that waits for something else, such as a database, or that computes. With --shed it
-// can say that it is busy.
+// newSlowLineHandler returns a line handler for an application that blocks its loop on purpose: it
+// stands for one that waits, such as for a database, or computes. With --shed it rejects lines
+// under overload.
 func (f *appFlags) newSlowLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
@@ -135,13 +134,12 @@ func (f *appFlags) newSlowLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	return newLineHandler(onLine)
 }
 
-// busyReplier answers a line that no worker has time for.
+// busyReplier answers "busy" to lines that are shed.
 type busyReplier struct{ tcp.MessageFunc }
 
 func (busyReplier) Shed(c *tcp.Conn, _ []byte, _ error) { c.WriteString("busy\n") }
 
-// A write fails only when the connection is closing, and then there is nothing
-// left to do; so these handlers don't look at what it returns.
+// Errors of writes are ignored: a write fails only if the connection is closing.
 
 type echo struct{ tcp.Base }
 
@@ -155,7 +153,7 @@ func echoLine(c *tcp.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// newLoggingEcho logs lines, as many servers do, and sends them back.
+// newLoggingEcho returns a function that logs every nth line and echoes all lines.
 func (f *appFlags) newLoggingEcho() tcp.MessageFunc {
 	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
 	if f.logFormat == "json" {
@@ -170,37 +168,35 @@ func (f *appFlags) newLoggingEcho() tcp.MessageFunc {
 	}
 }
 
-// writeLineDigest writes as many digits of a line's SHA-256 as the line is long.
+// writeLineDigest writes the first hexadecimal digits of the line's SHA-256, as many as the line
+// has bytes, at most 64.
 func writeLineDigest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
 	digits := min(len(line), 2*sha256.Size)
 	text[digits] = '\n'
-	c.WriteString(string(text[:digits+1])) // Write would have text on the heap
+	c.WriteString(string(text[:digits+1])) // with Write, text would escape to the heap
 }
 
-// echoLineAfterWait waits, then sends the line back.
 func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
 	time.Sleep(f.wait)
 	echoLine(c, text)
 }
 
-// writeProofOfWork answers a line with itself and its proof of work.
+// writeProofOfWork answers a line with the line and its proof of work.
 func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
-	c.Write(proof.Append(nil, line, f.bits))
+	c.Write(proof.AppendProofLine(nil, line, f.bits))
 }
 
-// heartbeatReply is the line by which a client answers a heartbeat. It is no message
-// of the application's.
+// heartbeatReply is a client's answer to a heartbeat. The application ignores it.
 const heartbeatReply = "pong"
 
-// broadcastEcho is an application that sends a line to all: one that begins with "!" goes
-// without it to every connection of the server, the sender's too. Other lines are sent
-// back, but for answers to heartbeats.
+// broadcastEcho broadcasts a line that begins with "!" to every connection of the server, the
+// sender included, without the "!". It echoes other lines and ignores answers to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
-// handleLine takes a line. What can't be sent to all is answered with the reason.
+// handleLine handles one line. If a broadcast fails, it answers with the reason.
 func (p broadcastEcho) handleLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {

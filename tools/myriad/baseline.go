@@ -34,22 +34,22 @@ func newPlainCommand() *cobra.Command {
 	var f plainServerFlags
 	cmd := &cobra.Command{
 		Use:   "plain",
-		Short: "Serve with plain package net, as most people write it: the baseline of every comparison",
+		Short: "Serve with plain package net: the baseline of every comparison",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.servePlain(cmd) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
+	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 selects a free port")
 	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
-	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
-	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
-	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
-	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
-	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
-	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "with --design epolls, run `N` epoll loops, each with a listener of its own on the port")
-	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
-	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
-	flags.MarkHidden("worker") // an error would say that there is no such flag
+	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "buffer size of each connection in `BYTES`; longer messages take several calls")
+	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a heartbeat line at this interval, with a ticker and a goroutine per connection (default off)")
+	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default off)")
+	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "flush `each` answer, or only every tenth, which leaves up to nine answers unsent")
+	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine (one per connection), or a published design (Linux): epoll (one loop), epolls, prefork, or reactor (with workers)")
+	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "epoll loops of --design epolls, each with its own listener on the port")
+	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "processes of --design prefork, at least one per CPU")
+	flags.BoolVar(&f.worker, "worker", false, "run as a process of --design prefork")
+	flags.MarkHidden("worker") // fails only for an unknown flag
 	f.tls.addFlags(flags)
 	return cmd
 }
@@ -82,7 +82,7 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if err := o.Check(); err != nil {
+	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
 	ln, err := f.openListener(cmd.Context(), o)
@@ -93,15 +93,15 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// openListener is where to serve.
+// openListener opens the listener, or takes over that of the parent in a prefork process.
 func (f *plainServerFlags) openListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
-		return baseline.PreforkListener()
+		return baseline.InheritedListener()
 	}
 	return o.Listen(ctx, f.addr)
 }
 
-// preforkOptions is how to start processes: this program, with --worker.
+// preforkOptions returns the command line of a prefork process: this program with --worker.
 func (f *plainServerFlags) preforkOptions() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// allScenarios names every built-in scenario.
+// allScenarios stands for all built-in scenarios on the command line.
 const allScenarios = "all"
 
 func newBenchCommand() *cobra.Command {
@@ -34,18 +34,17 @@ func newBenchCommand() *cobra.Command {
 		Short: "Compare servers side by side under the same load",
 		Long: `Compare servers side by side under the same load.
 
-"myriad bench list" says what there is, and how long it takes; "all" is all of
-it. A scenario of your own is a file: "myriad bench show quick > mine.toml" prints
-one to change, and docs/scenarios.md explains its keys. Flags are for all of
-the scenarios.
+"myriad bench list" lists the built-in scenarios and how long they take; "all" runs
+them all. For a scenario of your own, edit a copy ("myriad bench show quick > mine.toml");
+docs/scenarios.md explains the keys. Flags apply to all scenarios.
 
-Server and load generator are processes of their own, pinned to CPUs of their
-own where there are at least two and the workload does not say otherwise. The
-subjects are run in turn, in rounds. What this machine cannot run is listed with
-the reason. Ctrl-C ends it; the report has the runs that were made.
+Server and load generator run as separate processes, pinned to separate CPUs if there
+are at least two and the workload does not disable it. Subjects run in turn, in rounds.
+The report lists what this machine cannot run, with the reason. Ctrl-C stops the bench;
+the report then contains the runs so far.
 
-It exits with 1 when a run failed, an answer was wrong, or a claim of a scenario
-was not met that has to be; with --strict also when one of size or speed was not.`,
+Exits with 1 if a run failed, an answer was wrong, or a required claim of a scenario was
+not met; with --strict also if a claim about size or speed was not met.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if len(names) == 0 {
@@ -69,22 +68,22 @@ type benchFlags struct {
 func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	o := &f.options
 	f.addScaleFlags(flags)
-	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
-	addParsedFlag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
-	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
-	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe too, and in peers netpoll, gnet, nbio and fasthttp, by this `FILE`: go build -C tools/peers -o FILE .")
+	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "runs of each subject under each workload (default: the scenario's)")
+	addParsedFlag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's)")
+	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
+	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE .): adds ants, pond and failsafe to overload, and netpoll, gnet, nbio and fasthttp to peers")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
-		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
+		"add this server, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND if it serves only some apps; "+
 			"{addr}, {port} and {app} ("+app.List+") are filled in, "+
-			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
-	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
-	flags.BoolVar(&o.Strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
+			"and {cert}, {key} and {heartbeat} with TLS or heartbeats (repeatable)")
+	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default bench-SCENARIO-DATE-TIME)")
+	flags.BoolVar(&o.Strict, "strict", false, "fail also if a claim about size or speed is not met")
 }
 
-// addScaleFlags adds the flags that say how large scenarios are.
+// addScaleFlags adds the flags that limit the size of scenarios.
 func (f *benchFlags) addScaleFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
-	addParsedFlag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
+	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one that the file defines (default full)")
+	addParsedFlag(flags, &f.options.Connections, quantity.ParsePositive, "connections-max", "n", "limit each workload to `N` connections or goroutines, such as 100k (default: the workload's)")
 }
 
 func parseRegexp(text string) (*regexp.Regexp, error) {
@@ -95,17 +94,17 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// runScenarios runs the scenarios that are named and prints the reports.
+// runScenarios runs the named scenarios, writes the report and prints it.
 func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
-		return usagef("--out is %q; expected a directory: report.json in it has every run", f.options.Dir)
+		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
 	}
 	scenarios, err := f.loadScenarios(names)
 	if err != nil {
 		return err
 	}
 	o := f.options
-	o.Write, o.Evaluate, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.WriteFiles, report.Evaluate, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
 		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
@@ -125,16 +124,17 @@ func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 	return printBenchResults(cmd, set, o.Dir, err)
 }
 
-// loadScenarios are those that the command line names, with --peers if that is given.
+// loadScenarios reads the named scenarios and adds the peers' executable of --peers to those that
+// use it.
 func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
 	seen, peersUsed := make(map[string]bool), f.peers == ""
 	for _, name := range names {
-		read := probe.Scenarios.ReadBuiltIn
+		read := probe.ScenarioReader.ReadBuiltIn
 		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
-			read = probe.Scenarios.ReadFile
+			read = probe.ScenarioReader.ReadFile
 		}
 		s, err := read(name)
 		if err == nil && f.peers != "" && len(s.PeerSubjects()) > 0 {
@@ -145,7 +145,7 @@ func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenari
 			return nil, usageError{err}
 		}
 		if seen[s.Name] {
-			return nil, usagef("two scenarios are named %q; expected each once, and in each file a name of its own", s.Name)
+			return nil, usagef("two scenarios are named %q; expected distinct names", s.Name)
 		}
 		seen[s.Name] = true
 		scenarios = append(scenarios, s)
@@ -156,8 +156,8 @@ func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenari
 	return scenarios, nil
 }
 
-// printBenchResults prints what was found, and says where it is. It returns err, or an error when runs
-// have failed or a claim was not met that had to be.
+// printBenchResults prints the reports and their directory. It returns err, or an error if runs
+// failed or a required claim was not met.
 func printBenchResults(cmd *cobra.Command, set *result.Set, dir string, err error) error {
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return usageError{wrong}
@@ -183,7 +183,7 @@ func newBenchListCommand() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the scenarios that there are, and how long they take here",
+		Short: "List the built-in scenarios and how long they take on this machine",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.listBuiltInScenarios(cmd) },
 	}
@@ -191,12 +191,11 @@ func newBenchListCommand() *cobra.Command {
 	return cmd
 }
 
-// listBuiltInScenarios prints a line for each built-in scenario: its name, about how long it takes, and its
-// question.
+// listBuiltInScenarios prints the name, estimated duration and question of each built-in scenario.
 func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltInNames() {
-		s, err := probe.Scenarios.ReadBuiltIn(name)
+		s, err := probe.ScenarioReader.ReadBuiltIn(name)
 		if err == nil {
 			s, err = f.options.Apply(s)
 		}
@@ -208,7 +207,7 @@ func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
 	return out.Flush()
 }
 
-// formatMinutes writes a time as whole minutes, rounded up.
+// formatMinutes formats d in whole minutes, rounded up.
 func formatMinutes(d time.Duration) string {
 	if d <= time.Minute {
 		return "a minute"
@@ -219,7 +218,7 @@ func formatMinutes(d time.Duration) string {
 func newBenchShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show SCENARIO",
-		Short: "Print a scenario's file, to be copied and changed",
+		Short: "Print the file of a built-in scenario, to copy and edit",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, err := scenario.BuiltInFile(args[0])

@@ -7,44 +7,44 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/tools/internal/baseline"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 	"github.com/myriad-go/myriad/tools/internal/lab/run"
-	"github.com/myriad-go/myriad/tools/internal/offer"
 )
 
-// Commands that "bench" starts as processes of their own.
+// This file has the commands that bench starts as processes.
 
-// newJobLoadCommand offers jobs to a pool, for the scenario overload.
+// newJobLoadCommand returns the command that submits jobs to a pool, for the scenario overload.
 func newJobLoadCommand() *cobra.Command {
-	var plan offer.Plan
+	var plan jobload.Plan
 	cmd := &cobra.Command{
 		Use:   "offer",
-		Short: "Offer jobs to a pool in an open loop, and count what becomes of them",
+		Short: "Submit jobs to a pool in an open loop and count the outcomes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := offer.Run(cmd.Context(), plan, offer.Own(), cmd.OutOrStdout())
-			if wrong, ok := errors.AsType[offer.PlanError](err); ok {
+			err := jobload.Run(cmd.Context(), plan, jobload.OwnContenders(), cmd.OutOrStdout())
+			if wrong, ok := errors.AsType[jobload.PlanError](err); ok {
 				return usageError{wrong}
 			}
 			return err
 		},
 	}
-	plan.AddFlags(cmd.Flags(), offer.Own())
+	plan.AddFlags(cmd.Flags(), jobload.OwnContenders())
 	return cmd
 }
 
-// newParkGoroutinesCommand parks goroutines, for the scenario idle.
+// newParkGoroutinesCommand returns the command that parks goroutines, for the scenario idle.
 func newParkGoroutinesCommand() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
 		Use:   "park",
-		Short: "Park goroutines and print, as JSON, this process's memory before and then",
+		Short: "Park goroutines and print this process's memory before and after as JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 || n > baseline.MaxParked {
 				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
 			}
 			out := json.NewEncoder(cmd.OutOrStdout())
-			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleSelf(checkpoint)) })
+			return baseline.ParkGoroutines(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleSelf(checkpoint)) })
 		},
 	}
 	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")

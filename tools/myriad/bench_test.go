@@ -15,7 +15,7 @@ import (
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
 	for _, name := range scenario.BuiltInNames() {
-		s, err := probe.Scenarios.ReadBuiltIn(name)
+		s, err := probe.ScenarioReader.ReadBuiltIn(name)
 		if err != nil {
 			t.Fatal(err)
 		}

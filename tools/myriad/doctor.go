@@ -23,7 +23,7 @@ const doctorExamples = `  myriad doctor -n 1000000
   myriad doctor -n 100k --side server --print sysctl > /etc/sysctl.d/90-myriad.conf
   myriad doctor -n 200k --side client --src 10.0.0.10-10.0.0.20 --target 10.0.0.7:9000`
 
-// defaultDoctorConns is how many connections the doctor predicts for without -n.
+// defaultDoctorConns is the number of connections without -n.
 const defaultDoctorConns = 1_000_000
 
 // doctorFlags are the flags of the command doctor.
@@ -39,16 +39,16 @@ func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Predict which limits of this machine stop how many connections, and raise them",
-		Long: `Predict which limits of this machine stop how many connections, and raise them.
+		Short: "Predict which limits of this machine stop connections, and raise them",
+		Long: `Predict which limits of this machine stop connections, and raise them.
 
-It reads the machine and prints for each wall its value, at how many connections it
-stops what is planned, what it needs to be, the command that does it, and where this
-is documented. With --fix it makes the changes, which last until the machine starts
-again; --print writes a file that makes them last.
+Prints for each wall (a limit of the machine) its value, the number of connections at
+which it stops the plan, the value that the plan needs, the command that sets it, and
+its documentation. --fix applies the changes, which last until the next reboot; --print
+writes a file that makes them permanent.
 
-It exits with 0 if the machine holds what is planned, with 1 if it does not, and with
-2 if the flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
+Exits with 0 if the machine can hold the plan, with 1 if it cannot, and with 2 if the
+flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
 		Example: doctorExamples,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runDoctor(cmd) },
@@ -85,7 +85,7 @@ func (f *doctorFlags) runDoctor(cmd *cobra.Command) error {
 	return checkCapacity(report)
 }
 
-// examineMachine predicts what this machine holds of a plan.
+// examineMachine predicts how much of the plan this machine can hold.
 func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
@@ -94,7 +94,7 @@ func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	return doctor.Examine(facts, plan)
 }
 
-// checkCapacity is nil if the machine holds what was planned.
+// checkCapacity returns an error if the machine cannot hold the plan.
 func checkCapacity(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
@@ -102,7 +102,7 @@ func checkCapacity(r *doctor.Report) error {
 	return fmt.Errorf("this machine holds %d of %d connections: the first wall is %s", r.Holds, r.Plan.Connections, r.First)
 }
 
-// validateAndComplete fills in the plan and checks the flags.
+// validateAndComplete checks the flags and fills in the plan.
 func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if isFlagSet(pair[0]) && isFlagSet(pair[1]) {
@@ -113,7 +113,7 @@ func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) erro
 	case f.yes && !f.fix:
 		return usagef("--yes is given without --fix; expected both")
 	case (f.fix || f.format != "") && !isFlagSet("connections"):
-		return usagef("-n is missing; expected for how many connections the machine is to be made ready, such as -n 100k")
+		return usagef("-n is missing; expected the number of connections to prepare the machine for, such as -n 100k")
 	case f.plan.Connections == 0:
 		f.plan.Connections = defaultDoctorConns
 	}
@@ -126,15 +126,15 @@ func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) erro
 
 func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	p := &f.plan
-	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "look at `N` connections, such as 100k")
-	addParsedFlag(flags, &f.side, parseOneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
-	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
-	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "serve with `N` worker processes (default: none)")
-	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
-	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
-	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
-	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
-	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "plan for `N` connections, such as 100k (default 1000000)")
+	addParsedFlag(flags, &f.side, parseOneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "examine this `SIDE`: server, client or both (default both)")
+	flags.StringVar(&p.Model, "model", "", "I/O `MODEL` of the server, or of the client with --side client: auto, goroutine, epoll or uring (default auto)")
+	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "worker processes of the server (default 0: none)")
+	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0: idle)")
+	addParsedFlag(flags, &p.UserMemory, quantity.ParsePositive, "user-memory", "", "process memory per connection in `BYTES` (default: Myriad's)")
+	addParsedFlag(flags, &p.Backlog, quantity.ParsePositive, "backlog", "", "backlog that the listener requests (default: net.core.somaxconn)")
+	addParsedFlag(flags, &p.Burst, quantity.ParsePositive, "burst", "", "connections that may arrive before the server accepts one (default 512)")
+	addParsedFlag(flags, &p.Closing, quantity.ParsePositive, "closing", "", "connections per second that this side closes orderly (default 0)")
 	sources := func(text string) ([]netip.Addr, error) {
 		return load.ParseSources(text, load.MaxSources-len(p.Sources))
 	}
@@ -145,18 +145,19 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 		}
 		return []netip.AddrPort{at}, nil
 	}
-	flags.Var(&parsedListFlag[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
-	flags.Var(&parsedListFlag[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
+	flags.Var(&parsedListFlag[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
+	flags.Var(&parsedListFlag[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default 127.0.0.1:9000)")
 }
 
 func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.fix, "fix", false, "change what can be changed now, and say how to undo it")
-	flags.BoolVar(&f.yes, "yes", false, "don't ask before --fix")
-	addParsedFlag(flags, &f.format, parseOneOf(doctor.Formats...), "print", "", "print only what makes it last, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
+	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
+	addParsedFlag(flags, &f.format, parseOneOf(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// applyChanges makes the changes of the report, and examines the machine again.
+// applyChanges applies the changes of the report, after confirmation unless --yes is set, and
+// returns a new report.
 func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
@@ -196,11 +197,11 @@ func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*docto
 	return after, nil
 }
 
-// maxReplyBytes bounds what is read of an answer.
+// maxReplyBytes limits how much of the user's reply is read.
 const maxReplyBytes = 64
 
-// confirmChanges prompts for whether to make n changes. It waits until there is an answer or
-// ctx ends; then the goroutine that reads ends with the process.
+// confirmChanges asks whether to make n changes. It returns when there is a reply or ctx ends; in
+// the latter case the reading goroutine remains until the process exits.
 func confirmChanges(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
 	changes := fmt.Sprintf("these %d changes", n)
 	if n == 1 {

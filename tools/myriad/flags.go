@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
 
-// parsedFlag is a flag that a function reads.
+// parsedFlag is a flag whose text is parsed by a function.
 type parsedFlag[T any] struct {
 	dest  *T
 	parse func(string) (T, error)
@@ -32,13 +32,13 @@ func (v *parsedFlag[T]) Set(text string) error {
 func (v *parsedFlag[T]) String() string { return v.text }
 func (v *parsedFlag[T]) Type() string   { return "value" }
 
-// addParsedFlag adds a flag that a function reads; short is "" for none. The function's error is a
-// quantity.Error, which says what was expected.
+// addParsedFlag adds a flag that parse reads into dest; short is "" for none. An error of parse is
+// a quantity.Error, which states what was expected.
 func addParsedFlag[T any](flags *pflag.FlagSet, dest *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&parsedFlag[T]{dest: dest, parse: parse}, name, short, help)
 }
 
-// parsedListFlag is a repeatable flag, each text of which a function reads.
+// parsedListFlag is a repeatable flag; each text is parsed and appended.
 type parsedListFlag[T any] struct {
 	dest  *[]T
 	parse func(string) ([]T, error)
@@ -53,7 +53,7 @@ func (l *parsedListFlag[T]) Set(text string) error {
 func (l *parsedListFlag[T]) String() string { return "" }
 func (l *parsedListFlag[T]) Type() string   { return "value" }
 
-// parseOneOf reads one of a few words.
+// parseOneOf returns a parser that accepts only the allowed words.
 func parseOneOf(allowed ...string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if !slices.Contains(allowed, text) {
@@ -63,7 +63,7 @@ func parseOneOf(allowed ...string) func(string) (string, error) {
 	}
 }
 
-// validateListenAddr says what is wrong with what a flag says to listen on.
+// validateListenAddr returns a usage error if addr, the value of a flag, is not HOST:PORT.
 func validateListenAddr(flag, addr string) error {
 	_, service, err := net.SplitHostPort(addr)
 	if err == nil {
@@ -75,7 +75,7 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// explainFlagError says what is wrong with a flag and what was expected.
+// explainFlagError converts an error of pflag to a usage error that states what was expected.
 func explainFlagError(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if hint := suggestFlag(cmd.Flags(), e); hint != "" {
@@ -99,7 +99,7 @@ func explainFlagError(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
-// flagsOfOtherTools has the short flags of other load generators, and the flags here that do the same.
+// flagsOfOtherTools maps short flags of other load generators to the flags here that do the same.
 var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"c": {"wrk", "connections"},
 	"D": {"hey", "message-file"},
@@ -112,7 +112,7 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// suggestFlag names the flag that an unknown one may have been meant to be, "" for none.
+// suggestFlag returns a hint at the flag that an unknown one was probably meant to be, or "".
 func suggestFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
@@ -134,11 +134,11 @@ func suggestFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 		name = "-" + here.Shorthand + ", " + name
 	}
 	_, help := pflag.UnquoteUsage(here)
-	return fmt.Sprintf("what -%s is in %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
+	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// closestFlagName is the flag whose name is most like the given one, "" if none is like it: at most a
-// third of the letters differ, or it begins with the given name.
+// closestFlagName returns the visible flag whose name is most similar to given, or "" if none is
+// similar: at most a third of the letters differ, or it begins with given.
 func closestFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)
@@ -152,7 +152,7 @@ func closestFlagName(flags *pflag.FlagSet, given string) (name string) {
 	return name
 }
 
-// editDistance is the fewest letters that are inserted, removed or replaced to make b from a.
+// editDistance returns the Levenshtein distance of a and b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -173,17 +173,16 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// flagGroup is some flags of a command, under a title of their own in its help.
+// flagGroup is a titled group of flags in a command's help.
 type flagGroup struct {
 	title  string
-	footer string // behind the flags, "" for none
+	footer string // printed after the flags, "" for none
 	flags  *pflag.FlagSet
 }
 
-// flagGroups is a command's flags in groups.
 type flagGroups []flagGroup
 
-// addFlags adds a group that fill makes.
+// addGroup appends a group with the flags that addFlags adds.
 func (g *flagGroups) addGroup(title, footer string, addFlags func(*pflag.FlagSet)) {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -191,7 +190,7 @@ func (g *flagGroups) addGroup(title, footer string, addFlags func(*pflag.FlagSet
 	*g = append(*g, flagGroup{title, footer, flags})
 }
 
-// attachTo makes the groups the flags of a command, and its help show them.
+// attachTo adds the flags to cmd and makes its help show the groups.
 func (g flagGroups) attachTo(cmd *cobra.Command) {
 	for _, group := range g {
 		cmd.Flags().AddFlagSet(group.flags)
@@ -207,5 +206,5 @@ func (g flagGroups) attachTo(cmd *cobra.Command) {
 	})
 }
 
-// helpWidth is the columns of a line of help.
+// helpWidth is the width of help lines in columns.
 const helpWidth = 100

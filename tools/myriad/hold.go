@@ -18,22 +18,22 @@ func newHoldCommand() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
 		Use:   "hold [flags] HOST:PORT|unix:PATH...",
-		Short: "Open connections to a TCP server and hold them, idle",
-		Long: `Open connections to a TCP server and hold them, idle.
+		Short: "Open connections to a TCP server and hold them idle",
+		Long: `Open connections to a TCP server and hold them idle.
 
-It says how long it took to open the connections, and what memory a connection
-takes here and, where the server is a process of this machine, there. They are
-held until Ctrl-C or for --duration; both are a good end.
+Reports the time to connect and the memory per connection on this side and, if the
+server runs on this machine, on the server's. Connections are held until Ctrl-C or
+for --duration.
 
-A target such as ws://HOST:PORT/PATH is one of WebSockets: each message is a line,
-and pings are answered.
+A target such as ws://HOST:PORT/PATH uses WebSockets: each message is a line, and
+pings are answered.
 
-Nothing else is sent, but with --check, to a server that echoes lines, and with
---heartbeat. Where lines are looked at, with these two and --broadcast, every
-other line that comes is a fault. It exits with 1 if nothing could be connected,
-if connections were lost, if a line was wrong, is missing or came twice.`,
+Nothing is sent without --check, which needs a server that echoes lines, or
+--heartbeat. With these two and --broadcast, any other received line is an error.
+Exits with 1 if no connection succeeded, or if one was lost or received a wrong,
+missing or duplicate line.`,
 		Example: holdExamples,
-		Args:    cobra.ArbitraryArgs, // looked at by complete
+		Args:    cobra.ArbitraryArgs, // checked by buildConfig
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
 				return err
@@ -51,11 +51,10 @@ if connections were lost, if a line was wrong, is missing or came twice.`,
 	return cmd
 }
 
-// maxHoldDuration is how long hold holds connections that nobody lets go: the most that
-// load.Config allows.
+// maxHoldDuration is the default duration of hold: the maximum of load.Config.
 const maxHoldDuration = 30 * 24 * time.Hour
 
-// runHold holds the connections and says what they take.
+// runHold holds the connections and prints the memory that they take.
 func (f *loadFlags) runHold(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
@@ -75,17 +74,17 @@ func (f *loadFlags) runHold(cmd *cobra.Command) error {
 	if err != nil && cmd.Context().Err() == nil {
 		err = fmt.Errorf("the run ended early: %w", err)
 	} else {
-		err = nil // Ctrl-C is how it ends
+		err = nil // Ctrl-C is a normal end
 	}
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// heldConnsReport follows connections that are held.
+// heldConnsReport collects what the events of a run report about held connections.
 type heldConnsReport struct {
 	printf   func(format string, args ...any)
 	start    time.Time
 	plan     load.Plan
-	lastHeld *load.Interval // the latest in which they were held
+	lastHeld *load.Interval // the latest interval with held connections
 }
 
 func (h *heldConnsReport) handleEvent(e load.Event) {
@@ -99,8 +98,8 @@ func (h *heldConnsReport) handleEvent(e load.Event) {
 	}
 }
 
-// printMemoryPerConn says what memory both sides had for a connection: what they have more than
-// before the first.
+// printMemoryPerConn prints the memory per connection on both sides: the growth since before the
+// first connection.
 func (h *heldConnsReport) printMemoryPerConn() {
 	if h.lastHeld == nil {
 		return

@@ -23,15 +23,15 @@ func newHubCommand() *cobra.Command {
 		Use:   "hub",
 		Short: "Serve publish/subscribe to Redis clients and browsers",
 		Long: "Serve publish/subscribe to Redis clients and browsers.\n\n" +
-			"On one port there are the Redis protocol, with SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB, and HTTP:\n" +
-			"a page to watch and publish, WebSockets, server-sent events, and POST to publish. Messages are kept\n" +
-			"for nobody who is not there, but for the last of each topic with --last-values. With --nats or\n" +
-			"--cluster a message reaches the subscribers of all hubs that are joined so, and --replay keeps those\n" +
-			"of some topics for browsers that come again.\n\n" +
+			"One port serves the Redis protocol (SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB) and HTTP: a page to\n" +
+			"watch and publish, WebSockets, server-sent events, and POST to publish. Messages are not stored, except\n" +
+			"the newest of each topic with --last-values. With --nats or --cluster, a message reaches the\n" +
+			"subscribers of all joined hubs, and --replay keeps messages of selected topics for browsers that\n" +
+			"reconnect.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
-			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 has a new\n" +
-			"process, of the executable as it is by then and with the same arguments, take over the clients with\n" +
-			"their subscriptions (Linux); those with TLS are drained.",
+			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 starts the current\n" +
+			"executable with the same arguments as a new process, which takes over the clients and their\n" +
+			"subscriptions (Linux); TLS clients are drained.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serveHub(cmd) },
 	}
@@ -50,41 +50,40 @@ type hubFlags struct {
 	insecure bool
 }
 
-// The defaults of a hub's limits that are not those of every server: a subscriber may be slow
-// for a minute, or by 8 MiB, as with the soft limit that Redis has for them.
+// The default limits of a hub that differ from those of other servers. A subscriber may lag by a
+// minute or 8 MiB, as with Redis's soft limit.
 const (
 	defaultHubMaxMessage   = 1 << 20
 	defaultHubMaxUnsent    = 8 << 20
 	defaultHubWriteTimeout = time.Minute
 )
 
-// addFlags adds the flags to the command.
 func (f *hubFlags) addFlags(cmd *cobra.Command) {
 	flags, limits := cmd.Flags(), &f.hub.Limits
 	f.srv.Limits = tcp.Limits{MaxMessage: defaultHubMaxMessage, MaxUnsent: defaultHubMaxUnsent, WriteTimeout: defaultHubWriteTimeout}
 	f.serverFlags.addFlags(flags, "127.0.0.1:6379")
-	flags.StringVar(&f.tlsAddr, "tls-addr", "", "further address to listen on, with TLS; --addr is in clear then (default: with --tls-cert, TLS on --addr)")
-	flags.StringVar(&f.users, "users", "", "file with users and their rights, as an ACL file of Redis (default: everybody may do everything)")
-	flags.BoolVar(&f.insecure, "insecure", false, "let everybody in who reaches this machine, without --users or --tls-client-ca")
-	flags.DurationVar(&f.srv.Heartbeat.Interval, "heartbeat", 0, "ping WebSockets, and write to streams of events, that have been silent so long, such as 30s behind a proxy (default: never)")
+	flags.StringVar(&f.tlsAddr, "tls-addr", "", "additional address to listen on with TLS; --addr is then unencrypted (default: with --tls-cert, TLS on --addr)")
+	flags.StringVar(&f.users, "users", "", "file with users and their rights, in the format of Redis ACL files (default: no access control)")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow clients of other machines without --users or --tls-client-ca")
+	flags.DurationVar(&f.srv.Heartbeat.Interval, "heartbeat", 0, "ping WebSockets and event streams after this time without input, such as 30s behind a proxy (default off)")
 	f.flagsByField["Heartbeat.Interval"] = "heartbeat"
-	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "let pages of this site, such as https://example.com, use the hub (repeatable)")
+	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "allow pages of this origin, such as https://example.com, to use the hub (repeatable)")
 	f.cluster.addFlags(flags)
 	f.addReplayFlags(flags)
 	f.flagsByField["Peers.Join"] = "join"
-	f.addIntFlag(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
-	f.addIntFlag(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "most failed logins of a connection, and a tenth of those of an address in a minute (default 10)")
-	f.addIntFlag(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
-	f.addIntFlag(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
-	f.addIntFlag(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
-	f.addIntFlag(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
-	f.addIntFlag(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
-	f.addIntFlag(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
-	f.addIntFlag(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; an address has twice as much (default 25000)")
-	f.addIntFlag(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
+	f.addIntFlag(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "limit for messages per second that a client publishes (default: no limit)")
+	f.addIntFlag(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "limit for failed logins of a connection, and a tenth of the limit of an address per minute (default 10)")
+	f.addIntFlag(flags, &limits.LastValues, "last-values", "Limits.LastValues", "number of topics whose newest message is kept for later subscribers (default 0)")
+	f.addIntFlag(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "limit for their memory in bytes (default 67108864)")
+	f.addIntFlag(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "limit for topics with subscribers, and for patterns (default 10000000)")
+	f.addIntFlag(flags, &limits.MaxName, "max-name", "Limits.MaxName", "limit for the length of a topic's name in bytes (default 1024)")
+	f.addIntFlag(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "limit for topics and patterns that a client subscribes to (default 100000)")
+	f.addIntFlag(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "limit for matching one message against all patterns, in units of about 10 ns (default 100000)")
+	f.addIntFlag(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "limit for the cost of a client's patterns; twice that for an address (default 25000)")
+	f.addIntFlag(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "limit for subscribers of a topic (default: no limit)")
 }
 
-// serveHub serves until a signal has ended it.
+// serveHub serves until a signal ends it.
 func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 	if err := f.validateAndSetUp(cmd); err != nil {
 		return err
@@ -97,7 +96,7 @@ func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 	return f.runServer(cmd, "hub")
 }
 
-// validateAndSetUp makes the server complete.
+// validateAndSetUp validates the flags and sets up the server.
 func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.validateAndComplete(cmd); err != nil {
 		return err
@@ -120,11 +119,12 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	}
 	f.srv.Handler = f.hub.Handler()
 	f.collectors = append(f.collectors, metrics.NewHubCollector(&f.hub, nil))
-	f.pages = append(f.pages, admin.Page{Path: "/hub", Text: "topics, messages, and who reads too slowly", Handler: f.hub.Operator(&f.srv)})
+	f.pages = append(f.pages, admin.Page{Path: "/hub", Text: "topics, messages and slow subscribers", Handler: f.hub.Operator(&f.srv)})
 	return nil
 }
 
-// setUpTLSListener says where the server listens with TLS, and where everybody may come in.
+// setUpTLSListener adds the listener of --tls-addr. It returns an error if a listener would let
+// clients of other machines in without authentication.
 func (f *hubFlags) setUpTLSListener() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
@@ -142,20 +142,20 @@ func (f *hubFlags) setUpTLSListener() error {
 	for flag, addr := range map[string]string{"addr": f.srv.Addr, "tls-addr": f.tlsAddr} {
 		needsClientCert := f.tls.clientCA != "" && (flag == "tls-addr" || f.tlsAddr == "")
 		if addr != "" && !needsClientCert && !isLoopback(addr) {
-			return usagef("--%s is %q, and whoever reaches it could read and publish everything; expected --users, an address of loopback, or --insecure", flag, addr)
+			return usagef("--%s is %q, which lets any client read and publish everything; expected --users, a loopback address, or --insecure", flag, addr)
 		}
 	}
 	return nil
 }
 
-// isLoopback says whether only this machine reaches an address. Of a socket of the service
-// manager's that is not known.
+// isLoopback reports whether addr is reachable only from this machine. For a socket passed by the
+// service manager it returns false.
 func isLoopback(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsers reads the file of users, and has SIGHUP read it again.
+// readUsers reads the users file and registers its reload at SIGHUP.
 func (f *hubFlags) readUsers(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil
@@ -172,10 +172,11 @@ func (f *hubFlags) readUsers(cmd *cobra.Command) error {
 	return nil
 }
 
-// enforceTimeout bounds how long it takes to look at all clients.
+// enforceTimeout limits how long checking all clients may take.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsers reads the file of users again, and says how that went.
+// reloadUsers reads the users file again, closes clients that have lost their rights, and returns
+// the outcome as text.
 func (f *hubFlags) reloadUsers(ctx context.Context) string {
 	file, err := os.Open(f.users)
 	if err == nil {
@@ -183,7 +184,7 @@ func (f *hubFlags) reloadUsers(ctx context.Context) string {
 		err = f.hub.Users.Reload(file)
 	}
 	if err != nil {
-		return fmt.Sprintf("the users can't be reloaded, the old ones stay: %v", err)
+		return fmt.Sprintf("the users can't be reloaded, the old ones remain in use: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, enforceTimeout)
 	defer cancel()
@@ -191,7 +192,7 @@ func (f *hubFlags) reloadUsers(ctx context.Context) string {
 	case errors.Is(err, tcp.ErrServerClosed):
 		return fmt.Sprintf("users %s reloaded", f.users)
 	case err != nil:
-		return fmt.Sprintf("users %s reloaded, %d clients closed, and not all were looked at: %v", f.users, closed, err)
+		return fmt.Sprintf("users %s reloaded, %d clients closed, but not all were checked: %v", f.users, closed, err)
 	default:
 		return fmt.Sprintf("users %s reloaded, %d clients closed that have lost their rights", f.users, closed)
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// clusterFlags are those by which a hub joins others.
+// clusterFlags are the flags that join a hub with others.
 type clusterFlags struct {
 	cluster.Config
 	peers  cluster.Peers
-	replay string // topics
+	replay string // topics, separated by commas
 
 	nats                         natsFlags
 	secret                       secretFlag
@@ -29,46 +29,46 @@ type clusterFlags struct {
 	peersCert, peersKey, peersCA string
 }
 
-// clusterSecretVariable is where the secret of a cluster is looked for without a file of it.
+// clusterSecretVariable is the environment variable with the cluster's secret, used without
+// --cluster-secret.
 const clusterSecretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) addFlags(flags *pflag.FlagSet) {
-	f.nats.addFlags(flags, "", "join other hubs through these servers of NATS: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
-	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs, without a server of NATS, and listen for them on this address (default: alone)")
-	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one is enough if it is there, its own may be among them")
-	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address by which the other hubs reach --cluster, where that is another")
-	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "that all hubs of the cluster share")
-	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt with TLS what hubs of the cluster say to each other: file with this hub's certificate chain, for servers and clients, in PEM form; read again when it changes (default: in clear)")
-	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the key of --cluster-cert")
-	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the certificates of those who sign for the hubs of the cluster; others are refused")
-	flags.StringVar(&f.Name, "node", "", "name of this hub, for people (default: the host's name)")
-	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "most messages that wait for a connection to the other hubs; further ones are lost to those (default 65536)")
-	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "most bytes of them (default 16777216)")
-	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "most subjects of NATS to subscribe to; with more topics, those of all hubs come here (default 100000)")
-	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
+	f.nats.addFlags(flags, "", "join other hubs through these NATS servers: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default off)")
+	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs without a NATS server, and listen for them on this address (default off)")
+	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one that is up suffices, the hub's own may be included")
+	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address at which other hubs reach --cluster, if different")
+	f.secret.addFlag(flags, "cluster-secret", clusterSecretVariable, "shared by all hubs of the cluster")
+	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt connections between hubs with TLS: PEM file with this hub's certificate chain, for servers and clients; reloaded when it changes (default off)")
+	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the private key of --cluster-cert")
+	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the CA certificates that sign for the hubs of the cluster; other hubs are rejected")
+	flags.StringVar(&f.Name, "node", "", "display name of this hub (default: the host name)")
+	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "limit for messages that wait for a connection to the other hubs; further ones are lost there (default 65536)")
+	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "limit for their size in bytes (default 16777216)")
+	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "limit for NATS subjects to subscribe to; with more topics this hub receives the messages of all topics (default 100000)")
+	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long this hub keeps receiving a topic after its last subscriber has left (default 5s)")
 }
 
-// clusterOriginVariable has the node of a process for the one that takes over from it.
+// clusterOriginVariable passes the node of a process to its successor.
 const clusterOriginVariable = "MYRIAD_CLUSTER_ORIGIN"
 
-// addReplayFlags adds those by which messages are kept.
 func (f *hubFlags) addReplayFlags(flags *pflag.FlagSet) {
 	r := &f.replay
-	flags.StringVar(&f.cluster.replay, "replay", "", "keep the messages of these topics for clients that come again, with --nats or --cluster: names, and beginnings such as news.* or chat:*, separated by commas (default: none)")
-	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "most bytes of messages to keep, in the memory of each hub and on disk (default 67108864)")
-	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "most messages to keep (default 1000000)")
-	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep them (default 1h)")
+	flags.StringVar(&f.cluster.replay, "replay", "", "keep messages of these topics for clients that reconnect, with --nats or --cluster: names, and prefixes such as news.* or chat:*, separated by commas (default: none)")
+	f.addIntFlag(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "limit for kept messages in bytes, in the memory of each hub and on disk (default 67108864)")
+	f.addIntFlag(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "limit for kept messages (default 1000000)")
+	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep messages (default 1h)")
 	f.flagsByField["Replay.MaxAge"] = "replay-age"
-	f.addIntFlag(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "most clients that are sent what they have missed at a time; 64 times as many wait (default 64)")
-	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "most of these with one user, and half of those with one address or IPv6 network of 64 bits (default a quarter of --replay-clients)")
-	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "most time for that; who takes longer is closed, and goes on when it comes again (default 30s)")
+	f.addIntFlag(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "limit for clients that receive missed messages at the same time; 64 times as many may wait (default 64)")
+	f.addIntFlag(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "limit for these clients per user, and half of it per address or IPv6 /64 network (default: a quarter of --replay-clients)")
+	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "limit for one replay; a slower client is closed and resumes when it reconnects (default 30s)")
 	f.flagsByField["Replay.Timeout"] = "replay-timeout"
-	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "how many servers of NATS keep each message (default 1; with --cluster 3)")
-	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub's own for what is kept, with --cluster")
+	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "NATS servers that keep each message (default 1; with --cluster 3)")
+	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub for kept messages, with --cluster")
 	f.flagsByField["Replay.Topics"] = "replay"
 }
 
-// validateReplayFlags says what is wrong with those flags.
+// validateReplayFlags validates the flags of --replay and sets the hub's Replay.
 func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
 	c := &f.cluster
 	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
@@ -89,10 +89,10 @@ func (f *hubFlags) validateReplayFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-// isClustered says whether the hub is to join others.
+// isClustered reports whether the hub is to join others.
 func (f *clusterFlags) isClustered() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
-// validateAndComplete makes the configuration complete, and says what is wrong with the flags.
+// validateAndComplete validates the flags and completes the configuration.
 func (f *clusterFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
@@ -143,8 +143,8 @@ func (f *clusterFlags) validatePeerFlags() (err error) {
 	return f.configurePeerTLS()
 }
 
-// configurePeerTLS has the hubs show each other certificates of one authority. One that has not signed for this
-// hub, whom all others would refuse, is an error now.
+// configurePeerTLS sets up mutual TLS between hubs. It fails if --cluster-ca has not signed this
+// hub's certificate, which all other hubs would reject.
 func (f *clusterFlags) configurePeerTLS() error {
 	switch given := f.peersCert + f.peersKey + f.peersCA; {
 	case given == "":
@@ -169,7 +169,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 		GetCertificate: pair.GetCertificate,
 		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := pair.GetCertificate(nil)
-			// Who is refused by TLS 1.3 is not told why.
+			// With TLS 1.3 the other side does not report why it rejects a certificate.
 			if err := cmp.Or(asked.SupportsCertificate(own), verifyCertificate(own, pool)); err != nil {
 				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
 			}
@@ -179,7 +179,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 	return nil
 }
 
-// verifyCertificate says why a hub that trusts a pool would not take a certificate, whichever of the two connects.
+// verifyCertificate verifies pair against roots, as a server's and as a client's certificate.
 func verifyCertificate(pair *tls.Certificate, roots *x509.CertPool) error {
 	chain := make([]*x509.Certificate, len(pair.Certificate))
 	intermediates := x509.NewCertPool()
@@ -199,7 +199,7 @@ func verifyCertificate(pair *tls.Certificate, roots *x509.CertPool) error {
 	return nil
 }
 
-// joinCluster joins the others, where that is asked for; leave ends it.
+// joinCluster joins the other hubs if the flags ask for it. leave disconnects.
 func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {
@@ -216,7 +216,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	}
 	f.successorEnv = map[string]string{clusterOriginVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+		f.upgradeRefusal = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil

@@ -99,7 +99,7 @@ func TestHubReloadsUsers(t *testing.T) {
 	}
 	overwriteFile(t, users, "user alice on >a +frob")
 	s.Process.Signal(syscall.SIGHUP)
-	said("the users can't be reloaded, the old ones stay: ")
+	said("the users can't be reloaded, the old ones remain in use: ")
 	if c := dial(t, s.addr); true {
 		exchangeRESP(t, c, "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
 	}

@@ -18,54 +18,54 @@ import (
 )
 
 const (
-	// minRedrawInterval is the least time between two drawings.
+	// minRedrawInterval is the minimum time between two redraws.
 	minRedrawInterval = 100 * time.Millisecond
-	// sparklineIntervals is how many intervals a sparkline has.
+	// sparklineIntervals is the number of intervals in a sparkline.
 	sparklineIntervals = 240
-	// maxErrorCauses bounds the causes of errors that are counted apart; others count as
+	// maxErrorCauses limits the error causes that are counted separately; others are counted as
 	// "other".
 	maxErrorCauses = 64
-	// starvedWarningShare is the share of time in which programs waited for a processor from which on
-	// the view warns, as the result does.
+	// starvedWarningShare is the share of time in which programs waited for a processor above which
+	// the view shows a warning, as the result does.
 	starvedWarningShare = 0.2
 	labelWidth          = 11
 )
 
-// liveView shows on a terminal how a run of the load generator goes. It is drawn in
-// place, over what it drew before, and takes itself away at the end. Nothing else should
-// write to the terminal between two events. The cursor is hidden only while a drawing is
-// written, which is one write.
+// liveView shows the progress of a load run on a terminal. It redraws in place and erases itself at
+// the end. Nothing else should write to the terminal between two events. Each redraw is one write,
+// and the cursor is hidden only during it.
 //
-// It belongs to the goroutine that calls observe; close may be called when that is over.
+// It belongs to the goroutine that calls handleEvent; erase may be called when that has ended.
 type liveView struct {
 	out        io.Writer
-	screenSize func() screen // what there is to draw on now
+	screenSize func() screen // the current terminal
 	now        func() time.Time
-	// cpuStallTime is for how long so far some program of the machine has waited for a processor.
+	// cpuStallTime returns the total time in which some program of the machine waited for a
+	// processor.
 	cpuStallTime func() time.Duration
 
 	plan          load.Plan
 	snapshot      load.Snapshot
 	lastInterval  load.Interval // the latest
 	stage         string
-	stageStart    time.Time // when the stage began
+	stageStart    time.Time
 	errors        map[string]int64
 	rateHistory   []float64     // of the intervals
 	p99History    []float64     // of the intervals, in seconds
-	lastStallTime time.Duration // what stalled said at the end of the last interval
-	stallShare    float64       // the share of the last interval that it was
+	lastStallTime time.Duration // cpuStallTime at the end of the last interval
+	stallShare    float64       // share of the last interval
 
 	start, lastDraw time.Time
-	drawnWidths     []int // the widths of the lines that stand on the terminal
+	drawnWidths     []int // widths of the lines on the terminal
 }
 
-// screen is what there is to draw on.
+// screen describes the terminal.
 type screen struct {
 	width, height int
 	colour        bool
 }
 
-// newLiveView makes a view on a terminal.
+// newLiveView returns a view on the terminal f.
 func newLiveView(f *os.File) *liveView {
 	return &liveView{out: f, now: time.Now, screenSize: func() screen {
 		width, height, err := term.GetSize(int(f.Fd()))
@@ -125,7 +125,7 @@ func (v *liveView) addInterval(i load.Interval, now time.Time) {
 	v.p99History = appendToHistory(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendToHistory appends a value and forgets what is older than sparklineIntervals.
+// appendToHistory appends v and drops the oldest value of a full history.
 func appendToHistory(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
@@ -133,13 +133,13 @@ func appendToHistory(history []float64, v float64) []float64 {
 	return append(history, v)
 }
 
-// liveLine is a line of the view. A fault is red.
+// liveLine is a line of the view. Faults are red.
 type liveLine struct {
 	label, text string
 	isFault     bool
 }
 
-// formatLines are what there is to see, the most important first, on a screen of that width.
+// formatLines returns the view's lines for a terminal of the given width, the most important first.
 func (v *liveView) formatLines(width int) (all []liveLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
@@ -181,7 +181,7 @@ func (v *liveView) formatLines(width int) (all []liveLine) {
 		add("warning", "programs waited for a processor for %s of the time: run it on a quiet machine", format.Percent(v.stallShare))
 	}
 	if i.Waiting > i.Intended && i.Intended > 0 {
-		add("warning", "what is planned is not sent: more than an interval's messages wait for the server")
+		add("warning", "sending is behind schedule: more than one interval's messages wait for the server")
 	}
 	for i := range all[faults:] {
 		all[faults+i].isFault = true
@@ -193,7 +193,7 @@ func (v *liveView) formatLines(width int) (all []liveLine) {
 	return all
 }
 
-// formatStageProgress is how far the stage is, as a bar where that is known.
+// formatStageProgress returns the progress of the stage, as a bar if the end is known.
 func (v *liveView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
@@ -213,7 +213,7 @@ func (v *liveView) formatStageProgress(width int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + "  " + text
 }
 
-// formatUsage is what a process uses, and what memory it has more for each connection.
+// formatUsage formats a process's CPU, memory, memory per connection and descriptors.
 func (v *liveView) formatUsage(u, before *load.Usage) string {
 	text := format.Percent(v.lastInterval.PerSecond(int64(u.CPU()))/1e9) + " of a CPU"
 	if u.RSS > 0 {
@@ -228,7 +228,7 @@ func (v *liveView) formatUsage(u, before *load.Usage) string {
 	return text
 }
 
-// sparkline draws the last of the values, each a column, from 0 to the greatest of them.
+// sparkline draws the last width values, one column each, scaled from 0 to their maximum.
 func sparkline(values []float64, width int) string {
 	values = values[max(len(values)-max(width, 0), 0):]
 	bars := []rune("▁▂▃▄▅▆▇█")
@@ -243,9 +243,8 @@ func sparkline(values []float64, width int) string {
 	return string(columns)
 }
 
-// What moves the cursor and erases. The screen is never erased from its first row
-// on: tmux would take that for the clearing of the screen, and keep a copy of it
-// among the lines that have scrolled away.
+// Control sequences. The screen is never erased from its first row, because tmux takes that as
+// clearing the screen and keeps a copy in its scrollback.
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
@@ -254,13 +253,13 @@ const (
 	eraseBelow = "\x1b[J"
 )
 
-// redraw puts the view in place of what is there.
+// redraw replaces the drawn lines with the current ones.
 func (v *liveView) redraw() {
 	size := v.screenSize()
 	lines := v.formatLines(size.width)
 	var b strings.Builder
 	b.WriteString(hideCursor + v.eraseSequence(size) + "\r")
-	for _, l := range lines[:min(len(lines), max(size.height-1, 0))] { // the cursor has a row, too
+	for _, l := range lines[:min(len(lines), max(size.height-1, 0))] { // one row is for the cursor
 		text, width := l.renderTo(size)
 		b.WriteString(eraseLine + text + "\n")
 		v.drawnWidths = append(v.drawnWidths, width)
@@ -268,10 +267,10 @@ func (v *liveView) redraw() {
 	v.write(b.String() + eraseBelow + showCursor)
 }
 
-func (v *liveView) write(text string) { _, _ = io.WriteString(v.out, text) } // nobody is left to tell
+func (v *liveView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderTo is the line in the columns of a screen, and how many it has. What could move the
-// cursor, or take two columns, is shown as "?".
+// renderTo returns the line cut to the screen's width, and its number of columns. Characters that
+// could move the cursor or take two columns are replaced with "?".
 func (l liveLine) renderTo(on screen) (text string, columns int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
@@ -289,8 +288,8 @@ func (l liveLine) renderTo(on screen) (text string, columns int) {
 	return text, len(runes)
 }
 
-// eraseSequence is what takes away the lines that stand there, of which those that a narrower
-// terminal has broken take more than one row.
+// eraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower
+// terminal has wrapped take more than one row.
 func (v *liveView) eraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
@@ -299,7 +298,7 @@ func (v *liveView) eraseSequence(on screen) (text string) {
 	return text
 }
 
-// erase takes what was drawn away. It may be called more than once.
+// erase removes the drawn lines. It may be called more than once.
 func (v *liveView) erase() {
 	if text := v.eraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)

@@ -23,27 +23,26 @@ func newLoadCommand() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
 		Use:   "load [flags] HOST:PORT|unix:PATH|URL...",
-		Short: "Load a TCP server, check every answer and measure",
-		Long: `Load a TCP server, check every answer and measure.
+		Short: "Load a TCP server, verify every answer and measure",
+		Long: `Load a TCP server, verify every answer and measure.
 
-All connections are opened, then each keeps a number of messages in flight and
-sends the next one when an answer is there: a closed loop. With --rate or
---message-rate messages are sent at planned times, whether answers come or not:
-an open loop, whose latencies count from the planned times. Every byte of every
+Opens all connections; each then keeps a number of messages in flight and sends
+the next when an answer arrives (closed loop). With --rate or --message-rate,
+messages are sent at planned times whether or not answers arrive (open loop), and
+latencies count from the planned times. Every byte of every
 answer is compared with what was sent, or with --answer; with --match, as with
 --http, answers are delimited by a rule and not compared.
 
-Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Several targets
-take the connections in turn. A target can be a URL, which says the protocol:
+Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Connections are
+spread over several targets in turn. A target can be a URL, which selects the protocol:
 tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
 wss:// (--ws).
 
-It exits with 1 if nothing could be connected, if answers were wrong or missing,
-if connections were lost, if an expectation was not met, or if it was
-interrupted; the result so far is printed all the same. It exits with 2 if it is
-called wrongly.`,
+Exits with 1 if no connection succeeded, if answers were wrong or missing, if
+connections were lost, if an expectation was not met, or if it was interrupted;
+the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
 		Example: loadExamples,
-		Args:    cobra.ArbitraryArgs, // looked at by complete
+		Args:    cobra.ArbitraryArgs, // checked by buildConfig
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
 				return err
@@ -59,7 +58,7 @@ called wrongly.`,
 	return cmd
 }
 
-// runLoad runs the load and prints what there is to print.
+// runLoad runs the load and prints the result.
 func (f *loadFlags) runLoad(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
@@ -85,26 +84,26 @@ func (f *loadFlags) runLoad(cmd *cobra.Command) error {
 	case result.Search != nil && result.Search.Rate == 0:
 		err = noRateFoundError(result.Search)
 	case outErr == nil && isHTTPMismatch(result):
-		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, or --http with a request of your own", f.cfg.Target)
+		return fmt.Errorf("the server speaks HTTP, but the messages are not HTTP; use a URL such as http://%s/, or --http with your own request", f.cfg.Target)
 	}
 	return cmp.Or(outErr, err, result.Err())
 }
 
-// isHTTPMismatch says whether the first wrong answer is one of HTTP, or a page alone, as some
-// servers send it to what they take for HTTP/0.9.
+// isHTTPMismatch reports whether the first wrong answer looks like HTTP, or like a bare page, which
+// some servers send as HTTP/0.9.
 func isHTTPMismatch(r *load.Result) bool {
 	m := r.FirstMismatch
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// reserveHandshakeProcessor keeps a processor for handshakes, which compute beside the loops.
+// reserveHandshakeProcessor raises GOMAXPROCS for TLS handshakes, which run beside the loops.
 func (f *loadFlags) reserveHandshakeProcessor() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)
 	}
 }
 
-// formatSearchStep is a rate that a search has tried.
+// formatSearchStep describes one rate that a search has tried.
 func formatSearchStep(s *load.Step, goal load.Goal) string {
 	verdict := "too slow"
 	switch {
@@ -125,8 +124,8 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestFailedStep is the last try of the lowest rate above the one that was found, the zero Step
-// if there is none.
+// lowestFailedStep returns the last attempt at the lowest rate above the found one, or the zero
+// Step.
 func lowestFailedStep(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
@@ -136,7 +135,7 @@ func lowestFailedStep(found *load.Found) (lowest load.Step) {
 	return lowest
 }
 
-// noRateFoundError says that a search has found nothing.
+// noRateFoundError returns the error of a search that found no rate.
 func noRateFoundError(found *load.Found) error {
 	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
 	if lowestFailedStep(found).Limited {
@@ -145,7 +144,7 @@ func noRateFoundError(found *load.Found) error {
 	return err
 }
 
-// formatFoundRate is what a search has found.
+// formatFoundRate describes the result of a search.
 func formatFoundRate(r *load.Result) string {
 	found := r.Search
 	more := "5% more did not"

@@ -29,7 +29,7 @@ type distributedLoadFlags struct {
 	key     string
 }
 
-// agentCount is the number of agents, and whether they are processes of this machine.
+// agentCount is the number of agents; local agents are processes of this machine.
 type agentCount struct {
 	n     int
 	local bool
@@ -49,9 +49,9 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "listen on this `ADDRESS` for agents, with a NATS server in this process")
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
-	f.nats.addFlags(flags, "", "meet the agents at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
+	f.nats.addFlags(flags, "", "connect to the agents through this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
 	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePeriod, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
-	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or with the token of the NATS server")
+	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
 // natsFlagNames lists the flags of the NATS server, which local agents don't need.
@@ -70,7 +70,7 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	if f.agents.local {
 		for _, name := range natsFlagNames {
 			if isFlagSet(name) {
-				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
+				return usagef("--%s is given with --agents local:%d, which are processes of this machine; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	}
 	whole := *cfg
 	if f.agents.local {
-		whole.Sources = nil // each of them has all
+		whole.Sources = nil // each agent uses all of them
 	}
 	if _, err := whole.Divide(slices.Repeat([]float64{1}, f.agents.n)...); err != nil {
 		return usageError{err}
@@ -109,8 +109,8 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// startRun runs the load in this process or on agents. Lines about agents go to standard error if standard output has
-// events.
+// startRun runs the load in this process or on agents. If events go to standard output, messages
+// about agents go to standard error.
 func (f *loadFlags) startRun(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.reserveHandshakeProcessor()
@@ -132,7 +132,8 @@ func (f *loadFlags) startRun(ctx context.Context, rep *runReporter) (*load.Resul
 	return agents.Run(ctx, o, cfg)
 }
 
-// startLocalAgents starts agents as processes of this machine. They end with the run.
+// startLocalAgents starts agents as processes of this machine. stop waits until they have ended by
+// themselves and kills them after localAgentStopTimeout.
 func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
@@ -150,7 +151,7 @@ func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	stop = func() {
-		late := time.AfterFunc(localAgentStopTimeout, cancel) // they end by themselves
+		late := time.AfterFunc(localAgentStopTimeout, cancel) // normally they end by themselves
 		running.Wait()
 		late.Stop()
 		cancel()
@@ -164,7 +165,7 @@ func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error
 			running.Wait()
 			return nil, err
 		}
-		running.Go(func() { _ = child.Wait() }) // its result, or its absence, says all
+		running.Go(func() { _ = child.Wait() }) // its result, or the lack of one, is reported elsewhere
 	}
 	return stop, nil
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// loadFlags are the flags of load, and those of hold, which are some of them.
+// loadFlags are the flags of load. Those of hold are a subset.
 type loadFlags struct {
 	cfg          load.Config
-	settingTexts map[string][]string // texts of settings, by name
-	configFile   string              // a file with a configuration as JSON, "" for none
+	settingTexts map[string][]string // values of settings, by name
+	configFile   string              // JSON file with a configuration, "" for none
 	unescape     bool
 	results      outputFlags
 	agents       distributedLoadFlags
 }
 
-// flagAliases are further names of flags, most of them tcpkali's.
+// flagAliases are alternative names of flags, most of them tcpkali's.
 var flagAliases = map[string]string{
 	"ssl":              "tls",
 	"websocket":        "ws",
@@ -39,7 +39,7 @@ const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --wo
   always measured. For what differs see docs/load.md.
 `
 
-// canonicalFlagName is the name that a flag has here.
+// canonicalFlagName resolves an alias.
 func canonicalFlagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if here, ok := flagAliases[name]; ok {
 		name = here
@@ -47,14 +47,14 @@ func canonicalFlagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// settingFlag is the flag of a setting: it keeps the texts for load.Config.Set.
+// settingFlag is the flag of a setting. It collects values for load.Config.Set.
 type settingFlag struct {
 	load.Setting
 	textsByName map[string][]string
 }
 
 func (f settingFlag) Set(text string) error {
-	if !f.List && f.Group != "Messages" { // of several messages none is left out
+	if !f.List && f.Group != "Messages" { // all messages are kept
 		f.textsByName[f.Name] = nil
 	}
 	f.textsByName[f.Name] = append(f.textsByName[f.Name], text)
@@ -70,8 +70,8 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addFlagGroups gives a command the flags of these groups of settings, its own behind those of the
-// group that they belong to.
+// addFlagGroups adds the flags of the groups to cmd: the settings of each group first, then further
+// flags.
 func (f *loadFlags) addFlagGroups(cmd *cobra.Command, groups ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
@@ -102,33 +102,33 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addCommandFlags adds flags that are no settings of a load.Config, and those of other groups that
-// hold has.
+// addCommandFlags adds the flags of a group that are not settings of a load.Config, and the
+// settings of other groups that hold uses.
 func (f *loadFlags) addCommandFlags(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
-		flags.StringVar(&f.configFile, "config", "", "read the configuration from this `FILE`, a JSON object with the names of flags as keys; - is standard input; flags go before it")
+		flags.StringVar(&f.configFile, "config", "", "read the configuration from this `FILE`, a JSON object with flag names as keys; - is standard input; flags override it")
 		if !f.cfg.Hold {
 			return
 		}
 		for _, s := range settings {
 			switch s.Name {
 			case "duration":
-				s.Help = "hold them for this `TIME` (default: until Ctrl-C, at most 30 days)"
+				s.Help = "hold connections for this `TIME` (default: until Ctrl-C, at most 30 days)"
 				f.addSettingFlag(flags, s)
 			case "hold-after":
-				s.Help = "hold them for this `TIME` more, behind what --check does at the end (default 0s)"
+				s.Help = "hold them for this `TIME` after the final --check (default 0s)"
 				f.addSettingFlag(flags, s)
 			}
 		}
 	case "Messages":
-		flags.BoolVarP(&f.unescape, "unescape-message-args", "e", false, "read \\n, \\r, \\t, \\\\, \\xHH and such in texts of messages and answers")
+		flags.BoolVarP(&f.unescape, "unescape-message-args", "e", false, "interpret escapes such as \\n, \\r, \\t, \\\\ and \\xHH in messages and answers")
 	case "Agents":
 		f.agents.addFlags(flags)
 	case "Results":
 		f.results.addFlags(flags)
 	case "tcpkali":
-		addParsedFlag(flags, &f.results.percents, parsePercentiles, "latency-percentiles", "", "print these percentiles of the latency too, a `LIST` as 95,99,99.5")
+		addParsedFlag(flags, &f.results.percents, parsePercentiles, "latency-percentiles", "", "also print these latency percentiles, a `LIST` such as 95,99,99.5")
 		for _, name := range []string{"latency-connect", "latency-first-byte"} {
 			flags.Bool(name, false, "")
 			flags.Lookup(name).Hidden = true
@@ -136,7 +136,7 @@ func (f *loadFlags) addCommandFlags(flags *pflag.FlagSet, group string, settings
 	}
 }
 
-// buildConfig makes the configuration of --config, the flags and the targets, and checks it.
+// buildConfig combines --config, the flags and the targets, and validates the result.
 func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
 	if err := f.readConfigFile(stdin); err != nil {
@@ -155,7 +155,7 @@ func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
 	}
 	switch configured := f.cfg.Target != ""; {
 	case configured && len(targets) > 0:
-		return usagef("a target is given, and --config has one; expected one of the two")
+		return usagef("a target is given, and --config contains one; expected one of the two")
 	case !configured:
 		if err := f.cfg.SetTargets(targets...); err != nil {
 			return usageError{err}
@@ -173,7 +173,7 @@ func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
 	return nil
 }
 
-// readConfigFile reads what --config names.
+// readConfigFile reads the file of --config, if given.
 func (f *loadFlags) readConfigFile(stdin io.Reader) error {
 	if f.configFile == "" {
 		return nil
@@ -193,7 +193,7 @@ func (f *loadFlags) readConfigFile(stdin io.Reader) error {
 	case err != nil:
 		return usagef("--config: %w", err)
 	case len(text) > maxBytes:
-		return usagef("--config is %s, which has more; expected at most %d bytes", f.configFile, maxBytes)
+		return usagef("--config is %s, which is too large; expected at most %d bytes", f.configFile, maxBytes)
 	}
 	if err := f.cfg.UnmarshalJSON(bytes.TrimSpace(text)); err != nil {
 		return usagef("--config: %s: %s", f.configFile, strings.TrimPrefix(err.Error(), "load: config: "))
@@ -201,7 +201,8 @@ func (f *loadFlags) readConfigFile(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeSetting replaces the escapes in the texts of a flag, if they are to be.
+// unescapeSetting replaces the escapes in the values of a setting if --unescape-message-args is
+// set.
 func (f *loadFlags) unescapeSetting(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil

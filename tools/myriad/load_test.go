@@ -127,7 +127,7 @@ func TestLoad(t *testing.T) {
 		"-c 2 --messages 1 -m ping\n " + sha.addr:                                         {1, []string{"ping"}},
 		"-c 20 --pipeline 16 --messages 50 --http " + site.addr:                           {0, []string{"1,000"}},
 		"-c 2 --messages 2 http://" + site.addr + "/":                                     {0, nil},
-		"-c 2 --messages 2 " + site.addr:                                                  {1, []string{"the server answers HTTP, and what is sent is not; use a URL such as http://" + site.addr + "/, or --http"}},
+		"-c 2 --messages 2 " + site.addr:                                                  {1, []string{"the server speaks HTTP, but the messages are not HTTP; use a URL such as http://" + site.addr + "/, or --http"}},
 		"-c 2 --messages 2 https://" + site.addr + "/":                                    {1, []string{"TLS"}},
 		"-c 2 --messages 2 ws://" + site.addr + "/":                                       {1, []string{"WebSocket"}},
 		"-c 2 --messages 3 --latency-percentiles 62.5 " + lines.addr:                      {0, []string{"latency 62.5%  "}},

@@ -1,9 +1,8 @@
 // Command myriad serves, loads and compares TCP servers with many connections.
 //
-// It exits with 0 when it worked, 1 when it failed, and 2 when it was called
-// wrongly: with a flag or an argument that can't be, or one that names a file that
-// can't be read or written. Then a line on standard error says what was wrong and
-// what was expected.
+// It exits with 0 on success, 1 on failure and 2 if it is called wrongly: with an invalid flag or
+// argument, or with a file that can't be read or written. In the latter case a line on standard
+// error states what was wrong and what was expected.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 // runCommandLine runs a command line and returns the exit code.
 func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // which gives signals back
+	defer cancel() // restores the handling of signals
 	root := newRootCommand(args...)
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -50,25 +49,25 @@ func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOu
 	return 1
 }
 
-// usageError is an error in how the command was called: exit code 2. Its text
-// is "<what was wrong>; <what was expected>".
+// usageError reports that the command was called wrongly (exit code 2). Its text is "<what was
+// wrong>; <what was expected>".
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usagef makes a usageError.
+// usagef returns a usageError.
 func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// commandConstructors makes each command by its name.
+// commandConstructors maps the name of each command to its constructor.
 var commandConstructors = map[string]func() *cobra.Command{
 	"serve": newServeCommand, "hub": newHubCommand, "load": newLoadCommand, "hold": newHoldCommand, "agent": newAgentCommand, "report": newReportCommand, "doctor": newDoctorCommand,
 	"plan": newPlanCommand, "bench": newBenchCommand, "plain": newPlainCommand, "park": newParkGoroutinesCommand, "offer": newJobLoadCommand, "version": newVersionCommand,
 }
 
-// newRootCommand is the command with the one below it that the arguments begin with, or with all
-// where they don't begin with one: hundreds of flags that nobody asks for take a tenth of the start.
+// newRootCommand returns the root command. If args begin with the name of a command, only that
+// command is added: building the hundreds of flags of all others takes a tenth of the startup time.
 func newRootCommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
@@ -96,12 +95,12 @@ func newRootCommand(args ...string) *cobra.Command {
 	return root
 }
 
-// duplicateSignalWindow is how long a second signal counts as the first: timeout(1) sends one to the
-// command and one to its group.
+// duplicateSignalWindow is how long a second signal counts as the first: timeout(1) signals the
+// command and then its process group.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelOnSignal ends the command's context at SIGINT or SIGTERM. A second
-// signal ends the process. Servers tell signals apart, so they handle them themselves.
+// cancelOnSignal cancels the command's context at SIGINT or SIGTERM. A second signal ends the
+// process. serve and hub handle signals themselves.
 func cancelOnSignal(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
@@ -111,7 +110,7 @@ func cancelOnSignal(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// reportUsageErrors makes every wrong use of a command and of those below it a usageError.
+// reportUsageErrors makes every usage error of cmd and its subcommands a usageError.
 func reportUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
@@ -128,7 +127,7 @@ func reportUsageErrors(cmd *cobra.Command) {
 		switch {
 		case err == nil:
 			return nil
-		case strings.HasPrefix(err.Error(), "unknown command"): // what cobra.NoArgs says
+		case strings.HasPrefix(err.Error(), "unknown command"): // the error of cobra.NoArgs
 			return usagef("unexpected argument %q; expected %s", given[0], cmd.UseLine())
 		}
 		return usagef("%w; expected %s", err, cmd.UseLine())
@@ -142,7 +141,7 @@ func reportUsageErrors(cmd *cobra.Command) {
 	}
 }
 
-// validateHelpArgs looks at what help is asked for.
+// validateHelpArgs returns a usage error if help is asked for an unknown command.
 func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
 		return nil
@@ -150,7 +149,7 @@ func validateHelpArgs(cmd *cobra.Command, given []string) error {
 	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(availableSubcommands(cmd.Root()), ", "))
 }
 
-// availableSubcommands names the commands directly below one.
+// availableSubcommands returns the names of the direct subcommands of cmd.
 func availableSubcommands(cmd *cobra.Command) []string {
 	var names []string
 	for _, sub := range cmd.Commands() {
@@ -161,7 +160,6 @@ func availableSubcommands(cmd *cobra.Command) []string {
 	return names
 }
 
-// newVersionCommand prints what --version does.
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -173,7 +171,7 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// buildDescription names the build.
+// buildDescription returns the version, the Go version and the platform.
 func buildDescription() string {
 	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.Myriad(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -12,20 +12,21 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/agents"
 )
 
-// natsFlags are the flags of NATS servers and the credentials for them.
+// natsFlags are the flags of NATS servers and their credentials.
 type natsFlags struct{ urls, creds, ca string }
 
 func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
 	flags.StringVar(&f.urls, "nats", urls, help)
-	flags.StringVar(&f.creds, "nats-creds", "", "`FILE` with the credentials of a user of NATS")
-	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with the certificates to trust of NATS servers (default: those that the system trusts)")
+	flags.StringVar(&f.creds, "nats-creds", "", "credentials `FILE` of a NATS user")
+	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with trusted CA certificates of NATS servers (default: the system's)")
 }
 
-// parseURLsAndTLS reads what the flags name: without --nats no URLs, and nil for what the system trusts.
+// parseURLsAndTLS returns the URLs of --nats, nil without it, and the TLS configuration, nil for
+// the system's trusted certificates.
 func (f *natsFlags) parseURLsAndTLS() (urls []string, trust *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
-			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected it too")
+			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected both")
 		}
 		return nil, nil, nil
 	}
@@ -60,7 +61,7 @@ func (f *natsFlags) parseURLsAndTLS() (urls []string, trust *tls.Config, err err
 	return urls, trust, err
 }
 
-// agentsNATS returns the server of NATS of agents and their coordinator.
+// agentsNATS returns the NATS server of agents and their coordinator.
 func (f *natsFlags) agentsNATS(secret *secretFlag) (n agents.NATS, err error) {
 	token, err := secret.readSecret()
 	if err != nil {
@@ -70,20 +71,21 @@ func (f *natsFlags) agentsNATS(secret *secretFlag) (n agents.NATS, err error) {
 	return agents.NATS{URL: strings.Join(urls, ","), Creds: f.creds, Token: token, TLS: trust}, err
 }
 
-// maxSecretBytes is the most bytes of a secret; NATS takes about 4,000 with what it is sent in.
+// maxSecretBytes is the maximum length of a secret. NATS accepts about 4,000 bytes, including the
+// message around it.
 const maxSecretBytes = 1024
 
-// secretFlag is where a secret is: in a file or in a variable of the environment, as flags are
-// seen in the list of processes.
+// secretFlag reads a secret from a file or an environment variable, because flags are visible in
+// the process list.
 type secretFlag struct{ name, variable, file string }
 
-// addFlag adds the flag; whose says of the secret who has to know it.
+// addFlag adds the flag; help describes who shares the secret.
 func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) {
 	f.name, f.variable = name, variable
-	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: "+variable+" in the environment, or none)")
+	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")
 }
 
-// readSecret reads the secret, "" for none.
+// readSecret returns the secret, "" for none.
 func (f *secretFlag) readSecret() (string, error) {
 	if f.file == "" {
 		secret := os.Getenv(f.variable)

@@ -49,14 +49,13 @@ func newPlanCommand() *cobra.Command {
 		Short: "Plan machines, memory and network for many connections from a run with fewer",
 		Long: `Plan machines, memory and network for many connections from a run with fewer.
 
-What is planned for is a server like the one that was measured: with --measure by
-the smaller half of "myriad bench capacity", with 20,000 connections, which takes a minute
-on Linux; with --from by a bench that was made before, or a load whose server was on the
-same machine.
+Plans for a server like the measured one. --measure runs the smaller half of
+"myriad bench capacity", with 20,000 connections, which takes a minute (Linux). --from
+uses an earlier bench, or a load whose server ran on the same machine.
 
---check plans nothing, but predicts the larger of two sizes that a bench has measured
-from the smaller one, and compares; with --within it exits with 1 where memory or CPU
-is further off. docs/capacity.md has the arithmetic.`,
+--check plans nothing: it predicts the larger of two sizes of a bench from the smaller
+one and compares; with --within it exits with 1 if memory or CPU is further off.
+docs/capacity.md explains the arithmetic.`,
 		Example: planExamples,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runPlan(cmd) },
 	}
@@ -70,9 +69,9 @@ is further off. docs/capacity.md has the arithmetic.`,
 
 func (f *planFlags) addMeasurementFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
-	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default: plan-DATE-TIME here)")
-	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load")
-	flags.StringVar(&f.subject, "subject", "", "plan for this `SERVER` of a bench (default: its first), or measure it (default epoll)")
+	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default plan-DATE-TIME)")
+	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load run")
+	flags.StringVar(&f.subject, "subject", "", "`SERVER` of the bench to plan for (default: the first), or to measure (default epoll)")
 }
 
 func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
@@ -81,27 +80,27 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
-	addParsedFlag(flags, &g.Rate, parseNumberFlag("a number such as 0.05 or 2"), "rate", "", "`N` messages a second come on each connection, and are answered (default 0.05)")
-	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "a message has `BYTES`, and its answer as many (default 64)")
-	flags.BoolVar(&g.TLS, "tls", false, "connections are encrypted; with --measure in the measurement, too")
-	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0)")
-	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "a machine has `BYTES` of memory, such as 64Gi (default: as this one)")
-	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "a machine has `N` processors (default: as this one)")
-	addParsedFlag(flags, &g.Network, parseNumberFlag("bits a second, such as 10G"), "network", "", "a machine's network carries `BITS` a second each way (default 10G)")
-	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "leave this `PERCENT` of each free (default 30%)")
-	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "`N` machines may be missing (default 1)")
-	addParsedFlag(flags, &g.Most, quantity.ParsePositive64, "most", "", "put `N` connections on a machine at most (default: as many as it holds)")
-	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "a machine's server has `N` event loops (default: half as many as processors)")
-	addParsedFlag(flags, &g.Return, quantity.ParsePeriod, "return", "", "the clients of a machine that fails connect again within this `TIME` (default 1m)")
+	addParsedFlag(flags, &g.Rate, parseNumberFlag("a number such as 0.05 or 2"), "rate", "", "messages per second on each connection, each answered (default 0.05)")
+	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "size of a message and of its answer in `BYTES` (default 64)")
+	flags.BoolVar(&g.TLS, "tls", false, "encrypt connections, also in the measurement of --measure")
+	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0)")
+	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of a machine in `BYTES`, such as 64Gi (default: as this machine)")
+	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "processors of a machine (default: as this machine)")
+	addParsedFlag(flags, &g.Network, parseNumberFlag("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
+	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
+	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "machines that may fail at the same time (default 1)")
+	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "limit for connections on a machine (default: as many as it holds)")
+	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "event loops of a machine's server (default: half of the processors)")
+	addParsedFlag(flags, &g.Return, quantity.ParsePeriod, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 
 func (f *planFlags) addOutputFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one, and compare")
-	addParsedFlag(flags, &f.within, parsePercent, "within", "", "with --check, fail where memory or CPU is further off than this `PERCENT`")
-	flags.BoolVar(&f.json, "json", false, "print it as JSON")
+	flags.BoolVar(&f.check, "check", false, "predict the larger size of a bench from the smaller one and compare")
+	addParsedFlag(flags, &f.within, parsePercent, "within", "", "with --check, fail if memory or CPU is off by more than this `PERCENT`")
+	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// parseNumberFlag reads a number that need not be whole.
+// parseNumberFlag returns a parser for numbers that may have a fraction.
 func parseNumberFlag(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
 		n, ok := quantity.ParseNumber(text)
@@ -112,7 +111,7 @@ func parseNumberFlag(expected string) func(string) (float64, error) {
 	}
 }
 
-// parsePercent reads a part of a whole.
+// parsePercent parses a percentage such as 10% into a fraction.
 func parsePercent(text string) (float64, error) {
 	n, ok := quantity.ParseNumber(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
@@ -121,7 +120,7 @@ func parsePercent(text string) (float64, error) {
 	return n / 100, nil
 }
 
-// validateAndComplete fills in what is not given, and checks the flags.
+// validateAndComplete checks the flags and fills in defaults from facts.
 func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(string) bool) error {
 	switch {
 	case f.measure == (f.from != ""):
@@ -146,9 +145,9 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 	if g.Memory == 0 || g.Cores == 0 {
 		return usagef("this machine's memory and processors can't be read; expected --memory and --cores")
 	}
-	for _, n := range f.connections { // before it takes a minute to measure
+	for _, n := range f.connections { // before measuring, which takes a minute
 		g.Connections = n
-		if err := g.Check(); err != nil {
+		if err := g.Validate(); err != nil {
 			return usageError{err}
 		}
 	}
@@ -158,7 +157,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	facts, err := doctor.Read(0)
 	if err != nil {
-		facts = &doctor.Facts{} // the doctor goes by its own figures then
+		facts = &doctor.Facts{} // package doctor then uses its defaults
 	}
 	if err := f.validateAndComplete(facts, cmd.Flags().Changed); err != nil {
 		return err
@@ -168,12 +167,12 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 		return err
 	}
 	if f.check {
-		return f.printPredictions(cmd.OutOrStdout(), capacity.Predict(all, facts))
+		return f.printPredictions(cmd.OutOrStdout(), capacity.PredictLargerSizes(all, facts))
 	}
 	m := f.chooseMeasurement(all)
 	switch {
 	case m == nil && f.subject == "":
-		return usagef("--tls is given, and what was measured is without TLS; expected both alike: measure again")
+		return usagef("--tls is given, but the measurement is without TLS; expected both alike: measure again")
 	case m == nil:
 		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinSubjectNames(all))
 	}
@@ -199,14 +198,14 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 		return err
 	}
 	if f.goal.Size != m.Size {
-		fmt.Fprintf(out, "  The plan's messages have %s bytes: what the CPU takes for those was not measured.\n", format.Count(f.goal.Size))
+		fmt.Fprintf(out, "  The plan's messages have %s bytes; the CPU time for that size was not measured.\n", format.Count(f.goal.Size))
 	}
-	return capacity.WriteText(out, plans)
+	return capacity.WritePlans(out, plans)
 }
 
-// chooseMeasurement is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
-// what has the most points, and of those the one with the fewest connections: it was the least
-// disturbed by the load generator beside it.
+// chooseMeasurement returns the measurement to plan from: of the requested subject, or of the
+// first, with TLS if requested. It prefers the one with the most points, then the one with the
+// fewest connections, which was least disturbed by the load generator. It returns nil if none fits.
 func (f *planFlags) chooseMeasurement(all []capacity.Measured) (best *capacity.Measured) {
 	for i := range all {
 		m := &all[i]
@@ -230,14 +229,14 @@ func joinSubjectNames(all []capacity.Measured) string {
 	return scenario.JoinWords(names)
 }
 
-// loadMeasurements is what there is to plan from.
+// loadMeasurements measures this machine or reads earlier measurements.
 func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, error) {
 	if f.measure {
 		set, err := f.measureServer(cmd)
 		if err != nil {
 			return nil, err
 		}
-		return capacity.FromSet(set)
+		return capacity.MeasureFromBench(set)
 	}
 	file, err := openReportFile(cmd.InOrStdin(), f.from)
 	if err != nil {
@@ -248,13 +247,13 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 	if file.isBench {
 		var set *result.Set
 		if set, err = result.Read(file.in); err == nil {
-			all, err = capacity.FromSet(set)
+			all, err = capacity.MeasureFromBench(set)
 		}
 	} else {
 		var s *load.Stream
 		if s, err = load.ReadStream(file.in); err == nil {
 			var m capacity.Measured
-			m, err = capacity.FromStream(s)
+			m, err = capacity.MeasureFromLoad(s)
 			all = []capacity.Measured{m}
 		}
 	}
@@ -264,9 +263,9 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 	return all, nil
 }
 
-// measureServer measures one server with 20,000 connections.
+// measureServer runs the small scale of the scenario capacity for one subject.
 func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
-	s, err := probe.Scenarios.ReadBuiltIn("capacity")
+	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +283,7 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.Write, Evaluate: report.Judge, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.WriteFiles, Evaluate: report.Evaluate, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
@@ -301,7 +300,8 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 	return set, err
 }
 
-// printPredictions prints predictions beside what was measured.
+// printPredictions prints predictions beside measurements. It returns an error if one is further
+// off than --within.
 func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
@@ -320,7 +320,7 @@ func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) e
 			}
 		}
 		for _, c := range p.Figures {
-			if !c.Part && f.within > 0 && math.Abs(c.Off()) > f.within {
+			if !c.IsPart && f.within > 0 && math.Abs(c.RelativeError()) > f.within {
 				off++
 			}
 		}

@@ -54,7 +54,7 @@ func measureBenchSizes(t *testing.T) (out string, all []capacity.Measured) {
 	if got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
 		t.Logf("exit code %d: %s", got.code, got.output())
 	}
-	all, err := capacity.FromSet(readReport(t, out))
+	all, err := capacity.MeasureFromBench(readReport(t, out))
 	if err != nil {
 		t.Log(err)
 	}
@@ -71,7 +71,7 @@ func TestPlanPredicts(t *testing.T) {
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = measureBenchSizes(t)
 	}
-	predicted := capacity.Predict(all, nil)
+	predicted := capacity.PredictLargerSizes(all, nil)
 	if len(predicted) != 2 {
 		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
 	}
@@ -80,10 +80,10 @@ func TestPlanPredicts(t *testing.T) {
 			t.Errorf("%s: predicted %d from %d connections: %s, want 5,000 from 1,000", p.To.Subject, p.To.Connections, p.From.Connections, p.Figures[0].What)
 		}
 		for _, c := range p.Figures {
-			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Text(c.Predicted), c.Text(c.Measured), c.Off()*100)
+			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Format(c.Predicted), c.Format(c.Measured), c.RelativeError()*100)
 		}
 		const most = 0.1 // but the race detector takes memory as it likes
-		if off := p.Figures[0].Off(); math.Abs(off) > most && !hasRaceDetector() {
+		if off := p.Figures[0].RelativeError(); math.Abs(off) > most && !hasRaceDetector() {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most %.0f %%", p.To.Subject, off*100, most*100)
 		}
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// preflight is what a command has the doctor predict before it begins.
+// preflight is what a command lets the doctor predict before it starts.
 type preflight struct {
 	plan doctor.Plan
-	// doctorArgs are the flags by which `myriad doctor` predicts the same.
+	// doctorArgs are the flags with which "myriad doctor" predicts the same.
 	doctorArgs []string
-	// connsDerived says that the number of connections is not given, but follows from the
-	// limit of descriptors: no warning of that one then.
+	// connsDerived means that the number of connections follows from the descriptor limit, so that
+	// no warning about that limit is due.
 	connsDerived bool
 }
 
-// printLimitWarnings writes to standard error which wall is near, if one is: two lines at most. It
-// never fails a command: where the machine can't be read it writes nothing.
+// printLimitWarnings writes at most two lines to standard error about walls that are exceeded or
+// near. It never fails a command: if the machine can't be read it writes nothing.
 func printLimitWarnings(cmd *cobra.Command, p preflight) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
@@ -36,18 +36,18 @@ func printLimitWarnings(cmd *cobra.Command, p preflight) {
 	}
 }
 
-// nearWallShare is the share of a wall from which on it is called near.
+// nearWallShare is the share of a wall from which it is called near.
 const nearWallShare = 0.8
 
-// warningLines are of the first wall that stops the plan or is near, and of the first that
-// hurts it.
+// warningLines returns a line about the first hard wall that is exceeded or near, and one about the
+// first soft wall that is exceeded.
 func (p *preflight) warningLines(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
 	hard, soft := p.nearestWall(report, false), p.nearestWall(report, true)
 	switch {
 	case hard == nil:
 	case hard.Exceeded(n):
-		lines = append(lines, fmt.Sprintf("this machine stops at %d connections of %d: %s; %s", hard.Holds, n, formatWall(hard), p.doctorHint(n)))
+		lines = append(lines, fmt.Sprintf("this machine can hold only %d of %d connections: %s; %s", hard.Holds, n, formatWall(hard), p.doctorHint(n)))
 	default:
 		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
 			n, int64(n)*100/hard.Holds, hard.Holds, formatWall(hard), p.doctorHint(n)))
@@ -58,13 +58,13 @@ func (p *preflight) warningLines(report *doctor.Report) (lines []string) {
 	return lines
 }
 
-// nearestWall is the nearest wall that is near, nil for none. Soft ones do not count
-// before they hurt.
+// nearestWall returns the lowest wall that is exceeded or near, or nil. Soft walls count only if
+// exceeded.
 func (p *preflight) nearestWall(report *doctor.Report, soft bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
 		w := &report.Walls[i]
-		if w.Soft != soft || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command says that itself
+		if w.Soft != soft || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command reports that itself
 			continue
 		}
 		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
@@ -75,7 +75,7 @@ func (p *preflight) nearestWall(report *doctor.Report, soft bool) (nearest *doct
 	return nearest
 }
 
-// formatWall names a wall and its present value.
+// formatWall returns a wall's name and present value.
 func formatWall(w *doctor.Wall) string {
 	if w.Present == "" {
 		return w.Name
@@ -84,14 +84,15 @@ func formatWall(w *doctor.Wall) string {
 }
 
 func (p *preflight) doctorHint(n int) string {
-	return fmt.Sprintf("`%s` says how to move it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
+	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
-// maxDerivedConns is the most connections that a prediction for serve is of where no
-// number is given: the limit of descriptors may allow a thousand million.
+// maxDerivedConns limits the prediction for serve without a given number of connections: the
+// descriptor limit may allow a billion.
 const maxDerivedConns = 10_000
 
-// warnAboutServerLimits warns before a server starts. Worker processes leave that to the first one.
+// warnAboutServerLimits prints warnings before a server starts. Worker processes leave it to their
+// supervisor.
 func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
@@ -113,10 +114,10 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	printLimitWarnings(cmd, p)
 }
 
-// warnAboutClientLimits warns before load and hold start, unless they are to be quiet, the number of
-// connections is not given, which makes it few, or a target has no port.
+// warnAboutClientLimits prints warnings before load and hold start. It does nothing with --quiet,
+// with agents, if the number of connections is not given, or if a target has no port.
 func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
-	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // whose doctors say how many they carry
+	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return
 	}
 	p := preflight{doctorArgs: []string{"--side client"}}

@@ -16,13 +16,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// What the report of a load, and that of a bench, can be written as.
+// The output formats for load runs and for benches.
 var (
 	loadFormats  = []string{"text", "csv", "html", "json"}
 	benchFormats = []string{"text", "html", "json", "benchstat"}
 )
 
-// maxReportFiles bounds the files of a command.
+// maxReportFiles limits the number of files on a command line.
 const maxReportFiles = 64
 
 // reportFlags are the flags of the command report.
@@ -37,21 +37,20 @@ func newReportCommand() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "report [flags] FILE|DIR [MORE...]",
-		Short: "Write the results of a load or of a bench again, or compare several loads",
-		Long: `Write the results of a load or of a bench again, or compare several loads.
-What a file is, is seen by its content; "-" is standard input, and a directory
-that "bench" has made stands for report.json in it.
+		Short: "Convert the results of a load or bench, or compare several loads",
+		Long: `Convert the results of a load or bench, or compare several loads.
+The kind of a file is detected from its content; "-" is standard input, and a
+directory that "bench" has written stands for its report.json.
 
-The events of a load, as it writes them with --json, are reported as the run
-reported itself. CSV has a row an interval, HTML is one self-contained page, JSON
-is the result. Two or more are compared, side by side, with ratios to the first.
-With --merge they are reported as one: generators that loaded a server together.
-It exits with 1 if an expectation isn't met; --expect is a name, a comparison and
+The events of a load (--json) are reported as the run itself did. CSV has a row per
+interval, HTML is one self-contained page, JSON is the result. Two or more files are
+compared side by side, with ratios to the first. --merge combines generators that
+loaded a server together. Exits with 1 if an expectation is not met; --expect is a name, a comparison and
 a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
 
-The report.json of a bench is reported as the bench reported itself, but for CSV.
-To compare two write each with --format benchstat, one line a run, for benchstat
-(golang.org/x/perf/cmd/benchstat):
+The report.json of a bench is reported as the bench itself did; CSV is not available.
+To compare two benches, write each with --format benchstat, one line per run, for
+benchstat (golang.org/x/perf/cmd/benchstat):
 
   myriad report before --format benchstat --out before.txt
   myriad report after --format benchstat --out after.txt
@@ -61,10 +60,10 @@ To compare two write each with --format benchstat, one line a run, for benchstat
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, html, json, csv (of a load), or benchstat (of a bench)")
-	flags.StringVar(&f.out, "out", "-", "write it to `FILE`; - is standard output")
-	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` of a load is met, such as p99<5ms (repeatable)")
-	flags.BoolVar(&f.merge, "merge", false, "report several generators that ran at the same time as one")
+	flags.StringVar(&f.format, "format", "text", "output `FORMAT`: text, html, json, csv (loads only) or benchstat (benches only)")
+	flags.StringVar(&f.out, "out", "-", "write to `FILE`; - is standard output")
+	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless a load meets this `EXPECTATION`, such as p99<5ms (repeatable)")
+	flags.BoolVar(&f.merge, "merge", false, "combine generators that ran at the same time")
 	return cmd
 }
 
@@ -94,15 +93,15 @@ func (f *reportFlags) runReport(cmd *cobra.Command, names []string) error {
 	return report(cmd, files)
 }
 
-// reportFile is a file to report, of which the beginning was looked at.
+// reportFile is an open file whose beginning has been examined.
 type reportFile struct {
 	io.Closer
 	name    string
 	in      *bufio.Reader
-	isBench bool // of a bench; otherwise it is of a load
+	isBench bool // otherwise of a load run
 }
 
-// expectedReport is what can be reported.
+// expectedReport is the second part of errors about files.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
 func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
@@ -116,7 +115,7 @@ func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
 	beginning, err := f.in.Peek(4096)
 	f.isBench = result.HasSetFormat(beginning)
 	switch {
-	case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read
+	case err != nil && !errors.Is(err, io.EOF): // the next read returns it again
 	case len(beginning) == 0:
 		in.Close()
 		return f, usagef("%s: it is empty; %s", name, expectedReport)
@@ -127,7 +126,7 @@ func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
 	return f, nil
 }
 
-// openFileOrDirReport opens a file, or the report in a directory.
+// openFileOrDirReport opens a file, or report.json in a directory.
 func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
@@ -138,12 +137,12 @@ func openFileOrDirReport(name string) (io.ReadCloser, error) {
 		return nil, usagef("%s has no report.json; %s", name, expectedReport)
 	}
 	if err != nil {
-		return nil, usagef("%s: %w", path, errors.Unwrap(err)) // its name is said already
+		return nil, usagef("%s: %w", path, errors.Unwrap(err)) // the message already contains the path
 	}
 	return f, nil
 }
 
-// writeToOut writes to standard output or to the file that was asked for.
+// writeToOut writes to the file of --out, or to stdout.
 func (f *reportFlags) writeToOut(stdout io.Writer, write func(io.Writer) error) error {
 	if f.out == "-" {
 		return write(stdout)

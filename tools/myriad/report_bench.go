@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// reportBench reports a bench.
+// reportBench writes the report of a bench.
 func (f *reportFlags) reportBench(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
-		return usagef("--merge and --expect are for results of a load; expected none of them with the report of a bench")
+		return usagef("--merge and --expect are for loads; expected neither with the report of a bench")
 	case len(files) > 1:
 		return usagef("%d reports of a bench; expected one: --format benchstat of each is what benchstat compares", len(files))
 	}
@@ -31,7 +31,7 @@ func (f *reportFlags) reportBench(cmd *cobra.Command, files []reportFile) error 
 	return nil
 }
 
-// printSkippedRuns writes how many runs have no line for benchstat, if there are any.
+// printSkippedRuns prints the number of runs that have no line for benchstat, if any.
 func printSkippedRuns(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {
@@ -54,7 +54,7 @@ func (f *reportFlags) formatBench(w io.Writer, set *result.Set) error {
 	case "benchstat":
 		return report.WriteBenchstat(w, set)
 	case "html":
-		p := report.Page(set)
+		p := report.NewPage(set)
 		return p.WriteHTML(w)
 	}
 	return report.WriteText(w, set)

@@ -12,13 +12,13 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// namedStream is a stream with its name.
+// namedStream is a load's events with their file name.
 type namedStream struct {
 	name   string
 	stream *load.Stream
 }
 
-// reportLoads reports the results of loads.
+// reportLoads writes the results of loads, compares or merges them, and checks expectations.
 func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
@@ -50,8 +50,7 @@ func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error 
 	return checkExpectations(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags says how the flags were wrong for results of loads, before more of them is
-// read than their beginning.
+// validateLoadFlags returns usage errors for loads before the files are read completely.
 func (f *reportFlags) validateLoadFlags(files int) ([]load.Expectation, error) {
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
@@ -65,7 +64,6 @@ func (f *reportFlags) validateLoadFlags(files int) ([]load.Expectation, error) {
 	return parseExpectations(f.expect)
 }
 
-// readStreams reads the streams of all files.
 func readStreams(files []reportFile) ([]namedStream, error) {
 	var all []namedStream
 	for _, f := range files {
@@ -78,7 +76,7 @@ func readStreams(files []reportFile) ([]namedStream, error) {
 	return all, nil
 }
 
-// mergeStreams makes one result of several generators'.
+// mergeStreams merges the results of several generators into one.
 func mergeStreams(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
@@ -111,7 +109,7 @@ func (f *reportFlags) formatLoad(w io.Writer, s *load.Stream, expectations []loa
 	return s.WriteText(w)
 }
 
-// checkExpectations writes a line for each expectation, whether it is met.
+// checkExpectations writes a line for each expectation. It returns an error if one is not met.
 func checkExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {

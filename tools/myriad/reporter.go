@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// outputFlags say what is reported of a run, and where.
+// outputFlags are the flags for the results of a run.
 type outputFlags struct {
 	out      string
 	csv      string
@@ -32,18 +32,18 @@ type outputFlags struct {
 
 func (f *outputFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` is met, such as p99<5ms, errors==0 or rate>=10k (repeatable)")
-	flags.StringVar(&f.out, "out", "", "write an event a line as JSON to this `FILE`; - is standard output")
-	flags.BoolVar(&f.json, "json", false, "the same as --out -")
-	flags.StringVar(&f.csv, "csv", "", "write a table with a row an interval to this `FILE`")
+	flags.StringVar(&f.out, "out", "", "write events as lines of JSON to this `FILE`; - is standard output")
+	flags.BoolVar(&f.json, "json", false, "same as --out -")
+	flags.StringVar(&f.csv, "csv", "", "write a CSV table with a row per interval to this `FILE`")
 	flags.StringVar(&f.html, "html", "", "write a self-contained page with charts to this `FILE`")
-	flags.StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus on this `ADDRESS` while it runs, on loopback if it has no host")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
+	flags.StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on this `ADDRESS` during the run; without a host on loopback")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show no progress")
 }
 
-// maxPercentiles bounds what --latency-percentiles prints.
+// maxPercentiles limits the length of --latency-percentiles.
 const maxPercentiles = 100
 
-// parsePercentiles reads percentiles with commas between them.
+// parsePercentiles parses percentiles separated by commas.
 func parsePercentiles(text string) (list []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		p, err := load.ParsePercentile(strings.TrimSpace(part))
@@ -58,7 +58,6 @@ func parsePercentiles(text string) (list []float64, err error) {
 	return list, nil
 }
 
-// parseExpectations reads what is expected of a result.
 func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	for _, text := range texts {
 		e, err := load.ParseExpectation(text)
@@ -70,29 +69,29 @@ func parseExpectations(texts []string) (list []load.Expectation, err error) {
 	return list, nil
 }
 
-// runReporter reports on a run: while it goes on, and at its end. It belongs to the
-// goroutine that calls load.Run.
+// runReporter reports on a run while it goes on and at its end. It belongs to the goroutine that
+// calls load.Run.
 type runReporter struct {
 	flags       *outputFlags
 	expected    []load.Expectation
 	stdout      io.Writer
 	stderr      io.Writer
-	textResult  bool // the result is for people
+	textResult  bool // the result goes to stdout as text
 	observers   []func(load.Event)
 	live        *liveView // nil for none
 	outputs     []outputFile
-	stopMetrics func() // ends serving the metrics, nil for none
-	err         error  // the first of writing
+	stopMetrics func() // stops serving metrics, nil for none
+	err         error  // the first write error
 }
 
-// outputFile is a file that is written from the events of a run; finish, if not nil, writes
-// the rest when the run is over.
+// outputFile is a file written from the events of a run. writeRest, if not nil, completes it after
+// the run.
 type outputFile struct {
 	file      *atomicFile
 	writeRest func() error
 }
 
-// newReporter opens what the flags name, so that it fails before the run if it does.
+// newReporter opens all outputs, so that errors surface before the run.
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
@@ -108,7 +107,7 @@ func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	return t, nil
 }
 
-// createOutputFiles creates the files for people and other programs.
+// createOutputFiles creates the files of --csv, --html and --out.
 func (t *runReporter) createOutputFiles() (err error) {
 	if t.expected, err = parseExpectations(t.flags.expect); err != nil {
 		return err
@@ -129,7 +128,7 @@ func (t *runReporter) createOutputFiles() (err error) {
 			continue
 		}
 		if paths[o.path] {
-			return usagef("--%s is %q, and another result is to be written there; expected a file for each", o.flag, o.path)
+			return usagef("--%s is %q, which another output also uses; expected different files", o.flag, o.path)
 		}
 		paths[o.path] = true
 		file, err := createAtomicFile(o.path)
@@ -142,21 +141,21 @@ func (t *runReporter) createOutputFiles() (err error) {
 	return nil
 }
 
-// observeAsCSV has the intervals written as CSV.
+// observeAsCSV writes the intervals to o as CSV.
 func (t *runReporter) observeAsCSV(o *outputFile) {
 	table := load.NewCSV(o.file.temp)
 	t.observers = append(t.observers, table.Observe)
 	o.writeRest = table.Flush
 }
 
-// observeAsHTML has a page written.
+// observeAsHTML writes a page to o after the run.
 func (t *runReporter) observeAsHTML(o *outputFile) {
 	recorder, out := new(load.Recorder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// observeAsJSONLines has each event written as a line of JSON.
+// observeAsJSONLines writes each event to w as a line of JSON.
 func (t *runReporter) observeAsJSONLines(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
@@ -180,7 +179,7 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// handleEvent is load.Config.Observe.
+// handleEvent is for load.Config.Observe.
 func (t *runReporter) handleEvent(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCS(e.Plan.Loops, false)
@@ -190,8 +189,7 @@ func (t *runReporter) handleEvent(e load.Event) {
 	}
 }
 
-// printf writes a line for people while the run goes on, above the live view. It is not
-// written where events are.
+// printf writes a line for people above the live view. It writes nothing if events go to stdout.
 func (t *runReporter) printf(format string, args ...any) {
 	if !t.textResult {
 		return
@@ -202,12 +200,11 @@ func (t *runReporter) printf(format string, args ...any) {
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResult writes the result, nil for none, says which expectations it does not
-// meet, and closes what open has opened.
+// writeResult writes the result, nil for none, checks the expectations and closes the outputs.
 func (t *runReporter) writeResult(result *load.Result) error {
 	defer t.closeOutputs()
 	if t.live != nil {
-		t.live.erase() // also where the run has not come to its end
+		t.live.erase() // in case the run ended early
 	}
 	if result == nil {
 		return t.err
@@ -224,7 +221,7 @@ func (t *runReporter) writeResult(result *load.Result) error {
 			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
 		}
 	}
-	// On standard error where events are on standard output.
+	// Events on standard output leave standard error for expectations.
 	where := t.stdout
 	if !t.textResult {
 		where = t.stderr
@@ -233,7 +230,7 @@ func (t *runReporter) writeResult(result *load.Result) error {
 	return cmp.Or(t.err, checkExpectations(where, of, t.expected))
 }
 
-// closeOutputs ends what finish has not ended.
+// closeOutputs stops the metrics server and discards files that writeResult has not committed.
 func (t *runReporter) closeOutputs() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()
@@ -243,11 +240,11 @@ func (t *runReporter) closeOutputs() {
 	}
 }
 
-// writePercentiles writes a line for each percentile of the latency.
+// writePercentiles writes a line for each latency percentile.
 func writePercentiles(w io.Writer, result *load.Result, percents []float64) error {
 	for _, p := range percents {
 		name := strconv.FormatFloat(p, 'f', -1, 64)
-		// An expectation is how a result tells any of its figures.
+		// Expectations give access to any percentile of a result.
 		latency, err := load.ParseExpectation("p" + name + ">=0s")
 		if err != nil {
 			return err

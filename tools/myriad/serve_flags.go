@@ -13,20 +13,19 @@ type serveFlags struct {
 	heartbeat string
 }
 
-// addFlags adds the flags to the command.
 func (f *serveFlags) addFlags(cmd *cobra.Command) {
 	flags, srv := cmd.Flags(), &f.srv
 	f.serverFlags.addFlags(flags, "127.0.0.1:9000")
 	f.app.addFlags(cmd)
 	f.workers.addFlags(cmd)
-	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
-	flags.DurationVar(&srv.Heartbeat.Interval, "heartbeat", 0, "send a heartbeat to peers that have been silent so long (default: none)")
-	flags.StringVar(&f.heartbeat, "heartbeat-message", "ping\n", "what a heartbeat is")
-	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "close a connection that leaves so many unanswered (default 2)")
+	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, by default 1 (default 0: this process serves)")
+	flags.DurationVar(&srv.Heartbeat.Interval, "heartbeat", 0, "send a heartbeat after this time without input (default off)")
+	flags.StringVar(&f.heartbeat, "heartbeat-message", "ping\n", "content of a heartbeat")
+	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "unanswered heartbeats after which a connection is closed (default 2)")
 	f.flagsByField["Server.Processes"], f.flagsByField["Heartbeat.Interval"], f.flagsByField["Heartbeat.MaxMissed"] = "processes", "heartbeat", "heartbeat-missed"
 }
 
-// validateAndSetUp is the server that the flags describe.
+// validateAndSetUp validates the flags and sets up the server.
 func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	srv := &f.srv
 	var err error
@@ -39,7 +38,7 @@ func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	if srv.Heartbeat.Interval != 0 {
 		srv.Heartbeat.Message = []byte(f.heartbeat)
 	} else if cmd.Flags().Changed("heartbeat-message") || srv.Heartbeat.MaxMissed != 0 {
-		return nil, usagef("--heartbeat-message and --heartbeat-missed are for heartbeats; expected them with --heartbeat")
+		return nil, usagef("--heartbeat-message and --heartbeat-missed need --heartbeat; expected it, too")
 	}
 	return srv, f.validateAndComplete(cmd)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// serverTLSFlags are the flags of a server's side of TLS.
+// serverTLSFlags are the TLS flags of a server.
 type serverTLSFlags struct {
 	cert, key, clientCA string
 
@@ -21,12 +21,12 @@ type serverTLSFlags struct {
 }
 
 func (f *serverTLSFlags) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
-	flags.StringVar(&f.key, "tls-key", "", "file with the key of --tls-cert")
-	flags.StringVar(&f.clientCA, "tls-client-ca", "", "demand client certificates that an authority in this file has signed")
+	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: PEM file with the certificate chain; reloaded when it changes")
+	flags.StringVar(&f.key, "tls-key", "", "file with the private key of --tls-cert")
+	flags.StringVar(&f.clientCA, "tls-client-ca", "", "require client certificates signed by a CA in this file")
 }
 
-// newTLSConfig is the TLS configuration, nil if no TLS is asked for.
+// newTLSConfig returns the TLS configuration, nil if no TLS is requested.
 func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	if f.cert == "" && f.key == "" {
 		if f.clientCA != "" {
@@ -51,7 +51,7 @@ func (f *serverTLSFlags) newTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// readCertPool reads the certificates of a file.
+// readCertPool reads the certificates of a PEM file.
 func readCertPool(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -64,13 +64,13 @@ func readCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reloadCertificate reads the certificate again, and says how that went. With worker processes each
-// does so when the signal was for all of the group, and otherwise when a handshake finds that
-// it has changed.
+// reloadCertificate reads the certificate again and returns the outcome as text. Each worker
+// process does so if the signal was sent to the whole group, otherwise at the first handshake after
+// a change.
 func (f *serverTLSFlags) reloadCertificate() string {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
-		return fmt.Sprintf("the certificate can't be reloaded, the old one stays in use: %v", err)
+		return fmt.Sprintf("the certificate can't be reloaded, the old one remains in use: %v", err)
 	}
 	return fmt.Sprintf("certificate %s reloaded, it expires %s", f.cert, expires.Format(time.RFC3339))
 }

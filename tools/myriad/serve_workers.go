@@ -12,33 +12,32 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// workerFlags say which pool runs the application.
+// workerFlags configure the pool that runs the application.
 type workerFlags struct {
 	workers string
 	queue   int
 	target  time.Duration
 
 	cfg  pool.Config
-	pool *pool.Pool // nil without
+	pool *pool.Pool // nil without workers
 }
 
-// addFlags adds the flags to a command.
 func (f *workerFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.workers, "workers", "", "run the application on workers, off the event loops: a number for at most so many, MIN-MAX or adaptive for as many as the work needs, which sheds overload with --shed (default: on the loops)")
-	flags.IntVar(&f.queue, "workers-queue", 0, "how many connections may wait for a worker; -1 for none (default: as many as there are --workers, 1024 with adaptive and MIN-MAX)")
-	flags.DurationVar(&f.target, "workers-target", 0, "how long they may wait before the pool is overloaded, with adaptive and MIN-MAX (default 5ms)")
+	flags.StringVar(&f.workers, "workers", "", "run the application on workers instead of the event loops: a maximum number, or MIN-MAX or adaptive to adapt to the work and, with --shed, shed overload (default: on the loops)")
+	flags.IntVar(&f.queue, "workers-queue", 0, "connections that may wait for a worker; -1 for none (default: the number of --workers, 1024 with adaptive and MIN-MAX)")
+	flags.DurationVar(&f.target, "workers-target", 0, "wait from which the pool counts as overloaded, with adaptive and MIN-MAX (default 5ms)")
 }
 
-// hasWorkers says whether there are to be workers.
+// hasWorkers reports whether a pool is requested.
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// buildPoolConfig reads the flags. The rules are for an application that can say that it is
-// busy: for another one what is shed would only come again.
+// buildPoolConfig validates the flags and fills in the pool's configuration. Shedding is only for
+// applications that can reject work; others would retry what was shed.
 func (f *workerFlags) buildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
-			return usagef("--workers-queue and --workers-target are for workers; expected them with --workers")
+			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
 		}
 		return nil
 	}
@@ -72,9 +71,8 @@ func (f *workerFlags) buildPoolConfig(cmd *cobra.Command, canShed bool) (err err
 	return nil
 }
 
-// startPool makes the pool, if there is to be one, and gives it to the server. With
-// worker processes each of them has one; their supervisor only sees that it can be
-// made.
+// startPool creates the pool, if requested, and assigns it to srv. With worker processes each has
+// its own pool; their supervisor only checks that it can be created.
 func (f *workerFlags) startPool(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil
@@ -91,12 +89,12 @@ func (f *workerFlags) startPool(srv *tcp.Server) error {
 	return nil
 }
 
-// poolFieldsToFlags names flags instead of the fields of a pool.Config.
+// poolFieldsToFlags replaces names of pool.Config fields in errors with names of flags.
 var poolFieldsToFlags = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
 
-// closePool closes the pool, when the server has ended.
+// closePool closes the pool after the server has ended.
 func (f *workerFlags) closePool() {
 	if f.pool != nil {
-		_, _ = f.pool.Close(context.Background()) // all connections have come back from it
+		_, _ = f.pool.Close(context.Background()) // no connection uses it any more
 	}
 }

@@ -29,46 +29,46 @@ type serverFlags struct {
 	srv tcp.Server
 	tls serverTLSFlags
 
-	workers    workerFlags            // none, for a server without their flags
-	collectors []prometheus.Collector // of metrics beside the server's
+	workers    workerFlags            // unused by servers without worker flags
+	collectors []prometheus.Collector // additional metrics
 	pages      []admin.Page
-	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
+	reloads    []func() (told string) // called at SIGHUP instead of draining; each returns its outcome as text
 
-	upgrading      atomic.Bool       // or upgraded
-	relaysSignals  atomic.Bool       // this process only passes signals on
-	successorEnv   map[string]string // of the process that takes over, beside this one's
-	upgradeRefusal string            // why there is none, if so
+	upgrading      atomic.Bool       // an upgrade is running or has succeeded
+	relaysSignals  atomic.Bool       // this process only relays signals
+	successorEnv   map[string]string // additional environment of the new process
+	upgradeRefusal string            // why upgrades are impossible, "" if they are possible
 
 	admin     adminFlags
 	adminPage *adminServer // nil without --admin
-	// upgradeRequests are the page's, which who handles signals takes.
+	// upgradeRequests are those of the admin page. The signal handling goroutine receives them.
 	upgradeRequests chan func(tcp.Upgraded, error)
 	flightDir       string
 	flightLag       time.Duration
 	memoryLimit     string
 
-	flagsByField map[string]string // the flag of each field of Server, for messages
+	flagsByField map[string]string // flag names by field of Server, for messages
 }
 
-// addFlags adds the flags to a command. Limits that are set by then are its defaults.
+// addFlags adds the flags. Limits that are already set become the defaults.
 func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	srv, limits := &f.srv, &f.srv.Limits
 	f.flagsByField = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
-	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 alone, no host is IPv6 too; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
+	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 only, no host also IPv6; port 0 selects a free port; systemd or systemd:NAME is a socket passed by systemd (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
-	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that can run here, with workers for slow handlers)")
-	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
-	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default: not at all)")
+	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that works here, with workers for slow handlers)")
+	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for models that use them (default: half of the processors, more if --max-conns needs them)")
+	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default off)")
 	number := func(field *int, name, means, help string) { f.addIntFlag(flags, field, name, means, help) }
-	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
-	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "most connections at a time from one address, or one IPv6 network of 64 bits (default: no limit)")
-	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "most connections accepted in a second; further ones wait (default: no limit)")
-	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "most bytes of a message (default 65536)")
-	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "most bytes of output that wait for one peer (default 1048576)")
-	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
-	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
-	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and pass signals on: for whoever watches the process that it has started; process 1 stays always")
-	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
+	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "limit for open connections; above the descriptor limit each event loop gets its own descriptor table (default: the descriptor limit)")
+	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "limit for open connections from one address or IPv6 /64 network (default: no limit)")
+	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "limit for accepted connections per second; further ones wait (default: no limit)")
+	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "limit for a message in bytes (default 65536)")
+	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "limit for unsent output of one connection in bytes (default 1048576)")
+	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "limit for the memory of all buffers in bytes (default: a quarter of the memory)")
+	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "limit for concurrent TLS handshakes (default 4096)")
+	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and relay signals to it, for supervisors that watch the process they started; process 1 always stays")
+	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "limit for connections drained per second at shutdown (default 100000)")
 	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
 	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")
 	duration := func(field *time.Duration, name, means, help string) {
@@ -79,35 +79,35 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 		addParsedFlag(flags, field, parseDurationOrNever, name, "", help)
 		f.flagsByField[means] = name
 	}
-	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "most time for the PROXY header and the TLS handshake (default 10s)")
-	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "most time until a peer's first byte (default 1m)")
-	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "most time from a message's first byte to its last (default 30s)")
-	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "most time without a byte from the peer (default never)")
-	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "most time for a peer to take what waits for it (default 30s)")
-	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
-	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
-	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message (default close)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parseNetworkOrAddr}, "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parseNetworkOrAddr}, "deny", "keep out this network or address (repeatable)")
+	duration(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "limit for PROXY header and TLS handshake (default 10s)")
+	duration(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "limit for the time to a peer's first byte (default 1m)")
+	duration(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "limit for the time from a message's first byte to its last (default 30s)")
+	duration(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "limit for the time without input (default never)")
+	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "limit for the time that a peer does not read pending output (default 30s)")
+	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer (default 1s)")
+	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "limit for draining (default 30s)")
+	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "at --max-unsent bytes of pending output, close the connection or drop the message (default close)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parseNetworkOrAddr}, "allow", "accept only this network, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parseNetworkOrAddr}, "deny", "reject this network or address (repeatable)")
 	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parseNetworkOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
 	f.tls.addFlags(flags)
 	f.admin.addFlags(flags)
-	flags.StringVar(&f.flightDir, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
-	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
-	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of what the cgroup or the machine allows; auto is 90% (default: GOMEMLIMIT, or none)")
+	flags.StringVar(&f.flightDir, "flight-dir", "", "run the flight recorder, and write its last seconds to this directory when a loop lags (default off)")
+	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "duration of a loop iteration from which the flight recorder writes a dump")
+	flags.StringVar(&f.memoryLimit, "memory-limit", "", "set Go's memory limit to this share, such as 75%, of the memory of the cgroup or machine; auto is 90% (default: GOMEMLIMIT, or none)")
 }
 
-// addIntFlag adds a flag of a number, which is a field of what the server is made of. If that is
-// set, it is the default.
+// addIntFlag adds a flag for a field of the server, fieldName. A non-zero field becomes the
+// default.
 func (f *serverFlags) addIntFlag(flags *pflag.FlagSet, field *int, name, fieldName, help string) {
 	if *field != 0 {
-		help, _, _ = strings.Cut(help, " (default") // which the flag has itself
+		help, _, _ = strings.Cut(help, " (default") // pflag prints the default
 	}
 	flags.IntVar(field, name, *field, help)
 	f.flagsByField[fieldName] = name
 }
 
-// validateAndComplete makes the server complete, and says what is wrong with the flags.
+// validateAndComplete validates the flags and completes the server.
 func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	if cmd.Flags().Changed("flight-lag") && (f.flightDir == "" || f.flightLag <= 0) {
 		return usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
@@ -127,13 +127,12 @@ func (f *serverFlags) validateAndComplete(cmd *cobra.Command) (err error) {
 	return f.admin.validate()
 }
 
-// isSystemdAddr says whether an address means a listener of the service manager.
+// isSystemdAddr reports whether addr selects a listener of the service manager.
 func isSystemdAddr(addr string) bool {
 	name, ok := strings.CutPrefix(addr, "systemd")
 	return ok && (name == "" || name[0] == ':')
 }
 
-// parseNetworkOrAddr reads a network or an address.
 func parseNetworkOrAddr(text string) ([]netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
@@ -145,7 +144,6 @@ func parseNetworkOrAddr(text string) ([]netip.Prefix, error) {
 	return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
 }
 
-// parseDurationOrNever reads a duration that may be never.
 func parseDurationOrNever(text string) (time.Duration, error) {
 	if text == "never" {
 		return tcp.Never, nil
@@ -167,8 +165,8 @@ func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// activatedListener is the one that the service manager has opened; nil if none is asked
-// for.
+// activatedListener returns the listener that the service manager has opened, nil if none is
+// requested.
 func (f *serverFlags) activatedListener() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
@@ -191,8 +189,8 @@ func (f *serverFlags) activatedListener() (net.Listener, error) {
 	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
 }
 
-// replaceFieldsWithFlags names flags instead of the fields that they set: longer names first,
-// because some begin with another.
+// replaceFieldsWithFlags replaces field names in text with flag names. Longer names go first,
+// because some begin with others.
 func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	fields := slices.SortedFunc(maps.Keys(f.flagsByField), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
@@ -202,8 +200,8 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setMemoryLimit sets Go's memory limit if --memory-limit is given, and prints it. GOMEMLIMIT in the
-// environment wins.
+// setMemoryLimit sets Go's memory limit if --memory-limit is given and GOMEMLIMIT is not, and
+// prints it.
 func (f *serverFlags) setMemoryLimit(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// runServer serves until a signal has ended it. name is what is served.
+// runServer serves until a signal ends the server. name is printed as what is served.
 func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
@@ -59,18 +59,18 @@ func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
 	cut := ended()
 	switch {
 	case cut > 0:
-		return fmt.Errorf("stopped at once; %d connections were closed before they had finished", cut)
+		return fmt.Errorf("stopped at once; %d connections were cut off", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
 	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", srv.Addr)
+		return usagef("--addr is %q, whose directory does not exist; expected the path of a socket", srv.Addr)
 	case errors.Is(err, tcp.ErrBadConfig):
 		return usagef("%s", f.replaceFieldsWithFlags(err.Error()))
 	}
 	return err
 }
 
-// printServing says that the server serves.
+// printServing prints that the server is ready on addr.
 func (f *serverFlags) printServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
@@ -89,18 +89,17 @@ func (f *serverFlags) printServing(cmd *cobra.Command, name string, addr net.Add
 		name, addr, s.Model, more, s.MaxConns)
 }
 
-// notifyServiceManager tells the service manager, where there is one.
+// notifyServiceManager sends a state to the service manager, if there is one.
 func notifyServiceManager(cmd *cobra.Command, state string) {
 	if _, err := tcp.Notify(state); err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot tell the service manager that %s: %v\n", state, err)
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot notify the service manager of %s: %v\n", state, err)
 	}
 }
 
-// cancelOnSignal gives a context that ends at the first signal, and closes the server at
-// the second. Where there is something to reload, such as a certificate, SIGHUP does that
-// instead. In a worker process it does only that: the first process decides about the rest.
-// ended gives the signals back, waits for the goroutine that handles them, and says how many
-// connections were cut off.
+// startSignalHandling returns a context that ends at the first signal; the second closes the
+// server. If there is something to reload, such as a certificate, SIGHUP does only that. A worker
+// process only reloads: the supervisor decides about everything else. ended stops the handling,
+// waits for its goroutine and returns how many connections were cut off.
 func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -112,7 +111,7 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	}
 	switch {
-	case upgradeSignal != nil && worker: // sent to all processes it is not to end this one
+	case upgradeSignal != nil && worker: // sent to the whole group it must not end this process
 		signal.Notify(make(chan os.Signal, 1), upgradeSignal)
 	case upgradeSignal != nil:
 		signal.Notify(signals, upgradeSignal)
@@ -125,16 +124,16 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 		for {
 			select {
 			case sig := <-signals:
-				if f.relaysSignals.Load() { // whoever serves has got it, too
+				if f.relaysSignals.Load() { // the serving process has received it, too
 					continue
 				}
 				if sig == upgradeSignal {
-					upgrades.Go(func() { _, _ = f.upgradeServer(ctx, cmd, sig.String()) }) // which says it
+					upgrades.Go(func() { _, _ = f.upgradeServer(ctx, cmd, sig.String()) }) // it reports the outcome itself
 					continue
 				}
 				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
 			case tell := <-f.upgradeRequests:
-				upgrades.Go(func() { tell(f.upgradeServer(ctx, cmd, "an order of the admin page")) })
+				upgrades.Go(func() { tell(f.upgradeServer(ctx, cmd, "a request of the admin page")) })
 			case <-done:
 				return
 			}
@@ -155,8 +154,9 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// upgradeServer has a new process take the place of this one, unless ctx ends before it serves. The
-// address of --admin is the new one's from the beginning, and this one's again if that fails.
+// upgradeServer replaces this process with a new one, unless ctx ends before the new one serves.
+// The new process gets the address of --admin from the start; this one takes it back if the upgrade
+// fails.
 func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
@@ -164,8 +164,8 @@ func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cau
 		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
-	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
-		err = errors.New("an upgrade is under way, or has been made")
+	if !f.upgrading.CompareAndSwap(false, true) { // stays set if the upgrade succeeds
+		err = errors.New("an upgrade is under way or has succeeded")
 		fmt.Fprintf(out, "myriad: %s: %v\n", cause, err)
 		return u, err
 	}
@@ -183,7 +183,7 @@ func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cau
 				err = fmt.Errorf("%w, and %w", err, e)
 			}
 		}
-		err = fmt.Errorf("%w; this process goes on", err)
+		err = fmt.Errorf("%w; this process continues", err)
 		fmt.Fprintf(out, "%v\n", err)
 		f.upgrading.Store(false)
 		return u, err
@@ -193,12 +193,12 @@ func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cau
 	return u, nil
 }
 
-// requestUpgrade has the page's order carried out like the signal's.
+// requestUpgrade hands an upgrade requested on the admin page to the signal handling goroutine.
 func (f *serverFlags) requestUpgrade(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
 	default:
-		done(tcp.Upgraded{}, errors.New("an upgrade is ordered already"))
+		done(tcp.Upgraded{}, errors.New("an upgrade is already requested"))
 	}
 }
 
@@ -208,7 +208,7 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 	case hangup && len(f.reloads) > 0:
 		for _, reload := range f.reloads {
 			told := reload()
-			if _, worker := tcp.WorkerProcess(); !worker { // the first process has said it
+			if _, worker := tcp.WorkerProcess(); !worker { // the supervisor reports it
 				fmt.Fprintf(out, "myriad: %v: %s\n", sig, told)
 			}
 		}
@@ -222,7 +222,7 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 		}
 		fmt.Fprintf(out, "myriad: %v: draining %d connections; %s stops at once\n", sig, f.srv.Stats().Open, again)
 		drain()
-	case hangup: // a shell and the kernel send one each
+	case hangup: // a closing terminal sends two: one from the shell, one from the kernel
 	default:
 		cut = f.srv.Stats().Open
 		fmt.Fprintf(out, "myriad: %v again: stopping at once\n", sig)
@@ -231,9 +231,9 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 	return cut
 }
 
-// startAdminAndFlight starts the admin server and the flight recorder, as far as they are asked for.
-// With worker processes their supervisor shows the sum of all, and each of them records
-// itself. stop ends both and waits.
+// startAdminAndFlight starts the admin server and the flight recorder if requested. With worker
+// processes the supervisor shows the sum of all, and each worker records its own flight. stop ends
+// both and waits.
 func (f *serverFlags) startAdminAndFlight(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""

@@ -5,5 +5,5 @@ import (
 	"syscall"
 )
 
-// upgradeSignal asks for an upgrade.
+// upgradeSignal requests an upgrade.
 var upgradeSignal os.Signal = syscall.SIGUSR2

@@ -93,7 +93,7 @@ func TestUpgradeOrdered(t *testing.T) {
 	c := dialWithHalfMessage(t, s.addr)
 	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
 	status, text := s.tryPostControl(t, "upgrade", secret)
-	if status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process goes on\n") {
+	if status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process continues\n") {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
 	failOnError(t, os.Rename(file+".away", file))
@@ -156,7 +156,7 @@ func TestUpgradeHub(t *testing.T) {
 	overwriteFile(t, users, "user alice on >a +frob")
 	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
 	testkit.WaitFor(t, "word of the failure", func() bool {
-		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process goes on")
+		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process continues")
 	})
 	publish()
 	s.waitForPage(t, "/hub", `"Published": 1,`)
@@ -230,8 +230,8 @@ func TestUpgradeHubCluster(t *testing.T) {
 func TestUpgradeHubPeers(t *testing.T) {
 	t.Setenv(clusterSecretVariable, "s3cret")
 	s := startUpgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t))
-	const why = "a hub with --cluster can't be upgraded, because the nats-server inside it can't hand its listener to a new process; " +
-		"this process goes on: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+	const why = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; " +
+		"this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
 	if status, text := s.tryPostControl(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
 		t.Errorf("an order: %d, %q; expected %q", status, text, why)
 	}
@@ -270,7 +270,7 @@ func TestUpgradeOnce(t *testing.T) {
 	if _, err := f.upgradeServer(context.Background(), cmd, "a test"); err == nil {
 		t.Error("a second upgrade has no error")
 	}
-	if !strings.Contains(out.String(), "an upgrade is under way, or has been made") {
+	if !strings.Contains(out.String(), "an upgrade is under way or has succeeded") {
 		t.Errorf("it says %q", out.String())
 	}
 }

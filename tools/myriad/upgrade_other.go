@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// upgradeSignal is none: upgrades are for Linux.
+// upgradeSignal is nil: upgrades need Linux.
 var upgradeSignal os.Signal

@@ -13,18 +13,18 @@ import (
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/panjf2000/ants/v2"
 
-	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 )
 
 // pools are the pools to compare with.
-var pools = offer.Sides{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
+var pools = jobload.Contenders{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
 
 // Package ants creates a pool with two tickers itself, which is not used here.
 func init() { ants.Release() }
 
 // offerJobs implements "peers offer": it submits jobs to one of the pools.
 func offerJobs(ctx context.Context, args []string, out io.Writer) error {
-	var plan offer.Plan
+	var plan jobload.Plan
 	flags := flag.NewFlagSet("peers offer", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // run prints errors
 	plan.AddFlags(flags, pools)
@@ -40,8 +40,8 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 	if flags.NArg() > 0 {
 		return usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	}
-	err := offer.Run(ctx, plan, pools, out)
-	if wrong, ok := errors.AsType[offer.PlanError](err); ok {
+	err := jobload.Run(ctx, plan, pools, out)
+	if wrong, ok := errors.AsType[jobload.PlanError](err); ok {
 		return usageError{wrong}
 	}
 	return err
@@ -52,30 +52,30 @@ func offerJobs(ctx context.Context, args []string, out io.Writer) error {
 // rejects when all workers are busy. Workers start on demand and end after a second without work, as by
 // default.
 type antsPool struct {
-	*ants.PoolWithFuncGeneric[*offer.Job]
+	*ants.PoolWithFuncGeneric[*jobload.Job]
 }
 
-func newAnts(p offer.Plan) (offer.Side, error) {
-	made, err := ants.NewPoolWithFuncGeneric(p.Workers, (*offer.Job).Do, ants.WithNonblocking(true))
+func newAnts(p jobload.Plan) (jobload.Contender, error) {
+	made, err := ants.NewPoolWithFuncGeneric(p.Workers, (*jobload.Job).Execute, ants.WithNonblocking(true))
 	return antsPool{made}, err
 }
 
-func (a antsPool) Try(j *offer.Job) bool { return a.Invoke(j) == nil }
-func (a antsPool) Workers() int          { return a.Running() }
-func (a antsPool) Close()                { a.ReleaseTimeout(time.Minute) }
+func (a antsPool) TrySubmit(j *jobload.Job) bool { return a.Invoke(j) == nil }
+func (a antsPool) Workers() int                  { return a.Running() }
+func (a antsPool) Close()                        { a.ReleaseTimeout(time.Minute) }
 
 // pondPool is github.com/alitto/pond with at most --workers workers, which start on demand and end when idle,
 // and a queue of --queue jobs that rejects when it is full. Go is its cheapest method, without a future for
 // each job.
 type pondPool struct{ pond.Pool }
 
-func newPond(p offer.Plan) (offer.Side, error) {
+func newPond(p jobload.Plan) (jobload.Contender, error) {
 	return pondPool{pond.NewPool(p.Workers, pond.WithQueueSize(p.Queue), pond.WithNonBlocking(true))}, nil
 }
 
-func (p pondPool) Try(j *offer.Job) bool { return p.Go(j.Do) == nil }
-func (p pondPool) Workers() int          { return int(p.RunningWorkers()) }
-func (p pondPool) Close()                { p.StopAndWait() }
+func (p pondPool) TrySubmit(j *jobload.Job) bool { return p.Go(j.Execute) == nil }
+func (p pondPool) Workers() int                  { return int(p.RunningWorkers()) }
+func (p pondPool) Close()                        { p.StopAndWait() }
 
 // limiter combines the adaptive limiter of github.com/failsafe-go/failsafe-go with a goroutine for each job.
 // Its limit is at most --workers and starts at a tenth of that, the ratio of its defaults (200 and 20). With
@@ -88,7 +88,7 @@ type limiter struct {
 	done   sync.WaitGroup
 }
 
-func newFailsafe(p offer.Plan) (offer.Side, error) {
+func newFailsafe(p jobload.Plan) (jobload.Contender, error) {
 	b := adaptivelimiter.NewBuilder[any]().WithLimits(1, uint(p.Workers), uint(max(1, p.Workers/10)))
 	if p.Queue > 0 {
 		b = b.WithQueueing(2, 3)
@@ -96,7 +96,7 @@ func newFailsafe(p offer.Plan) (offer.Side, error) {
 	return &limiter{AdaptiveLimiter: b.Build(), queues: p.Queue > 0}, nil
 }
 
-func (l *limiter) Try(j *offer.Job) bool {
+func (l *limiter) TrySubmit(j *jobload.Job) bool {
 	if permit, ok := l.TryAcquirePermit(); ok {
 		l.done.Add(1)
 		go l.runJob(j, permit)
@@ -111,29 +111,29 @@ func (l *limiter) Try(j *offer.Job) bool {
 }
 
 // waitForPermit runs a job when it has a permit.
-func (l *limiter) waitForPermit(j *offer.Job) {
+func (l *limiter) waitForPermit(j *jobload.Job) {
 	permit, err := l.AcquirePermit(j)
 	switch {
 	case err == nil:
 		l.runJob(j, permit)
 		return
 	case errors.Is(err, adaptivelimiter.ErrExceeded):
-		j.Shed()
+		j.MarkShed()
 	default:
-		j.Expired()
+		j.MarkExpired()
 	}
 	l.done.Done()
 }
 
 // runJob runs a job that has a permit.
-func (l *limiter) runJob(j *offer.Job, permit adaptivelimiter.Permit) {
+func (l *limiter) runJob(j *jobload.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {
 		permit.Drop()
-		j.Expired()
+		j.MarkExpired()
 		return
 	}
-	j.Do()
+	j.Execute()
 	permit.Record()
 }
 func (l *limiter) Workers() int { return l.Inflight() }

@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/tools/internal/offer"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 )
 
 // runOffer runs "peers offer", checks that its sums are consistent, and returns its result.
-func runOffer(t *testing.T, args ...string) *offer.Result {
+func runOffer(t *testing.T, args ...string) *jobload.Result {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	args = append([]string{"offer", "--iterations", "1000"}, args...)
@@ -21,7 +21,7 @@ func runOffer(t *testing.T, args ...string) *offer.Result {
 		t.Fatalf("%q: exit code %d: %s", args, code, errOut.String())
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	last, err := offer.ParseLine([]byte(lines[len(lines)-1]))
+	last, err := jobload.ParseLine([]byte(lines[len(lines)-1]))
 	if err != nil || last.Result == nil {
 		t.Fatalf("%q: last line %.100q, %v, want a result", args, lines[len(lines)-1], err)
 	}
@@ -75,7 +75,7 @@ func TestOfferEnded(t *testing.T) {
 	var out bytes.Buffer
 	code := run(ctx, []string{"offer", "--pool", "ants", "--rate", "100", "--duration", "1h", "--iterations", "1"}, &out, io.Discard)
 	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n")) // progress lines may precede the result
-	l, err := offer.ParseLine(lines[len(lines)-1])
+	l, err := jobload.ParseLine(lines[len(lines)-1])
 	if code != 0 || err != nil || l.Result == nil || !strings.Contains(l.Result.Overran, "canceled") {
 		t.Errorf("exit code %d, %s, %v; want 0 and a result that says so", code, &out, err)
 	}

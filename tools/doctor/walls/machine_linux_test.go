@@ -19,10 +19,10 @@ import (
 // The kernel has these walls once for the whole machine, so each test here changes a
 // setting of the machine for some seconds.
 
-// restoring has the files put back when the test ends, in whatever way: a process of its
+// restoreAfterTest has the files put back when the test ends, in whatever way: a process of its
 // own does it as soon as this one is gone or lets it. It skips the test where the files
 // aren't to be written.
-func restoring(t *testing.T, files ...string) {
+func restoreAfterTest(t *testing.T, files ...string) {
 	t.Helper()
 	for _, file := range files {
 		value, err := os.ReadFile(file)
@@ -39,12 +39,12 @@ func restoring(t *testing.T, files ...string) {
 				t.Errorf("%s is %q, %v; want it back at %q", file, now, err, value)
 			}
 		})
-		cleanUp(t, fmt.Sprintf("printf %%s '%s' > %s", value, file))
+		runAfterTest(t, fmt.Sprintf("printf %%s '%s' > %s", value, file))
 	}
 }
 
-// cleanUp has a shell run a command as soon as the test ends, or this process.
-func cleanUp(t *testing.T, command string) {
+// runAfterTest has a shell run a command as soon as the test ends, or this process.
+func runAfterTest(t *testing.T, command string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-e", "-c", "cat >/dev/null; "+command)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that Ctrl-C is not for it
@@ -61,8 +61,8 @@ func cleanUp(t *testing.T, command string) {
 	})
 }
 
-// write writes a file of the machine.
-func write(t *testing.T, file, value string) {
+// writeFile writes a file of the machine.
+func writeFile(t *testing.T, file, value string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(value), 0); err != nil {
 		t.Fatal(err)
@@ -82,42 +82,42 @@ func TestConntrack(t *testing.T) {
 	if tracked, _ := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && tracked > most/10 {
 		t.Skipf("the firewall of this machine tracks %d connections, and would let in no more with a table of %d", tracked, most)
 	}
-	restoring(t, file)
-	write(t, file, strconv.Itoa(most))
+	restoreAfterTest(t, file)
+	writeFile(t, file, strconv.Itoa(most))
 	plan := doctor.Plan{Connections: wanted, Side: doctor.Both, Model: "epoll"}
 	holding := []string{"-n", strconv.Itoa(wanted), "--connect-timeout", "500ms", "--duration", "100ms", target}
 
-	w := newWorld(t)
-	w.track(nft)
-	report := w.examine(0, plan)
-	first(t, report, "conntrack")
-	w.serve("--model", "epoll")
-	got := w.hold(holding...)
-	within(t, "tracked connections", got.Connected, report.Holds)
-	timedOut(t, got)
-	if dropped := w.examine(0, plan).Facts.Sockets.Counters["nf_conntrack_drop"]; dropped == 0 {
+	w := newTestNamespace(t)
+	w.enableConntrack(nft)
+	report := w.examineProcess(0, plan)
+	checkFirstWall(t, report, "conntrack")
+	w.startServe("--model", "epoll")
+	got := w.runHold(holding...)
+	checkClose(t, "tracked connections", got.Connected, report.Holds)
+	checkTimedOut(t, got)
+	if dropped := w.examineProcess(0, plan).Facts.Sockets.Counters["nf_conntrack_drop"]; dropped == 0 {
 		t.Error("the firewall has counted nothing that it dropped")
 	}
 
 	// The setting can be written in the first namespace only, where this process is.
-	change(t, report, "conntrack")
+	applyWallChanges(t, report, "conntrack")
 	// In the namespace that was, entries outlive their connections by 10 s.
-	w = newWorld(t)
-	w.track(nft)
-	if report = w.examine(0, plan); wallOf(t, report, "conntrack").Exceeded(wanted) {
-		t.Errorf("after what the doctor changed: the wall is at %d", wallOf(t, report, "conntrack").Holds)
+	w = newTestNamespace(t)
+	w.enableConntrack(nft)
+	if report = w.examineProcess(0, plan); findWall(t, report, "conntrack").Exceeded(wanted) {
+		t.Errorf("after what the doctor changed: the wall is at %d", findWall(t, report, "conntrack").Holds)
 	}
-	w.serve("--model", "epoll")
-	if got = w.hold(holding...); got.Connected != wanted {
+	w.startServe("--model", "epoll")
+	if got = w.runHold(holding...); got.Connected != wanted {
 		t.Errorf("after what the doctor changed: %d connections, errors %v; want %d", got.Connected, got.ConnectErrors, wanted)
 	}
 }
 
-// track has the firewall track connections: a rule that asks for their state does that.
-func (w *world) track(nft string) {
+// enableConntrack has the firewall track connections: a rule that asks for their state does that.
+func (w *testNamespace) enableConntrack(nft string) {
 	w.t.Helper()
 	for _, rule := range []string{"add table inet t", "add chain inet t c { type filter hook output priority 0; }", "add rule inet t c ct state new counter"} {
-		if p := w.start(stage{Exec: []string{nft, rule}}); p.ExitCode() != 0 {
+		if p := w.startStage(stage{Exec: []string{nft, rule}}); p.ExitCode() != 0 {
 			w.t.Fatalf("nft %s: %s", rule, p.Output)
 		}
 	}
@@ -127,7 +127,7 @@ func (w *world) track(nft string) {
 // it pressure, buffers stop growing; TCPMemoryPressures counts that.
 func TestMemoryOfBuffers(t *testing.T) {
 	const file = "/proc/sys/net/ipv4/tcp_mem"
-	restoring(t, file)
+	restoreAfterTest(t, file)
 	// Whatever else this machine does meanwhile takes buffers too, or gives some back.
 	const attempts = 5
 	for i := range attempts {
@@ -135,8 +135,8 @@ func TestMemoryOfBuffers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		off := press(t, file)
-		write(t, file, string(before))
+		off := checkTCPMemPressure(t, file)
+		writeFile(t, file, string(before))
 		if off == "" {
 			return
 		}
@@ -145,9 +145,9 @@ func TestMemoryOfBuffers(t *testing.T) {
 	t.Errorf("in none of %d attempts was the kernel under pressure where the doctor predicted it", attempts)
 }
 
-// press sets the bound low, fills buffers up to a hundredth below what the doctor
+// checkTCPMemPressure sets the bound low, fills buffers up to a hundredth below what the doctor
 // predicts, then to a hundredth above, and says what was not as predicted.
-func press(t *testing.T, file string) (off string) {
+func checkTCPMemPressure(t *testing.T, file string) (off string) {
 	// The kernel may have up to 256 pages for each processor that it has not counted.
 	const room = 100_000 // pages
 	// One segment, which is acknowledged at once: of a second one the sender keeps a
@@ -163,7 +163,7 @@ func press(t *testing.T, file string) (off string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return report, wallOf(t, report, "tcp_mem-pressure")
+		return report, findWall(t, report, "tcp_mem-pressure")
 	}
 	pages := int64(-1)
 	testkit.WaitFor(t, "buffers of the attempt before are given back", func() bool {
@@ -173,39 +173,39 @@ func press(t *testing.T, file string) (off string) {
 		return last >= 0 && max(last-pages, pages-last) < room/500
 	})
 	low := pages + room
-	write(t, file, fmt.Sprint(low, low, 10*low))
+	writeFile(t, file, fmt.Sprint(low, low, 10*low))
 
-	w := newWorld(t)
-	w.set("net.core.somaxconn", "65535")
-	server := w.start(stage{Deaf: deafPort})
+	w := newTestNamespace(t)
+	w.setSysctl("net.core.somaxconn", "65535")
+	server := w.startStage(stage{Deaf: deafPort})
 	defer server.kill()
-	server.await("serving")
+	server.waitForOutput("serving")
 	pressures := func() int64 {
-		return w.examine(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPMemoryPressures"]
+		return w.examineProcess(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPMemoryPressures"]
 	}
 	report, wall := bound()
 	n := wall.Holds
-	defer w.leave(server, n-n/100, unread).kill()
+	defer w.sendUnread(server, n-n/100, unread).kill()
 	if got := pressures(); got != 0 {
 		return fmt.Sprintf("a hundredth below %d connections: the kernel was under pressure %d times", n, got)
 	}
-	defer w.leave(server, 2*n/100, unread).kill()
+	defer w.sendUnread(server, 2*n/100, unread).kill()
 	if pressures() == 0 {
 		return fmt.Sprintf("a hundredth above %d connections: the kernel was not under pressure", n)
 	}
 	t.Logf("predicted %d, measured between %d and %d", n, n-n/100, n+n/100)
 
-	change(t, report, "tcp_mem-pressure")
+	applyWallChanges(t, report, "tcp_mem-pressure")
 	if _, after := bound(); after.Holds <= n {
 		t.Errorf("after what the doctor changed: the wall is at %d more", after.Holds)
 	}
 	return ""
 }
 
-// change makes the doctor's changes for a wall, outside of any world.
-func change(t *testing.T, r *doctor.Report, name string) {
+// applyWallChanges makes the doctor's changes for a wall, outside of any world.
+func applyWallChanges(t *testing.T, r *doctor.Report, name string) {
 	t.Helper()
-	changes := wallOf(t, r, name).Changes
+	changes := findWall(t, r, name).Changes
 	if len(changes) == 0 {
 		t.Fatalf("the doctor has nothing to change for %s", name)
 	}

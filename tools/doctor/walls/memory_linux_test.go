@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// newGroup makes a control group, of version 1, which is removed when the test ends.
-func newGroup(t *testing.T, controller string) (folder string) {
+// newCgroup makes a control group, of version 1, which is removed when the test ends.
+func newCgroup(t *testing.T, controller string) (folder string) {
 	t.Helper()
 	above := "/sys/fs/cgroup/" + controller
 	if _, err := os.Stat(above + "/cgroup.procs"); err != nil {
@@ -25,7 +25,7 @@ func newGroup(t *testing.T, controller string) (folder string) {
 		t.Skip("control groups are not this process's to make: ", err)
 	}
 	// What has been in it may take a moment to be gone.
-	cleanUp(t, "for i in $(seq 1000); do rmdir "+folder+" 2>/dev/null && exit; sleep 0.1; done; exit 1")
+	runAfterTest(t, "for i in $(seq 1000); do rmdir "+folder+" 2>/dev/null && exit; sleep 0.1; done; exit 1")
 	return folder
 }
 
@@ -35,18 +35,18 @@ func newGroup(t *testing.T, controller string) (folder string) {
 // buffers, which this one does therefore, out of reach.
 func TestMemoryOfGroup(t *testing.T) {
 	const limit, wanted = 128 << 20, 45_000
-	group := newGroup(t, "memory")
-	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
-	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
-	w := newWorld(t)
-	w.set("net.core.somaxconn", "4096")
+	group := newCgroup(t, "memory")
+	writeFile(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
+	writeFile(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
+	w := newTestNamespace(t)
+	w.setSysctl("net.core.somaxconn", "4096")
 	in := func(start func() *process) *process {
 		w.stage.Groups = []string{group}
 		defer func() { w.stage.Groups = nil }()
 		return start()
 	}
-	idle := in(func() *process { return w.shell("echo ready; exec sleep 1h") })
-	idle.await("ready")
+	idle := in(func() *process { return w.startShell("echo ready; exec sleep 1h") })
+	idle.waitForOutput("ready")
 	testkit.WaitFor(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
 		if err != nil {
@@ -55,31 +55,31 @@ func TestMemoryOfGroup(t *testing.T) {
 		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
 		return err == nil && n < limit/200
 	})
-	report := w.examine(idle.Process.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
+	report := w.examineProcess(idle.Process.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
 	idle.kill()
-	serve := func() *process { return w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)) }
+	serve := func() *process { return w.startServe("--model", "epoll", "--max-conns", strconv.Itoa(wanted)) }
 	server := in(serve)
 
-	first(t, report, "cgroup-memory")
+	checkFirstWall(t, report, "cgroup-memory")
 	// How many a killed server had can't be counted from outside: what waits in its queue
 	// is reset like some of what it has accepted, and a busy client sees the ends late.
 	below, above := int(report.Holds-report.Holds/40), int(report.Holds/20)
-	w.whileHolding(below, func() {
-		testkit.WaitFor(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.served() == below })
-		w.hold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
+	w.callWhileHolding(below, func() {
+		testkit.WaitFor(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.servedConns() == below })
+		w.runHold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
 		server.ExitCode()
 	})
 	if state := server.ProcessState.Sys().(syscall.WaitStatus); state.Signal() != syscall.SIGKILL {
 		t.Errorf("the server's end a fortieth above the prediction of %d: %v; want it killed", report.Holds, server.ProcessState)
 	}
-	if wall := wallOf(t, report, "cgroup-memory"); !strings.Contains(strings.ToLower(wall.Effect), "kill") {
+	if wall := findWall(t, report, "cgroup-memory"); !strings.Contains(strings.ToLower(wall.Effect), "kill") {
 		t.Errorf("the doctor says that %q is seen there; want word of the kill", wall.Effect)
 	}
 
-	change(t, report, "cgroup-memory")
+	applyWallChanges(t, report, "cgroup-memory")
 	defer in(serve).kill()
-	w.whileHolding(wanted, func() {
-		testkit.WaitFor(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
+	w.callWhileHolding(wanted, func() {
+		testkit.WaitFor(t, "after what the doctor changed, the server has all connections", func() bool { return w.servedConns() == wanted })
 	})
 }
 
@@ -88,64 +88,64 @@ func TestMemoryOfGroup(t *testing.T) {
 func TestBuffersOfGroup(t *testing.T) {
 	const limit, wanted = 64_000_000, 1500
 	const unread = 60_000 // two segments
-	group := newGroup(t, "memory")
-	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(limit))
-	w := newWorld(t)
+	group := newCgroup(t, "memory")
+	writeFile(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(limit))
+	w := newTestNamespace(t)
 	serve := func() *process {
 		w.stage.Groups = []string{group}
-		server := w.start(stage{Deaf: deafPort})
+		server := w.startStage(stage{Deaf: deafPort})
 		w.stage.Groups = nil
-		server.await("serving")
+		server.waitForOutput("serving")
 		return server
 	}
 	server := serve()
 	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll", Unread: unread}
-	report := w.examine(server.Process.Process.Pid, plan)
-	wall := wallOf(t, report, "cgroup-sockets")
-	w.leave(server, wanted, unread)
-	within(t, "connections whose message fits", server.waiting()[unread], wall.Holds)
-	dropped := w.examine(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPRcvQDrop"]
+	report := w.examineProcess(server.Process.Process.Pid, plan)
+	wall := findWall(t, report, "cgroup-sockets")
+	w.sendUnread(server, wanted, unread)
+	checkClose(t, "connections whose message fits", server.unreadByConn()[unread], wall.Holds)
+	dropped := w.examineProcess(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPRcvQDrop"]
 	if dropped == 0 {
 		t.Error("the kernel has counted no segment that it dropped")
 	}
 	server.kill()
 
-	change(t, report, "cgroup-sockets")
+	applyWallChanges(t, report, "cgroup-sockets")
 	server = serve()
-	w.leave(server, wanted, unread)
-	if got := server.waiting()[unread]; got != wanted {
+	w.sendUnread(server, wanted, unread)
+	if got := server.unreadByConn()[unread]; got != wanted {
 		t.Errorf("after what the doctor changed: %d messages fit; want %d", got, wanted)
 	}
 }
 
-// leave sends a message of that many bytes on each of n connections, one after the other,
+// sendUnread sends a message of that many bytes on each of n connections, one after the other,
 // to a deaf server, and leaves the connections open.
-func (w *world) leave(server *process, n int64, bytes int) *process {
+func (w *testNamespace) sendUnread(server *process, n int64, bytes int) *process {
 	w.t.Helper()
-	before := server.conns()
-	p := w.start(stage{Talk: &talk{Port: deafPort, Conns: int(n), Bytes: bytes}})
-	p.await("connected")
+	before := server.countConns()
+	p := w.startStage(stage{Talk: &unreadSender{Port: deafPort, Conns: int(n), Bytes: bytes}})
+	p.waitForOutput("connected")
 	// The group is charged for a connection from when it is accepted.
-	testkit.WaitFor(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
-	p.tell()
-	p.await("done")
+	testkit.WaitFor(w.t, "all are accepted", func() bool { return server.countConns() == before+int(n) })
+	p.writeByte()
+	p.waitForOutput("done")
 	return p
 }
 
-// conns asks a deaf server how many connections it has.
-func (p *process) conns() (sum int) {
+// countConns asks a deaf server how many connections it has.
+func (p *process) countConns() (sum int) {
 	p.w.t.Helper()
-	for _, n := range p.waiting() {
+	for _, n := range p.unreadByConn() {
 		sum += n
 	}
 	return sum
 }
 
-// waiting asks a deaf server on how many connections how many bytes wait.
-func (p *process) waiting() (conns map[int]int) {
+// unreadByConn asks a deaf server on how many connections how many bytes wait.
+func (p *process) unreadByConn() (conns map[int]int) {
 	p.w.t.Helper()
 	had := len(p.stdout.String())
-	p.tell()
+	p.writeByte()
 	testkit.WaitFor(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
 	if err := json.Unmarshal([]byte(p.stdout.String()[had:]), &conns); err != nil {
 		p.w.t.Fatal(err)
@@ -153,8 +153,8 @@ func (p *process) waiting() (conns map[int]int) {
 	return conns
 }
 
-// tell writes a byte to standard input.
-func (p *process) tell() {
+// writeByte writes a byte to standard input.
+func (p *process) writeByte() {
 	p.w.t.Helper()
 	if _, err := p.in.Write([]byte{'!'}); err != nil {
 		p.w.t.Fatal(err)

@@ -20,26 +20,26 @@ func TestNewcomer(t *testing.T) {
 	if testing.Short() {
 		wanted /= 5
 	}
-	w := newWorld(t)
+	w := newTestNamespace(t)
 	// A namespace as the kernel makes it: in the world's, loopback is up already.
-	if err := w.do(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
+	if err := w.callInNamespace(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(code int) (steps, commands []string) {
-		doctor := w.shell("myriad doctor -n " + strconv.Itoa(wanted))
+		doctor := w.startShell("myriad doctor -n " + strconv.Itoa(wanted))
 		got := doctor.ExitCode()
 		text := doctor.stdout.String()
 		t.Log(text)
 		if got != code {
 			t.Fatalf("the doctor: exit code %d, %s; want %d", got, doctor.Output, code)
 		}
-		return printed(text, "To move them"), printed(text, "in a shell of its own")
+		return linesBelow(text, "To move them"), linesBelow(text, "in a shell of its own")
 	}
 	steps, commands := ask(1)
 	if len(steps) == 0 || len(commands) != 2 {
 		t.Fatalf("the doctor prints the steps %q and the commands %q; want some, and two", steps, commands)
 	}
-	fix := w.shell(strings.Join(steps, "\n"))
+	fix := w.startShell(strings.Join(steps, "\n"))
 	if fix.ExitCode() != 0 {
 		t.Fatalf("%q: exit code %d: %s", steps, fix.ExitCode(), fix.Output)
 	}
@@ -47,26 +47,26 @@ func TestNewcomer(t *testing.T) {
 		t.Errorf("when that is done the doctor prints %q; want nothing more to do", again)
 	}
 	// The server is asked how many it has, which takes a flag that is not the user's.
-	w.shell("exec " + commands[0] + " --admin " + admin).await("serving echo on")
-	hold := w.shell("exec " + commands[1])
+	w.startShell("exec " + commands[0] + " --admin " + admin).waitForOutput("serving echo on")
+	hold := w.startShell("exec " + commands[1])
 	testkit.WaitFor(t, "the server has them all", func() bool {
-		if hold.over() {
+		if hold.hasEnded() {
 			t.Fatalf("%q has ended: %s%s", commands[1], hold.stdout, hold.Output)
 		}
-		return w.served() == wanted
+		return w.servedConns() == wanted
 	})
-	hold.await(fmt.Sprintf("held: %d connections", wanted))
+	hold.waitForOutput(fmt.Sprintf("held: %d connections", wanted))
 }
 
-// shell runs a script in a shell that finds the command.
-func (w *world) shell(script string) *process {
+// startShell runs a script in a shell that finds the command.
+func (w *testNamespace) startShell(script string) *process {
 	w.t.Helper()
 	path := "PATH=" + filepath.Dir(myriad) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"
-	return w.start(stage{Exec: []string{"/usr/bin/env", path, "/bin/sh", "-e", "-c", script}})
+	return w.startStage(stage{Exec: []string{"/usr/bin/env", path, "/bin/sh", "-e", "-c", script}})
 }
 
-// printed is what is indented below the line that has a title.
-func printed(text, title string) (lines []string) {
+// linesBelow is what is indented below the line that has a title.
+func linesBelow(text, title string) (lines []string) {
 	_, below, _ := strings.Cut(text, title)
 	_, below, _ = strings.Cut(below, "\n")
 	for line := range strings.Lines(below) {

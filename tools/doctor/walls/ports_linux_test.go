@@ -28,17 +28,17 @@ func TestPorts(t *testing.T) {
 		{name: "reserved ports", ports: published, reserved: "40000,45000-45099,48715", sources: 1, want: 4096 - 101},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
-			w.set("net.ipv4.ip_local_port_range", c.ports)
-			w.set("net.ipv4.ip_local_reserved_ports", c.reserved+"\n")
+			w := newTestNamespace(t)
+			w.setSysctl("net.ipv4.ip_local_port_range", c.ports)
+			w.setSysctl("net.ipv4.ip_local_reserved_ports", c.reserved+"\n")
 			if c.listener > 0 {
-				w.start(stage{Deaf: c.listener}).await("serving")
+				w.startStage(stage{Deaf: c.listener}).waitForOutput("serving")
 			}
 			plan := doctor.Plan{Connections: c.want + 1000, Side: doctor.Client, Targets: []netip.AddrPort{netip.MustParseAddrPort(target)}}
 			for i := range c.sources {
 				plan.Sources = append(plan.Sources, netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)}))
 			}
-			server := w.serve("--max-conns", "100000", "--model", "epoll")
+			server := w.startServe("--max-conns", "100000", "--model", "epoll")
 			defer server.kill()
 			holding := []string{"-n", strconv.Itoa(plan.Connections), "--duration", "100ms"}
 			for _, s := range plan.Sources {
@@ -46,10 +46,10 @@ func TestPorts(t *testing.T) {
 			}
 			holding = append(holding, target)
 
-			report := w.examine(0, plan)
-			first(t, report, "ports")
-			got := w.hold(holding...)
-			within(t, c.name, got.Connected, report.Holds)
+			report := w.examineProcess(0, plan)
+			checkFirstWall(t, report, "ports")
+			got := w.runHold(holding...)
+			checkClose(t, c.name, got.Connected, report.Holds)
 			if got.Connected != c.want {
 				t.Errorf("%d connections; want all %d ports", got.Connected, c.want)
 			}
@@ -58,11 +58,11 @@ func TestPorts(t *testing.T) {
 				t.Errorf("errors %v, walls %v; want 1000 that found no address, and the wall", got.ConnectErrors, got.Limits)
 			}
 
-			w.apply(report.Changes())
-			if report = w.examine(0, plan); wallOf(t, report, "ports").Exceeded(plan.Connections) {
-				t.Errorf("after what the doctor changed: the wall is at %d", wallOf(t, report, "ports").Holds)
+			w.applyChanges(report.Changes())
+			if report = w.examineProcess(0, plan); findWall(t, report, "ports").Exceeded(plan.Connections) {
+				t.Errorf("after what the doctor changed: the wall is at %d", findWall(t, report, "ports").Holds)
 			}
-			if got = w.hold(holding...); got.Connected != plan.Connections {
+			if got = w.runHold(holding...); got.Connected != plan.Connections {
 				t.Errorf("after what the doctor changed: %d connections, errors %v; want %d", got.Connected, got.ConnectErrors, plan.Connections)
 			}
 		})

@@ -15,14 +15,14 @@ import (
 // process is a process of a world. Its methods are for the test's goroutine.
 type process struct {
 	*testkit.Process
-	w      *world
+	w      *testNamespace
 	in     io.WriteCloser  // its standard input
 	stdout *testkit.Buffer // Output has its standard error
 }
 
-// start starts what the stage says, with the limit and groups that the world's processes begin with. It is
+// startStage starts what the stage says, with the limit and groups that the world's processes begin with. It is
 // killed when the test ends, in whatever way.
-func (w *world) start(s stage) *process {
+func (w *testNamespace) startStage(s stage) *process {
 	w.t.Helper()
 	s.Nofile, s.Groups = w.stage.Nofile, w.stage.Groups
 	text, err := json.Marshal(s)
@@ -39,7 +39,7 @@ func (w *world) start(s stage) *process {
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		w.t.Fatal(err)
 	}
-	w.do(func() error { p.Process = testkit.Start(w.t, cmd); return nil })
+	w.callInNamespace(func() error { p.Process = testkit.Start(w.t, cmd); return nil })
 	return p
 }
 
@@ -49,22 +49,22 @@ func (p *process) kill() {
 	p.ExitCode()
 }
 
-// await waits for a text on its standard output.
-func (p *process) await(text string) {
+// waitForOutput waits for a text on its standard output.
+func (p *process) waitForOutput(text string) {
 	p.w.t.Helper()
 	testkit.WaitFor(p.w.t, "the output "+text, func() bool {
 		if strings.Contains(p.stdout.String(), text) {
 			return true
 		}
-		if p.over() {
+		if p.hasEnded() {
 			p.w.t.Fatalf("it has ended without saying %q: %s", text, p.Output)
 		}
 		return false
 	})
 }
 
-// over reports whether the process has ended: it is a zombie, or gone.
-func (p *process) over() bool { return p.Process.Process.Signal(syscall.Signal(0)) != nil }
+// hasEnded reports whether the process has ended: it is a zombie, or gone.
+func (p *process) hasEnded() bool { return p.Process.Process.Signal(syscall.Signal(0)) != nil }
 
 // result is what a generator with --json has said at its end.
 func (p *process) result() *load.Result {

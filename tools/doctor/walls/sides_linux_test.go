@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deaf is a server that accepts and never reads. For each byte of standard input it says
+// serveDeaf is a server that accepts and never reads. For each byte of standard input it says
 // on how many connections how many bytes wait.
-func deaf(port int) error {
+func serveDeaf(port int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		err = unix.Bind(fd, loopback(port))
@@ -50,7 +50,7 @@ func deaf(port int) error {
 		case conn := <-accepted:
 			conns = append(conns, conn)
 		case <-asked:
-			if err := tell(conns); err != nil {
+			if err := writeUnreadByConn(conns); err != nil {
 				return err
 			}
 		case err := <-failed:
@@ -59,8 +59,8 @@ func deaf(port int) error {
 	}
 }
 
-// tell writes on how many connections how many bytes wait.
-func tell(conns []int) error {
+// writeUnreadByConn writes on how many connections how many bytes wait.
+func writeUnreadByConn(conns []int) error {
 	waiting := make(map[int]int)
 	for _, conn := range conns {
 		n, err := unix.IoctlGetInt(conn, unix.SIOCINQ)
@@ -72,12 +72,12 @@ func tell(conns []int) error {
 	return json.NewEncoder(os.Stdout).Encode(waiting)
 }
 
-// talk is a client that makes connections and, when it is told by a byte of standard
+// unreadSender is a client that makes connections and, when it is told by a byte of standard
 // input, sends so many bytes on each, one after the other, as far as the kernel takes
 // them. It holds the connections.
-type talk struct{ Port, Conns, Bytes int }
+type unreadSender struct{ Port, Conns, Bytes int }
 
-func (c *talk) speak() error {
+func (c *unreadSender) connectAndSend() error {
 	conns := make([]int, c.Conns)
 	for i := range conns {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -103,7 +103,7 @@ func (c *talk) speak() error {
 			return err
 		}
 	}
-	if err := acknowledged(conns); err != nil {
+	if err := waitForAcks(conns); err != nil {
 		return err
 	}
 	fmt.Println("talk: done")
@@ -111,9 +111,9 @@ func (c *talk) speak() error {
 	return nil
 }
 
-// acknowledged waits until nothing that was sent is kept any longer: an acknowledgement
+// waitForAcks waits until nothing that was sent is kept any longer: an acknowledgement
 // may take 40 ms. What the peer has no room for is not waited for.
-func acknowledged(conns []int) error {
+func waitForAcks(conns []int) error {
 	end := time.Now().Add(200 * time.Millisecond)
 	for _, fd := range conns {
 		for {

@@ -21,9 +21,9 @@ type stage struct {
 	Nofile uint64   // the limit of descriptors, soft and hard; 0 leaves it as it is
 	Groups []string // folders of control groups
 
-	Exec []string // become this command
-	Deaf int      // accept connections at this port and never read from them
-	Talk *talk    // make connections and send on each of them
+	Exec []string      // become this command
+	Deaf int           // accept connections at this port and never read from them
+	Talk *unreadSender // make connections and send on each of them
 }
 
 // myriad is the command, built once.
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		var s stage
 		err := json.Unmarshal([]byte(text), &s)
 		if err == nil {
-			err = s.play()
+			err = s.runStage()
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -64,8 +64,8 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// play is what the process does.
-func (s *stage) play() error {
+// runStage is what the process does.
+func (s *stage) runStage() error {
 	for _, group := range s.Groups {
 		if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
 			return err
@@ -81,9 +81,9 @@ func (s *stage) play() error {
 		os.Unsetenv(envStage)
 		return fmt.Errorf("%s: %w", s.Exec[0], syscall.Exec(s.Exec[0], s.Exec, os.Environ()))
 	case s.Deaf > 0:
-		return deaf(s.Deaf)
+		return serveDeaf(s.Deaf)
 	case s.Talk != nil:
-		return s.Talk.speak()
+		return s.Talk.connectAndSend()
 	}
 	return errors.New("the stage is empty")
 }

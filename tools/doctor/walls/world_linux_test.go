@@ -23,16 +23,16 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 100 * time.Second
 
-// world is a small machine: a network namespace with loopback up, and the limits and
+// testNamespace is a small machine: a network namespace with loopback up, and the limits and
 // groups that its processes begin with. Its methods are for the test's goroutine.
-type world struct {
+type testNamespace struct {
 	t     *testing.T
 	calls chan func() // run by the one thread that is in the namespace
 	stage stage       // what processes begin with
 }
 
-// newWorld makes one. It ends with the test, and whatever runs in it.
-func newWorld(t *testing.T) *world {
+// newTestNamespace makes one. It ends with the test, and whatever runs in it.
+func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	network, err := faults.NewNamespace()
 	if errors.Is(err, unix.EPERM) {
@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, calls: make(chan func())}
+	w := &testNamespace{t: t, calls: make(chan func())}
 	entered := make(chan error, 1)
 	go func() {
 		entered <- network.RunInside(func() error {
@@ -59,27 +59,27 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// do runs f in the namespace.
-func (w *world) do(f func() error) error {
+// callInNamespace runs f in the namespace.
+func (w *testNamespace) callInNamespace(f func() error) error {
 	done := make(chan error)
 	w.calls <- func() { done <- f() }
 	return <-done
 }
 
-// set sets a sysctl.
-func (w *world) set(name, value string) {
+// setSysctl sets a sysctl.
+func (w *testNamespace) setSysctl(name, value string) {
 	w.t.Helper()
 	file := "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
-	if err := w.do(func() error { return os.WriteFile(file, []byte(value), 0) }); err != nil {
+	if err := w.callInNamespace(func() error { return os.WriteFile(file, []byte(value), 0) }); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// examine asks the doctor, within the world, about a process, 0 for one that the world would start.
-func (w *world) examine(pid int, plan doctor.Plan) *doctor.Report {
+// examineProcess asks the doctor, within the world, about a process, 0 for one that the world would start.
+func (w *testNamespace) examineProcess(pid int, plan doctor.Plan) *doctor.Report {
 	w.t.Helper()
 	var report *doctor.Report
-	if err := w.do(func() error {
+	if err := w.callInNamespace(func() error {
 		facts, err := doctor.Read(pid)
 		if err != nil {
 			return err
@@ -95,13 +95,13 @@ func (w *world) examine(pid int, plan doctor.Plan) *doctor.Report {
 	return report
 }
 
-// apply makes the changes that the doctor asks for, within the world.
-func (w *world) apply(changes []doctor.Change) {
+// applyChanges makes the changes that the doctor asks for, within the world.
+func (w *testNamespace) applyChanges(changes []doctor.Change) {
 	w.t.Helper()
 	if len(changes) == 0 {
 		w.t.Fatal("the doctor has nothing to change")
 	}
-	if err := w.do(func() error {
+	if err := w.callInNamespace(func() error {
 		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
 	}); err != nil {
@@ -109,19 +109,19 @@ func (w *world) apply(changes []doctor.Change) {
 	}
 }
 
-// hold runs the command hold, and gives what it saw.
-func (w *world) hold(args ...string) *load.Result {
+// runHold runs the command hold, and gives what it saw.
+func (w *testNamespace) runHold(args ...string) *load.Result {
 	w.t.Helper()
-	p := w.start(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
+	p := w.startStage(stage{Exec: append([]string{myriad, "hold", "--json"}, args...)})
 	p.ExitCode()
 	return p.result()
 }
 
-// serve starts the command serve, with its metrics, and waits until it serves.
-func (w *world) serve(args ...string) *process {
+// startServe starts the command serve, with its metrics, and waits until it serves.
+func (w *testNamespace) startServe(args ...string) *process {
 	w.t.Helper()
-	p := w.start(stage{Exec: append([]string{myriad, "serve", "--addr", target, "--admin", admin}, args...)})
-	p.await("serving echo on")
+	p := w.startStage(stage{Exec: append([]string{myriad, "serve", "--addr", target, "--admin", admin}, args...)})
+	p.waitForOutput("serving echo on")
 	return p
 }
 
@@ -133,13 +133,13 @@ const (
 	deafPort = 902
 )
 
-// served is how many connections the server says that it has.
-func (w *world) served() int { return w.metric("myriad_connections") }
+// servedConns is how many connections the server says that it has.
+func (w *testNamespace) servedConns() int { return w.readMetric("myriad_connections") }
 
-// metric asks the server for one of its metrics.
-func (w *world) metric(name string) (value int) {
+// readMetric asks the server for one of its metrics.
+func (w *testNamespace) readMetric(name string) (value int) {
 	w.t.Helper()
-	if err := w.do(func() error {
+	if err := w.callInNamespace(func() error {
 		conn, err := net.Dial("tcp", admin)
 		if err != nil {
 			return err
@@ -170,8 +170,8 @@ func (w *world) metric(name string) (value int) {
 	return value
 }
 
-// wallOf is the wall of that name in a report.
-func wallOf(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
+// findWall is the wall of that name in a report.
+func findWall(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
 	t.Helper()
 	for i := range r.Walls {
 		if r.Walls[i].Name == name {
@@ -186,8 +186,8 @@ func wallOf(t *testing.T, r *doctor.Report, name string) *doctor.Wall {
 	return nil
 }
 
-// within says that a count is the predicted one, to one in a hundred.
-func within(t *testing.T, what string, measured int, predicted int64) {
+// checkClose says that a count is the predicted one, to one in a hundred.
+func checkClose(t *testing.T, what string, measured int, predicted int64) {
 	t.Helper()
 	t.Logf("%s: predicted %d, measured %d", what, predicted, measured)
 	if off := int64(measured) - predicted; max(off, -off)*100 > predicted {
@@ -195,8 +195,8 @@ func within(t *testing.T, what string, measured int, predicted int64) {
 	}
 }
 
-// first checks that the wall is what the doctor says stops the plan.
-func first(t *testing.T, r *doctor.Report, name string) {
+// checkFirstWall checks that the wall is what the doctor says stops the plan.
+func checkFirstWall(t *testing.T, r *doctor.Report, name string) {
 	t.Helper()
 	if r.First != name {
 		t.Errorf("the first wall is %q, at %d; want %q", r.First, r.Holds, name)

@@ -18,16 +18,16 @@ func (s *server) Stats() tcp.Stats {
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// showOn shows the server's figures on addr until the returned function is called,
+// startAdmin shows the server's figures on addr until the returned function is called,
 // which waits. listening may be nil.
-func (s *server) showOn(ctx context.Context, addr string, listening func(net.Addr)) (end func(), err error) {
+func (s *server) startAdmin(ctx context.Context, addr string, onListening func(net.Addr)) (end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	ready := make(chan error, 2) // what Serve returns, and that it listens
 	wait.Go(func() {
 		ready <- admin.Serve(ctx, addr, admin.Config{Source: s}, func(at net.Addr) {
-			if listening != nil {
-				listening(at)
+			if onListening != nil {
+				onListening(at)
 			}
 			ready <- nil
 		})

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	ln, err := PreforkListener()
+	ln, err := InheritedListener()
 	if err == nil && name != "fail" {
 		err = Serve(ctx, ln, Options{App: name, Design: OneEpoll})
 	}
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// serve serves until the test ends it.
-func serve(t *testing.T, o Options) (addr string, end func() error) {
+// startServe serves until the test ends it.
+func startServe(t *testing.T, o Options) (addr string, end func() error) {
 	t.Helper()
 	ln, err := o.Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
@@ -57,16 +57,16 @@ func serve(t *testing.T, o Options) (addr string, end func() error) {
 
 // Each of several loops has a listener of its own, and all of them end.
 func TestEpolls(t *testing.T) {
-	if !canEpoll {
+	if !hasEpoll {
 		t.Skip("this system has no epoll")
 	}
 	const loops = 10
-	addr, end := serve(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
+	addr, end := startServe(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
 	s, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.WaitFor(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
+	testkit.WaitFor(t, "a listener for each loop", func() bool { return countListeners(t, s.Port) == loops })
 	for range 3 * loops {
 		if err := app.CheckServer(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
 			t.Fatal(err)
@@ -75,13 +75,13 @@ func TestEpolls(t *testing.T) {
 	if err := end(); err != nil {
 		t.Error(err)
 	}
-	if n := listening(t, s.Port); n != 0 {
+	if n := countListeners(t, s.Port); n != 0 {
 		t.Errorf("%d listeners are left", n)
 	}
 }
 
-// listening counts the listeners of a port.
-func listening(t *testing.T, port int) (n int) {
+// countListeners counts the listeners of a port.
+func countListeners(t *testing.T, port int) (n int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -94,7 +94,7 @@ func listening(t *testing.T, port int) (n int) {
 // Every design serves every app that it has, and ends in order with its connections.
 func TestServe(t *testing.T) {
 	all := designs
-	if !canEpoll {
+	if !hasEpoll {
 		all = all[:1]
 	}
 	for _, design := range all {
@@ -104,10 +104,10 @@ func TestServe(t *testing.T) {
 				t.Setenv(asWorker, name)
 				o.Prefork = &PreforkOptions{Processes: 2, Command: []string{os.Args[0]}}
 			}
-			if o.Check() != nil {
+			if o.Validate() != nil {
 				continue // another design has it
 			}
-			addr, end := serve(t, o)
+			addr, end := startServe(t, o)
 			conn := testkit.Dial(t, addr)
 			times := 3 // on a connection that it knows
 			if name == app.Sink || name == app.Wait || name == app.Pow {
@@ -132,7 +132,7 @@ func TestServe(t *testing.T) {
 // that is too long ends its connection, and no other.
 func TestLines(t *testing.T) {
 	all := []string{PerConn, OneEpoll, Epolls, Reactor}
-	if !canEpoll {
+	if !hasEpoll {
 		all = all[:1]
 	}
 	var text strings.Builder
@@ -140,7 +140,7 @@ func TestLines(t *testing.T) {
 		fmt.Fprintf(&text, "line %d\n", i)
 	}
 	for _, design := range all {
-		addr, _ := serve(t, Options{App: app.Lines, Design: design, Buffer: MinBuffer})
+		addr, _ := startServe(t, Options{App: app.Lines, Design: design, Buffer: MinBuffer})
 		long := testkit.Dial(t, addr)
 		long.Send(strings.Repeat("x", MinBuffer))
 		if got := long.ExpectClosed(); got != "" {
@@ -169,7 +169,7 @@ func TestLines(t *testing.T) {
 
 // The published server does not answer the last nine of 19 lines, until another comes.
 func TestTenth(t *testing.T) {
-	addr, _ := serve(t, Options{App: app.Lines, Flush: FlushTenth})
+	addr, _ := startServe(t, Options{App: app.Lines, Flush: FlushTenth})
 	conn := testkit.Dial(t, addr)
 	conn.Send(strings.Repeat("ping\n", 19))
 	conn.Expect(strings.Repeat("ping\n", 10))
@@ -202,7 +202,7 @@ func TestHeartbeat(t *testing.T) {
 		server, client := net.Pipe()
 		ended := make(chan time.Time, 1)
 		go func() {
-			beating(serveSink, time.Second)(server, MinBuffer)
+			withHeartbeats(serveSink, time.Second)(server, MinBuffer)
 			ended <- time.Now()
 		}()
 		begin := time.Now()
@@ -231,7 +231,7 @@ func TestHeartbeat(t *testing.T) {
 // The admin address says how many connections are open, and ends with the server.
 func TestAdmin(t *testing.T) {
 	shown := make(chan net.Addr, 1)
-	addr, end := serve(t, Options{App: app.Echo, Admin: "127.0.0.1:0", AdminListening: func(a net.Addr) { shown <- a }})
+	addr, end := startServe(t, Options{App: app.Echo, Admin: "127.0.0.1:0", AdminListening: func(a net.Addr) { shown <- a }})
 	admin := (<-shown).String()
 	conn := testkit.Dial(t, addr)
 	conn.Send("a")
@@ -259,11 +259,11 @@ func TestCheck(t *testing.T) {
 		{App: app.Echo, Design: OneEpoll, Prefork: prefork}, {App: app.HTTP, Design: OneEpoll}, {App: app.Sink, Design: Reactor},
 		{App: app.Lines, Design: Epolls, Flush: FlushTenth}, {App: app.Lines, Design: OneEpoll, Admin: "127.0.0.1:0"},
 		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Command: prefork.Command}},
-		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: maxPrefork + 1, Command: prefork.Command}},
+		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: maxPreforkProcesses + 1, Command: prefork.Command}},
 		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 1}},
 		{App: app.Echo, Design: Epolls, Loops: MaxLoops + 1},
 	} {
-		if err := o.Check(); err == nil {
+		if err := o.Validate(); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
 	}
@@ -272,7 +272,7 @@ func TestCheck(t *testing.T) {
 func TestPark(t *testing.T) {
 	var seen []string
 	goroutines := 0
-	err := Park(t.Context(), 100, func(checkpoint string) error {
+	err := ParkGoroutines(t.Context(), 100, func(checkpoint string) error {
 		seen = append(seen, checkpoint)
 		goroutines = runtime.NumGoroutine() - goroutines
 		return nil
@@ -281,17 +281,17 @@ func TestPark(t *testing.T) {
 		t.Errorf("got %q and %d goroutines more, %v, want two samples and 100", seen, goroutines, err)
 	}
 	broken := errors.New("broken")
-	if err := Park(t.Context(), 1, func(string) error { return broken }); !errors.Is(err, broken) {
+	if err := ParkGoroutines(t.Context(), 1, func(string) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want what the sample said", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, n := range []int{0, MaxParked + 1} {
-		if Park(t.Context(), n, func(string) error { return nil }) == nil {
+		if ParkGoroutines(t.Context(), n, func(string) error { return nil }) == nil {
 			t.Errorf("%d goroutines: no error", n)
 		}
 	}
-	if err := Park(ctx, 5, func(string) error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := ParkGoroutines(ctx, 5, func(string) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("interrupted: %v", err)
 	}
 }

@@ -31,8 +31,8 @@ import (
 // has handed a connection to, is the only one that reads from the connection and
 // removes it. Closing from elsewhere, when the server ends, wakes both.
 
-// canEpoll says that there is epoll.
-const canEpoll = true
+// hasEpoll says that there is epoll.
+const hasEpoll = true
 
 const (
 	// pollBatch is how many events are taken at once, and pollWait the longest
@@ -43,8 +43,8 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// polled starts the loops of a design, and returns what gives each of them connections.
-func (s *server) polled(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
+// startEpollLoops starts the loops of a design, and returns what gives each of them connections.
+func (s *server) startEpollLoops(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
 	if o.Design == Epolls {
@@ -61,30 +61,30 @@ func (s *server) polled(ctx context.Context, o Options) (takes []func(net.Conn),
 		loops = append(loops, l)
 	}
 	for _, l := range loops {
-		s.wait.Go(func() { l.run(ctx, o) })
-		takes = append(takes, l.add)
+		s.wait.Go(func() { l.waitAndServe(ctx, o) })
+		takes = append(takes, l.addConn)
 	}
 	return takes, nil
 }
 
 // epollLoop is an epoll instance and its connections.
 type epollLoop struct {
-	server *server
-	fd     int
-	events uint32
-	answer func(line []byte) []byte // nil for all that comes
-	most   int                      // the longest line
+	server  *server
+	fd      int
+	events  uint32
+	answer  func(line []byte) []byte // nil for all that comes
+	maxLine int                      // the longest line
 
 	mu    sync.RWMutex
-	conns map[int32]*polledConn
+	conns map[int32]*epollConn
 }
 
-// polledConn is a connection of a loop.
-type polledConn struct {
+// epollConn is a connection of a loop.
+type epollConn struct {
 	net.Conn
-	raw  syscall.RawConn
-	fd   int32
-	rest []byte // a line that has not come to its end
+	raw         syscall.RawConn
+	fd          int32
+	partialLine []byte // a line that has not come to its end
 	// served orders what one worker has done before what the next one does: that the
 	// kernel is between them is unknown to Go's memory model.
 	served atomic.Uint64
@@ -96,16 +96,16 @@ func newEpollLoop(s *server, o Options) (*epollLoop, error) {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	l := &epollLoop{server: s, fd: fd, events: unix.EPOLLIN | unix.EPOLLHUP,
-		answer: answers[o.App], most: o.Buffer, conns: make(map[int32]*polledConn)}
+		answer: lineHandlers[o.App], maxLine: o.Buffer, conns: make(map[int32]*epollConn)}
 	if o.Design == Reactor {
 		l.events |= unix.EPOLLONESHOT
 	}
 	return l, nil
 }
 
-// add has the loop look after a connection, or closes it.
-func (l *epollLoop) add(conn net.Conn) {
-	c := &polledConn{Conn: conn}
+// addConn has the loop look after a connection, or closes it.
+func (l *epollLoop) addConn(conn net.Conn) {
+	c := &epollConn{Conn: conn}
 	var err error
 	if c.raw, err = conn.(syscall.Conn).SyscallConn(); err == nil {
 		err = c.raw.Control(func(fd uintptr) { c.fd = int32(fd) })
@@ -113,24 +113,24 @@ func (l *epollLoop) add(conn net.Conn) {
 	l.mu.Lock()
 	l.conns[c.fd] = c
 	l.mu.Unlock()
-	if err != nil || l.control(unix.EPOLL_CTL_ADD, c) != nil {
-		l.remove(c)
+	if err != nil || l.epollCtl(unix.EPOLL_CTL_ADD, c) != nil {
+		l.closeConn(c)
 	}
 }
 
-// remove closes a connection.
-func (l *epollLoop) remove(c *polledConn) {
-	_ = l.control(unix.EPOLL_CTL_DEL, c) // closing does it, too
+// closeConn closes a connection.
+func (l *epollLoop) closeConn(c *epollConn) {
+	_ = l.epollCtl(unix.EPOLL_CTL_DEL, c) // closing does it, too
 	l.mu.Lock()
 	if l.conns[c.fd] == c {
 		delete(l.conns, c.fd)
 	}
 	l.mu.Unlock()
-	l.server.end(c.Conn)
+	l.server.closeConn(c.Conn)
 }
 
-// control changes what the instance does with a connection.
-func (l *epollLoop) control(op int, c *polledConn) error {
+// epollCtl changes what the instance does with a connection.
+func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	var errno error
 	err := c.raw.Control(func(fd uintptr) {
 		errno = unix.EpollCtl(l.fd, op, int(fd), &unix.EpollEvent{Events: l.events, Fd: c.fd})
@@ -138,17 +138,17 @@ func (l *epollLoop) control(op int, c *polledConn) error {
 	return errors.Join(err, errno)
 }
 
-// run waits for events and serves connections until ctx ends.
-func (l *epollLoop) run(ctx context.Context, o Options) {
+// waitAndServe waits for events and serves connections until ctx ends.
+func (l *epollLoop) waitAndServe(ctx context.Context, o Options) {
 	defer unix.Close(l.fd)
-	ready := l.serving(o)
+	ready := l.newServeFunc(o)
 	if o.Design == Reactor {
 		var end func()
-		ready, end = l.pool(ctx, o)
+		ready, end = l.startWorkers(ctx, o)
 		defer end()
 	}
 	for ctx.Err() == nil {
-		conns, err := l.await()
+		conns, err := l.waitForReadyConns()
 		if err != nil {
 			return // of an instance that is open there is none
 		}
@@ -158,8 +158,8 @@ func (l *epollLoop) run(ctx context.Context, o Options) {
 	}
 }
 
-// await returns the connections that have events.
-func (l *epollLoop) await() ([]*polledConn, error) {
+// waitForReadyConns returns the connections that have events.
+func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	events := make([]unix.EpollEvent, pollBatch)
 	n, err := unix.EpollWait(l.fd, events, pollWait)
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -167,7 +167,7 @@ func (l *epollLoop) await() ([]*polledConn, error) {
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var conns []*polledConn
+	var conns []*epollConn
 	for _, e := range events[:max(n, 0)] {
 		if c := l.conns[e.Fd]; c != nil {
 			conns = append(conns, c)
@@ -176,34 +176,34 @@ func (l *epollLoop) await() ([]*polledConn, error) {
 	return conns, nil
 }
 
-// serving serves a connection once, with a buffer of its own.
-func (l *epollLoop) serving(o Options) func(*polledConn) {
+// newServeFunc serves a connection once, with a buffer of its own.
+func (l *epollLoop) newServeFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
-	return func(c *polledConn) {
-		if l.serve(c, buf) != nil {
-			l.remove(c)
+	return func(c *epollConn) {
+		if l.readAndAnswer(c, buf) != nil {
+			l.closeConn(c)
 		}
 	}
 }
 
-// pool starts workers. What it returns hands them a connection; end ends them.
-func (l *epollLoop) pool(ctx context.Context, o Options) (ready func(*polledConn), end func()) {
-	queue := make(chan *polledConn, reactorQueue)
+// startWorkers starts workers. What it returns hands them a connection; end ends them.
+func (l *epollLoop) startWorkers(ctx context.Context, o Options) (ready func(*epollConn), end func()) {
+	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup
 	for range reactorWorkers {
 		workers.Go(func() {
 			buf := make([]byte, o.Buffer)
 			for c := range queue {
 				c.served.Load()
-				err := l.serve(c, buf)
+				err := l.readAndAnswer(c, buf)
 				c.served.Add(1)
-				if err != nil || l.control(unix.EPOLL_CTL_MOD, c) != nil {
-					l.remove(c)
+				if err != nil || l.epollCtl(unix.EPOLL_CTL_MOD, c) != nil {
+					l.closeConn(c)
 				}
 			}
 		})
 	}
-	ready = func(c *polledConn) {
+	ready = func(c *epollConn) {
 		select {
 		case queue <- c:
 		case <-ctx.Done():
@@ -215,8 +215,8 @@ func (l *epollLoop) pool(ctx context.Context, o Options) (ready func(*polledConn
 	}
 }
 
-// serve answers what has come.
-func (l *epollLoop) serve(c *polledConn, buf []byte) error {
+// readAndAnswer answers what has come.
+func (l *epollLoop) readAndAnswer(c *epollConn, buf []byte) error {
 	n, err := c.Read(buf)
 	if err != nil {
 		return err
@@ -226,8 +226,8 @@ func (l *epollLoop) serve(c *polledConn, buf []byte) error {
 		return err
 	}
 	in := buf[:n]
-	if len(c.rest) > 0 {
-		in = append(c.rest, in...)
+	if len(c.partialLine) > 0 {
+		in = append(c.partialLine, in...)
 	}
 	for {
 		end := bytes.IndexByte(in, '\n') + 1
@@ -239,9 +239,9 @@ func (l *epollLoop) serve(c *polledConn, buf []byte) error {
 		}
 		in = in[end:]
 	}
-	if len(in) >= l.most {
+	if len(in) >= l.maxLine {
 		return errors.New("a line that is too long")
 	}
-	c.rest = append(c.rest[:0:0], in...) // nothing, for nothing
+	c.partialLine = append(c.partialLine[:0:0], in...) // nothing, for nothing
 	return nil
 }

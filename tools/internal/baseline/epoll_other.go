@@ -8,14 +8,14 @@ import (
 	"net"
 )
 
-// canEpoll says that there is epoll.
-const canEpoll = false
+// hasEpoll says that there is epoll.
+const hasEpoll = false
 
-func (*server) polled(context.Context, Options) ([]func(net.Conn), error) {
+func (*server) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {
 	return nil, errors.ErrUnsupported
 }
 
-func listenShared(context.Context, string) (net.Listener, error) {
+func listenReusePort(context.Context, string) (net.Listener, error) {
 	return nil, errors.ErrUnsupported
 }
 

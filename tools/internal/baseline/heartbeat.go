@@ -9,29 +9,29 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// missedBeats is how many heartbeats a client may leave without a byte.
-const missedBeats = 2
+// maxMissedHeartbeats is how many heartbeats a client may leave without a byte.
+const maxMissedHeartbeats = 2
 
-// beating adds heartbeats to a handler in the way that most code does: each
+// withHeartbeats adds heartbeats to a handler in the way that most code does: each
 // connection has a second goroutine with a time.Ticker, which sends one every time
 // whatever the client does, and the reader moves its deadline with every Read.
 // It is that of the chat example of gorilla/websocket, which most others come
 // from.
-func beating(handle func(net.Conn, int), every time.Duration) func(net.Conn, int) {
+func withHeartbeats(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
 		done := make(chan struct{})
-		beats.Go(func() { beat(conn, every, done) })
-		handle(deadlineConn{conn, (missedBeats + 1) * every}, buffer)
+		beats.Go(func() { sendHeartbeats(conn, interval, done) })
+		handle(deadlineConn{conn, (maxMissedHeartbeats + 1) * interval}, buffer)
 		close(done)
 		conn.Close() // so that a Write that waits ends
 		beats.Wait()
 	}
 }
 
-// beat sends heartbeats until done or until one can't be sent.
-func beat(conn net.Conn, every time.Duration, done chan struct{}) {
-	ticker := time.NewTicker(every)
+// sendHeartbeats sends heartbeats until done or until one can't be sent.
+func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {

@@ -12,15 +12,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// answers are the answers of the apps that answer lines. A line and its answer
+// lineHandlers are the answers of the apps that answer lines. A line and its answer
 // have their end; the answer may be the line itself, and is valid until the next.
-var answers = map[string]func(line []byte) []byte{
+var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
 		time.Sleep(app.WaitTime)
 		return line
 	},
-	app.Pow: func(line []byte) []byte { return proof.Append(nil, line[:len(line)-1], app.PowZeros) },
+	app.Pow: func(line []byte) []byte { return proof.AppendProofLine(nil, line[:len(line)-1], app.PowZeros) },
 	app.Sha: func(line []byte) []byte {
 		sum := sha256.Sum256(line[:len(line)-1])
 		text := hex.AppendEncode(make([]byte, 0, 2*len(sum)+1), sum[:])
@@ -28,8 +28,8 @@ var answers = map[string]func(line []byte) []byte{
 	},
 }
 
-// handler is what is done with a connection that has a goroutine.
-func handler(o Options) func(conn net.Conn, buffer int) {
+// connHandler is what is done with a connection that has a goroutine.
+func connHandler(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
 		return serveEcho
@@ -41,7 +41,7 @@ func handler(o Options) func(conn net.Conn, buffer int) {
 		if o.Flush == FlushTenth {
 			out = &tenthWriter{out: bufio.NewWriterSize(conn, buffer)}
 		}
-		serveLines(bufio.NewReaderSize(conn, buffer), answers[o.App], out)
+		serveLines(bufio.NewReaderSize(conn, buffer), lineHandlers[o.App], out)
 	}
 }
 

@@ -10,12 +10,12 @@ import (
 // MaxParked is the most goroutines that Park parks.
 const MaxParked = 64 << 20
 
-// Park parks n goroutines, 1 to MaxParked, each waiting for the same channel and doing
+// ParkGoroutines parks n goroutines, 1 to MaxParked, each waiting for the same channel and doing
 // nothing else, and calls sample before the first of them, with "ready", and when all wait,
 // with "parked". So what a goroutine takes is seen without a connection. The process should
 // do nothing else. All of them have ended when it returns. It fails when sample does, or
 // when ctx ends.
-func Park(ctx context.Context, n int, sample func(checkpoint string) error) error {
+func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {
 	if n < 1 || n > MaxParked {
 		return fmt.Errorf("%d goroutines; expected 1 to %d", n, MaxParked)
 	}

@@ -10,20 +10,20 @@ import (
 type PreforkOptions struct {
 	// Processes is how many there are, 1 to 1024.
 	Processes int
-	// Command is the command line of each: it serves PreforkListener with the
+	// Command is the command line of each: it serves InheritedListener with the
 	// design OneEpoll until SIGTERM.
 	Command []string
 }
 
-// maxPrefork bounds the processes of a mistyped number.
-const maxPrefork = 1024
+// maxPreforkProcesses bounds the processes of a mistyped number.
+const maxPreforkProcesses = 1024
 
-func (o *PreforkOptions) check() error {
+func (o *PreforkOptions) validate() error {
 	if o == nil {
 		return nil
 	}
-	if o.Processes < 1 || o.Processes > maxPrefork {
-		return fmt.Errorf("%d processes; expected 1 to %d", o.Processes, maxPrefork)
+	if o.Processes < 1 || o.Processes > maxPreforkProcesses {
+		return fmt.Errorf("%d processes; expected 1 to %d", o.Processes, maxPreforkProcesses)
 	}
 	if len(o.Command) == 0 {
 		return fmt.Errorf("no command for the processes of %s; expected one", Prefork)
@@ -35,9 +35,9 @@ func (o *PreforkOptions) check() error {
 // behind the standard three.
 const preforkDescriptor = 3
 
-// PreforkListener is the listener that a process of the design Prefork was started
+// InheritedListener is the listener that a process of the design Prefork was started
 // with. It is called once.
-func PreforkListener() (net.Listener, error) {
+func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {
 		return nil, fmt.Errorf("descriptor %d is not open; expected a listener", preforkDescriptor)

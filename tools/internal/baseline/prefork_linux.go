@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenShared is a listener that others can share the port with.
-func listenShared(ctx context.Context, addr string) (net.Listener, error) {
+// listenReusePort is a listener that others can share the port with.
+func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
@@ -35,7 +35,7 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	for i := range o.Processes {
 		var err error
 		if i > 0 {
-			ln, err = listenShared(running, addr)
+			ln, err = listenReusePort(running, addr)
 		}
 		if err != nil {
 			cancel(err)
@@ -49,7 +49,7 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 		}
 		wait.Go(func() {
 			runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-			if err := preforked(running, f, o.Command); err != nil {
+			if err := runPreforkProcess(running, f, o.Command); err != nil {
 				cancel(err)
 			}
 		})
@@ -62,8 +62,8 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	return context.Cause(running)
 }
 
-// preforked runs a process until ctx ends, and closes the file that it gets.
-func preforked(ctx context.Context, listener *os.File, command []string) error {
+// runPreforkProcess runs a process until ctx ends, and closes the file that it gets.
+func runPreforkProcess(ctx context.Context, listener *os.File, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 3 * time.Second

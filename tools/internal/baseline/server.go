@@ -87,10 +87,10 @@ const (
 	maxHeartbeat = 24 * time.Hour
 )
 
-// Check says what is wrong with the options.
-func (o Options) Check() error {
-	o.fill()
-	lines := answers[o.App] != nil
+// Validate says what is wrong with the options.
+func (o Options) Validate() error {
+	o.setDefaults()
+	lines := lineHandlers[o.App] != nil
 	switch {
 	case o.Buffer < MinBuffer || o.Buffer > MaxBuffer:
 		return fmt.Errorf("a buffer of %d bytes; expected %d to %d", o.Buffer, MinBuffer, MaxBuffer)
@@ -116,18 +116,18 @@ func (o Options) Check() error {
 		return fmt.Errorf("%d loops; expected 1 to %d", o.Loops, MaxLoops)
 	case o.Design == PerConn:
 		return nil
-	case !canEpoll:
+	case !hasEpoll:
 		return fmt.Errorf("design %s on this system; expected %s, or Linux", o.Design, PerConn)
 	case o.App == app.Sink || o.App == app.HTTP:
 		return fmt.Errorf("design %s with %s; expected %s, or another app", o.Design, o.App, PerConn)
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
 		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
 	}
-	return o.Prefork.check()
+	return o.Prefork.validate()
 }
 
-// fill sets the defaults.
-func (o *Options) fill() {
+// setDefaults sets the defaults.
+func (o *Options) setDefaults() {
 	o.Buffer = cmp.Or(o.Buffer, DefaultBuffer)
 	o.Flush = cmp.Or(o.Flush, FlushEach)
 	o.Design = cmp.Or(o.Design, PerConn)
@@ -137,7 +137,7 @@ func (o *Options) fill() {
 // Listen listens on a host:port as the design needs it: Prefork and Epolls share the port.
 func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
-		return listenShared(ctx, addr)
+		return listenReusePort(ctx, addr)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
@@ -155,10 +155,10 @@ func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) 
 // every connection are closed and every goroutine has ended. Options that make no
 // sense are an error.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
-	if err := o.Check(); err != nil {
+	if err := o.Validate(); err != nil {
 		return err
 	}
-	o.fill()
+	o.setDefaults()
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, o.TLS)
 	}
@@ -175,34 +175,34 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	s.wait.Go(func() {
 		<-inner.Done()
 		ln.Close()
-		s.closeAll()
+		s.closeAllConns()
 	})
 	if o.Admin != "" {
-		endAdmin, err := s.showOn(ctx, o.Admin, o.AdminListening)
+		endAdmin, err := s.startAdmin(ctx, o.Admin, o.AdminListening)
 		if err != nil {
 			return err
 		}
 		defer endAdmin()
 	}
-	takes, err := s.design(inner, o)
+	takes, err := s.startDesign(inner, o)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, len(takes))
-	s.wait.Go(func() { ended <- s.accept(inner, ln, takes[0]) })
+	s.wait.Go(func() { ended <- s.acceptConns(inner, ln, takes[0]) })
 	for _, take := range takes[1:] {
-		shared, err := listenShared(inner, ln.Addr().String())
+		shared, err := listenReusePort(inner, ln.Addr().String())
 		if err != nil {
 			return err
 		}
 		s.wait.Go(func() { <-inner.Done(); shared.Close() })
-		s.wait.Go(func() { ended <- s.accept(inner, shared, take) })
+		s.wait.Go(func() { ended <- s.acceptConns(inner, shared, take) })
 	}
 	return <-ended
 }
 
-// accept hands over what is accepted until ctx ends or ln fails.
-func (s *server) accept(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
+// acceptConns hands over what is accepted until ctx ends or ln fails.
+func (s *server) acceptConns(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
 	for {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -214,25 +214,25 @@ func (s *server) accept(ctx context.Context, ln net.Listener, take func(net.Conn
 		if err != nil {
 			return err
 		}
-		if s.keep(conn) {
-			take(conn)
+		if s.trackConn(conn) {
+			serveConn(conn)
 		}
 	}
 }
 
-// design starts what a design has, and returns what is done with each connection that is
+// startDesign starts what a design has, and returns what is done with each connection that is
 // accepted: one function for each listener. Whatever it starts ends with ctx.
-func (s *server) design(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
+func (s *server) startDesign(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	if o.Design != PerConn {
-		return s.polled(ctx, o)
+		return s.startEpollLoops(ctx, o)
 	}
-	handle := handler(o)
+	handle := connHandler(o)
 	if o.Heartbeat > 0 {
-		handle = beating(handle, o.Heartbeat)
+		handle = withHeartbeats(handle, o.Heartbeat)
 	}
 	return []func(net.Conn){func(conn net.Conn) {
 		s.wait.Go(func() {
-			defer s.end(conn)
+			defer s.closeConn(conn)
 			handle(conn, o.Buffer)
 		})
 	}}, nil
@@ -246,9 +246,9 @@ type server struct {
 	wait   sync.WaitGroup
 }
 
-// keep has a connection closed in the end. It is false when that was already; then
+// trackConn has a connection closed in the end. It is false when that was already; then
 // the connection is closed.
-func (s *server) keep(conn net.Conn) bool {
+func (s *server) trackConn(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -259,14 +259,14 @@ func (s *server) keep(conn net.Conn) bool {
 	return true
 }
 
-func (s *server) end(conn net.Conn) {
+func (s *server) closeConn(conn net.Conn) {
 	conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, conn)
 }
 
-func (s *server) closeAll() {
+func (s *server) closeAllConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

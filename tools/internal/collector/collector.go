@@ -41,8 +41,8 @@ func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return m
 }
 
-// Labelled returns a metric with one label and a sample for each of its values.
-func Labelled[S any, N number](name, help string, kind prometheus.ValueType, label string, of func(*S) map[string]N) Metric[S] {
+// LabelledMetric returns a metric with one label and a sample for each of its values.
+func LabelledMetric[S any, N number](name, help string, kind prometheus.ValueType, label string, of func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
 		for l, n := range of(s) {
 			emit(float64(n), l)
@@ -50,8 +50,8 @@ func Labelled[S any, N number](name, help string, kind prometheus.ValueType, lab
 	}}
 }
 
-// Flag returns 1 for true and 0 for false.
-func Flag(b bool) int {
+// BoolToInt returns 1 for true and 0 for false.
+func BoolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -61,7 +61,7 @@ func Flag(b bool) int {
 // Collector implements prometheus.Collector. Its methods are safe for concurrent use if its source is.
 type Collector[S any] struct {
 	source        func() S // called once a scrape
-	wrong         error    // why it can't be registered
+	err           error    // why it can't be registered
 	metrics       []Metric[S]
 	distributions []Distribution[S]
 	descs         []*prometheus.Desc // of the metrics, and then of the distributions
@@ -74,7 +74,7 @@ func New[S any](prefix string, labels prometheus.Labels, reserved string, source
 ) *Collector[S] {
 	c := &Collector[S]{source: source, metrics: metrics, distributions: distributions}
 	if _, ok := labels[reserved]; ok {
-		c.wrong = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
+		c.err = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
 	}
 	for _, m := range metrics {
 		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.Name, m.Help, m.Labels, labels))
@@ -87,8 +87,8 @@ func New[S any](prefix string, labels prometheus.Labels, reserved string, source
 
 // Describe is for the registry.
 func (c *Collector[S]) Describe(to chan<- *prometheus.Desc) {
-	if c.wrong != nil {
-		to <- prometheus.NewInvalidDesc(c.wrong)
+	if c.err != nil {
+		to <- prometheus.NewInvalidDesc(c.err)
 		return
 	}
 	for _, d := range c.descs {
@@ -109,9 +109,9 @@ func (c *Collector[S]) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// Histogram converts counts per bucket to Prometheus's cumulative counts, with bounds in seconds. The last
+// NewHistogramMetric converts counts per bucket to Prometheus's cumulative counts, with bounds in seconds. The last
 // bucket has no bound.
-func Histogram[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
+func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
 	upTo := make(map[float64]uint64, len(buckets))
 	var below N
 	for i, n := range buckets[:len(buckets)-1] {
@@ -121,5 +121,5 @@ func Histogram[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration,
 	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
 }
 
-// Invalid returns a collector whose registration fails with err.
-func Invalid[S any](err error) *Collector[S] { return &Collector[S]{wrong: err} }
+// NewInvalid returns a collector whose registration fails with err.
+func NewInvalid[S any](err error) *Collector[S] { return &Collector[S]{err: err} }

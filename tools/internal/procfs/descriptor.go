@@ -61,7 +61,7 @@ func ReadTables(pid int) ([]Table, error) {
 		return nil, err
 	}
 	tables := []Table{{pid, first}}
-	others, err := tableOwners(pid)
+	others, err := threadsWithOwnTable(pid)
 	for _, t := range others {
 		open, err := t.FileDescriptorsLen()
 		if ignoreGone(err) != nil {
@@ -74,15 +74,15 @@ func ReadTables(pid int) ([]Table, error) {
 	return tables, err
 }
 
-// tableOwners returns the threads of a process that do not share the first one's
+// threadsWithOwnTable returns the threads of a process that do not share the first one's
 // descriptor table.
-func tableOwners(pid int) (owners prom.Procs, err error) {
+func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {
 		if t.PID == pid {
 			continue
 		}
-		same, err := sameTable(pid, t.PID)
+		same, err := sharesTable(pid, t.PID)
 		if ignoreGone(err) != nil {
 			return nil, err
 		}

@@ -18,14 +18,14 @@ import (
 const (
 	// maxRows bounds the rows that are read of a table of sockets.
 	maxRows = 4 << 20
-	// maxLooked bounds the descriptors that are looked at of one process:
-	// listeners are opened early, so their numbers are low. maxLookedInAll
+	// maxScannedDescriptors bounds the descriptors that are looked at of one process:
+	// listeners are opened early, so their numbers are low. maxScannedInAll
 	// bounds them for all processes; each takes about a microsecond.
-	maxLooked      = 16 << 10
-	maxLookedInAll = 256 << 10
-	// maxLookedThread bounds those that are looked at of a thread that has a
+	maxScannedDescriptors = 16 << 10
+	maxScannedInAll       = 256 << 10
+	// maxScannedPerThread bounds those that are looked at of a thread that has a
 	// table of its own: no more than a few hundred of those are no connections.
-	maxLookedThread = 1 << 10
+	maxScannedPerThread = 1 << 10
 )
 
 // errRows means that a table was not read to its end.
@@ -34,7 +34,7 @@ var errRows = errors.New("more rows than are read")
 // errNobody means that nothing listens.
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// Listener returns the processes that listen on a TCP port of this machine, in
+// FindListeners returns the processes that listen on a TCP port of this machine, in
 // ascending order: those that have a descriptor of a socket that listens at addr
 // or, where none does, at the wildcard address, as the kernel chooses. They can
 // be several: a group that has inherited the socket, or one with SO_REUSEPORT.
@@ -46,7 +46,7 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // 10 ms where there are a hundred processes, and looks at 262,144
 // descriptors at most. Where no process has such a descriptor it looks at so many
 // once more, those of threads, which can have a table of their own.
-func Listener(port uint16, addr netip.Addr) ([]int, error) {
+func FindListeners(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
 	if err != nil {
@@ -55,7 +55,7 @@ func Listener(port uint16, addr netip.Addr) ([]int, error) {
 	var best int
 	var inodes []string
 	for _, q := range queues {
-		fit := rank(q.Addr.Addr(), addr.Unmap())
+		fit := addrMatchRank(q.Addr.Addr(), addr.Unmap())
 		if q.Addr.Port() != port || fit == 0 || fit < best {
 			continue
 		}
@@ -64,28 +64,28 @@ func Listener(port uint16, addr netip.Addr) ([]int, error) {
 		}
 		inodes = append(inodes, strconv.FormatUint(uint64(q.Inode), 10))
 	}
-	return owners(name, inodes)
+	return findOwners(name, inodes)
 }
 
-// UnixListener is Listener for a unix socket, by the path that it was bound to;
+// FindUnixListeners is Listener for a unix socket, by the path that it was bound to;
 // "@name" is an abstract one. One that was bound to a relative path is found by
 // that path only.
-func UnixListener(path string) ([]int, error) {
+func FindUnixListeners(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
 		if abs, err := filepath.Abs(path); err == nil {
 			whole = abs
 		}
 	}
-	inode, err := unixInode(path, whole)
+	inode, err := findUnixInode(path, whole)
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", path, err)
 	}
-	return owners(path, inode)
+	return findOwners(path, inode)
 }
 
-// unixInode returns the socket that listens at one of two paths, nil for none.
-func unixInode(path, other string) ([]string, error) {
+// findUnixInode returns the socket that listens at one of two paths, nil for none.
+func findUnixInode(path, other string) ([]string, error) {
 	f, err := openFile("/proc/net/unix")
 	if err != nil {
 		return nil, err
@@ -96,20 +96,20 @@ func unixInode(path, other string) ([]string, error) {
 		if left == 0 {
 			return nil, errRows
 		}
-		if inode, at := parseUnix(rows.Text()); at != "" && (at == path || at == other) {
+		if inode, at := parseUnixRow(rows.Text()); at != "" && (at == path || at == other) {
 			return []string{inode}, nil
 		}
 	}
 	return nil, rows.Err()
 }
 
-// parseUnix returns the inode and the path of a row of /proc/net/unix that listens, such as
+// parseUnixRow returns the inode and the path of a row of /proc/net/unix that listens, such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
 // The path can hold spaces, at the first of which prometheus/procfs cuts it off; it is ""
 // for any other row.
-func parseUnix(row string) (inode, path string) {
+func parseUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
 	if len(fields) < 8 {
@@ -122,10 +122,10 @@ func parseUnix(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// rank returns how well a socket that is bound to an address fits connections to
+// addrMatchRank returns how well a socket that is bound to an address fits connections to
 // another, 0 for not at all: first the very address, then the wildcard of its
 // family, then that of IPv6 for both.
-func rank(bound, to netip.Addr) int {
+func addrMatchRank(bound, to netip.Addr) int {
 	switch {
 	case bound == to:
 		return 3
@@ -137,8 +137,8 @@ func rank(bound, to netip.Addr) int {
 	return 0
 }
 
-// owners returns the processes that have a descriptor of one of the sockets.
-func owners(name string, inodes []string) ([]int, error) {
+// findOwners returns the processes that have a descriptor of one of the sockets.
+func findOwners(name string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", name, errNobody)
 	}
@@ -150,9 +150,9 @@ func owners(name string, inodes []string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
 	}
-	s := search{links: links}
-	for _, look := range []func(int){s.process, s.threads} {
-		s.left = maxLookedInAll
+	s := ownerSearch{links: links}
+	for _, look := range []func(int){s.searchProcess, s.searchThreads} {
+		s.left = maxScannedInAll
 		for _, p := range all {
 			if s.left > 0 {
 				look(p.PID)
@@ -165,34 +165,34 @@ func owners(name string, inodes []string) ([]int, error) {
 	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", name, s.denied)
 }
 
-// search looks for the processes that have one of the links.
-type search struct {
+// ownerSearch looks for the processes that have one of the links.
+type ownerSearch struct {
 	links  map[string]bool
 	left   int // descriptors that may be looked at yet
 	pids   []int
 	denied int // processes that may not be looked at
 }
 
-// process looks at the descriptors of a process up to the first that fits.
-func (s *search) process(pid int) {
-	if _, err := s.table(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxLooked); errors.Is(err, fs.ErrPermission) {
+// searchProcess looks at the descriptors of a process up to the first that fits.
+func (s *ownerSearch) searchProcess(pid int) {
+	if _, err := s.searchTable(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
 
-// threads looks at the descriptors of those threads of a process that have a table of
+// searchThreads looks at the descriptors of those threads of a process that have a table of
 // their own, up to the first that fits.
-func (s *search) threads(pid int) {
-	owners, _ := tableOwners(pid) // a process that can't be looked at, or has ended, has none
+func (s *ownerSearch) searchThreads(pid int) {
+	owners, _ := threadsWithOwnTable(pid) // a process that can't be looked at, or has ended, has none
 	for _, t := range owners {
-		if found, _ := s.table(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxLookedThread); found {
+		if found, _ := s.searchTable(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
 			break
 		}
 	}
 }
 
-// table looks at up to limit descriptors of a table, until one fits.
-func (s *search) table(dir string, pid, limit int) (found bool, err error) {
+// searchTable looks at up to limit descriptors of a table, until one fits.
+func (s *ownerSearch) searchTable(dir string, pid, limit int) (found bool, err error) {
 	for fd, err := range namesIn(dir) {
 		if err != nil || limit == 0 || s.left == 0 {
 			return false, err

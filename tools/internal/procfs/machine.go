@@ -35,7 +35,7 @@ func ReadMachine() (m Machine, err error) {
 	_, model, _ := strings.Cut(info, "\nmodel name") // "\t: AMD EPYC\nstepping…"
 	model, _, _ = strings.Cut(model, "\n")
 	m.CPUModel = strings.Trim(model, "\t :")
-	stat, err := read(prom.FS.Stat)
+	stat, err := readProc(prom.FS.Stat)
 	if err != nil {
 		return m, err
 	}
@@ -59,19 +59,19 @@ type CPUTime struct {
 
 // ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
 func ReadCPUTime() (c CPUTime, err error) {
-	stat, err := read(prom.FS.Stat)
+	stat, err := readProc(prom.FS.Stat)
 	all := stat.CPUTotal // guest time is in user already
-	c.Busy = seconds(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
-	c.Idle, c.Stolen = seconds(all.Idle+all.Iowait), seconds(all.Steal)
-	pressure, noPressure := read(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
+	c.Busy = toDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
+	c.Idle, c.Stolen = toDuration(all.Idle+all.Iowait), toDuration(all.Steal)
+	pressure, noPressure := readProc(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
 	if noPressure == nil && pressure.Some != nil {
 		c.Stalled = time.Duration(pressure.Some.Total) * time.Microsecond
 	}
 	return c, err
 }
 
-// seconds rounds to the kernel's steps of 10 ms.
-func seconds(s float64) time.Duration { return ticks(uint(math.Round(s * 100))) }
+// toDuration rounds to the kernel's steps of 10 ms.
+func toDuration(s float64) time.Duration { return ticksToDuration(uint(math.Round(s * 100))) }
 
 // Memory is the memory of the machine.
 type Memory struct {
@@ -85,25 +85,25 @@ type Memory struct {
 
 // ReadMemory reads /proc/meminfo.
 func ReadMemory() (Memory, error) {
-	info, err := read(prom.FS.Meminfo)
+	info, err := readProc(prom.FS.Meminfo)
 	return Memory{
-		Total: known(info.MemTotalBytes), Free: known(info.MemFreeBytes),
-		FilePages: known(info.ActiveFileBytes) + known(info.InactiveFileBytes),
-		Slab:      known(info.SlabBytes), PageTables: known(info.PageTablesBytes), KernelStacks: known(info.KernelStackBytes),
+		Total: valueOrZero(info.MemTotalBytes), Free: valueOrZero(info.MemFreeBytes),
+		FilePages: valueOrZero(info.ActiveFileBytes) + valueOrZero(info.InactiveFileBytes),
+		Slab:      valueOrZero(info.SlabBytes), PageTables: valueOrZero(info.PageTablesBytes), KernelStacks: valueOrZero(info.KernelStackBytes),
 	}, err
 }
 
-// known returns a number that the kernel may not report, 0 then.
-func known[N int | uint64](n *N) int64 {
+// valueOrZero returns a number that the kernel may not report, 0 then.
+func valueOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
 	}
 	return int64(*n)
 }
 
-// Core returns a name for the physical core that a CPU belongs to: the lowest number
+// FindCore returns a name for the physical core that a CPU belongs to: the lowest number
 // among the CPUs that share it.
-func Core(cpu int) (int, error) {
+func FindCore(cpu int) (int, error) {
 	first, _, err := readList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err
 }
@@ -111,7 +111,7 @@ func Core(cpu int) (int, error) {
 // CountNodes counts the NUMA nodes that have memory, 1 on a machine without such.
 func CountNodes() (int, error) {
 	_, count, err := readList("/sys/devices/system/node/has_memory")
-	if Gone(err) {
+	if IsGone(err) {
 		return 1, nil
 	}
 	return count, err

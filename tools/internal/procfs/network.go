@@ -28,7 +28,7 @@ type Network struct {
 // ReadNetwork reads the network namespace of the calling thread. It takes some 0.5 ms,
 // however many sockets there are.
 func ReadNetwork() (n Network, err error) {
-	if _, err := mounted(); err != nil {
+	if _, err := procRoot(); err != nil {
 		return n, err
 	}
 	runtime.LockOSThread()
@@ -50,8 +50,8 @@ func (n *Network) readSockets(thread prom.FS) error {
 	}
 	for _, p := range four.Protocols {
 		if p.Protocol == "TCP" {
-			n.Open, n.Orphans, n.TimeWait = int64(p.InUse), known(p.Orphan), known(p.TW)
-			n.TCPBuffers = known(p.Mem) * int64(os.Getpagesize())
+			n.Open, n.Orphans, n.TimeWait = int64(p.InUse), valueOrZero(p.Orphan), valueOrZero(p.TW)
+			n.TCPBuffers = valueOrZero(p.Mem) * int64(os.Getpagesize())
 		}
 	}
 	six, err := thread.NetSockstat6()
@@ -66,8 +66,8 @@ func (n *Network) readSockets(thread prom.FS) error {
 	return nil
 }
 
-// counters are those of /proc/net/netstat that show that a limit was met.
-var counters = []string{
+// limitCounters are those of /proc/net/netstat that show that a limit was met.
+var limitCounters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
@@ -76,13 +76,13 @@ var counters = []string{
 // readCounters reads counters, and how many connections are established. Version 0.22 of
 // prometheus/procfs does not fill in four of them, TCPAbortOnMemory among them.
 func (n *Network) readCounters() error {
-	tcp, err := readPairs("/proc/thread-self/net/snmp", "Tcp:")
+	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
 		return err
 	}
 	n.Established = tcp["CurrEstab"]
-	ext, err := readPairs("/proc/thread-self/net/netstat", "TcpExt:")
-	for _, name := range counters {
+	ext, err := readCounterLines("/proc/thread-self/net/netstat", "TcpExt:")
+	for _, name := range limitCounters {
 		if count, ok := ext[name]; ok {
 			n.Counters[name] = count
 		}
@@ -90,9 +90,9 @@ func (n *Network) readCounters() error {
 	return err
 }
 
-// readPairs reads the two lines of a file that begin with a word, names and numbers:
+// readCounterLines reads the two lines of a file that begin with a word, names and numbers:
 // "Tcp: RtoMin CurrEstab" and "Tcp: 200 17".
-func readPairs(file, word string) (map[string]int64, error) {
+func readCounterLines(file, word string) (map[string]int64, error) {
 	text, err := readFile(file)
 	if err != nil {
 		return nil, err

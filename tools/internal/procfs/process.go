@@ -28,24 +28,24 @@ type Stat struct {
 }
 
 // ReadStat reads the state of a process. It fails when there is no such process.
-func ReadStat(pid int) (Stat, error) { return readProcess(pid, statOf) }
+func ReadStat(pid int) (Stat, error) { return readProcess(pid, parseStat) }
 
-func statOf(p prom.Proc) (Stat, error) {
+func parseStat(p prom.Proc) (Stat, error) {
 	s, err := p.Stat()
 	if err != nil {
 		return Stat{}, err
 	}
 	return Stat{
 		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Threads: s.NumThreads,
-		User: ticks(s.UTime), System: ticks(s.STime), Children: ticks(uint(s.CUTime + s.CSTime)),
+		User: ticksToDuration(s.UTime), System: ticksToDuration(s.STime), Children: ticksToDuration(uint(s.CUTime + s.CSTime)),
 		Ended:    s.State == "Z" && s.NumThreads <= 1, // with more, only its first thread has ended
 		Released: s.VSize == 0,
 	}, nil
 }
 
-// ticks turns clock ticks into a duration: USER_HZ is 100 on every architecture that Go
+// ticksToDuration turns clock ticks into a duration: USER_HZ is 100 on every architecture that Go
 // supports.
-func ticks(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
+func ticksToDuration(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
 // The bounds of what is looked at.
 const (
@@ -55,7 +55,7 @@ const (
 
 // allProcesses returns every process of the machine, in ascending order.
 func allProcesses() (prom.Procs, error) {
-	all, err := read(prom.FS.AllProcs)
+	all, err := readProc(prom.FS.AllProcs)
 	if len(all) > maxProcesses {
 		return nil, fmt.Errorf("procfs: %d processes; expected at most %d", len(all), maxProcesses)
 	}
@@ -65,7 +65,7 @@ func allProcesses() (prom.Procs, error) {
 
 // allThreads returns the threads of a process.
 func allThreads(pid int) (prom.Procs, error) {
-	all, err := read(func(root prom.FS) (prom.Procs, error) { return root.AllThreads(pid) })
+	all, err := readProc(func(root prom.FS) (prom.Procs, error) { return root.AllThreads(pid) })
 	if len(all) > maxThreads {
 		return nil, fmt.Errorf("procfs: process %d has %d threads; expected at most %d", pid, len(all), maxThreads)
 	}
@@ -77,19 +77,19 @@ func allThreads(pid int) (prom.Procs, error) {
 func Processes() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
-		s, err := statOf(p)
+		s, err := parseStat(p)
 		if err == nil {
 			stats = append(stats, s)
-		} else if !Gone(err) {
+		} else if !IsGone(err) {
 			return nil, err
 		}
 	}
 	return stats, err
 }
 
-// Groups returns the processes of process groups, by the groups' numbers and in ascending
+// GroupProcesses returns the processes of process groups, by the groups' numbers and in ascending
 // order. An unknown group has none.
-func Groups(groups ...int) (map[int][]int, error) {
+func GroupProcesses(groups ...int) (map[int][]int, error) {
 	all, err := Processes()
 	found := make(map[int][]int, len(groups))
 	for _, s := range all {
@@ -100,9 +100,9 @@ func Groups(groups ...int) (map[int][]int, error) {
 	return found, err
 }
 
-// Children returns the processes that a process has started and that have not been
+// ChildProcesses returns the processes that a process has started and that have not been
 // waited for, in ascending order.
-func Children(parent int) (pids []int, err error) {
+func ChildProcesses(parent int) (pids []int, err error) {
 	all, err := Processes()
 	for _, s := range all {
 		if s.Parent == parent {
@@ -120,7 +120,7 @@ func CountTasks(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
 		// An error means that the process has ended.
-		if owner, tasks, err := tasksIn(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
+		if owner, tasks, err := countTasksIn(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
 			n += tasks
 		}
 	}

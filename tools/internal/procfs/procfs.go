@@ -27,22 +27,22 @@ import (
 // ErrNotAvailable means that this system has no /proc as Linux has it.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// Gone reports whether err means that the process has ended, or that there is no such
+// IsGone reports whether err means that the process has ended, or that there is no such
 // file.
-func Gone(err error) bool {
+func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
 // ignoreGone returns err, or nil if it means that a thread or process has ended.
 func ignoreGone(err error) error {
-	if Gone(err) {
+	if IsGone(err) {
 		return nil
 	}
 	return err
 }
 
-// mounted returns /proc.
-var mounted = sync.OnceValues(func() (prom.FS, error) {
+// procRoot returns /proc.
+var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	root, err := prom.NewDefaultFS()
 	if err != nil || runtime.GOOS != "linux" {
 		return prom.FS{}, ErrNotAvailable
@@ -50,9 +50,9 @@ var mounted = sync.OnceValues(func() (prom.FS, error) {
 	return root, nil
 })
 
-// read calls a parser of /proc.
-func read[T any](parse func(prom.FS) (T, error)) (v T, err error) {
-	root, err := mounted()
+// readProc calls a parser of /proc.
+func readProc[T any](parse func(prom.FS) (T, error)) (v T, err error) {
+	root, err := procRoot()
 	if err != nil {
 		return v, err
 	}
@@ -61,7 +61,7 @@ func read[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 
 // readProcess calls a parser of /proc/PID.
 func readProcess[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
-	return read(func(root prom.FS) (v T, err error) {
+	return readProc(func(root prom.FS) (v T, err error) {
 		p, err := root.Proc(pid)
 		if err != nil {
 			return v, err
@@ -133,4 +133,4 @@ func ReadSysctl(name string) (string, error) {
 }
 
 // SysctlWritable reports whether this process may write a setting of the kernel.
-func SysctlWritable(name string) bool { return writable(sysctlPath(name)) }
+func SysctlWritable(name string) bool { return isWritable(sysctlPath(name)) }

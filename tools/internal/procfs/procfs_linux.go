@@ -14,8 +14,8 @@ import (
 // kcmpFiles asks kcmp(2) for descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
-// sameTable reports whether two threads share one descriptor table.
-func sameTable(a, b int) (bool, error) {
+// sharesTable reports whether two threads share one descriptor table.
+func sharesTable(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	if errno != 0 {
 		return false, fmt.Errorf("procfs: descriptor tables of threads %d and %d: kcmp: %w", a, b, errno)
@@ -23,14 +23,14 @@ func sameTable(a, b int) (bool, error) {
 	return order == 0, nil
 }
 
-// writable reports whether this process may write a file.
-func writable(path string) bool {
+// isWritable reports whether this process may write a file.
+func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// tasksIn counts the threads of a process by its directory of them, which has two
+// countTasksIn counts the threads of a process by its directory of them, which has two
 // links more, and its effective user.
-func tasksIn(dir string) (user uint32, tasks int, err error) {
+func countTasksIn(dir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return 0, 0, err
@@ -78,9 +78,9 @@ func CPUClock(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// InNetwork calls f in the network namespace of a process: on the calling thread if it is
+// CallInNetwork calls f in the network namespace of a process: on the calling thread if it is
 // there, or on one that ends. It takes the right to trace the process.
-func InNetwork(pid int, f func()) error {
+func CallInNetwork(pid int, f func()) error {
 	theirs, err := os.Readlink(NetworkFile(pid))
 	if err != nil {
 		return err

@@ -22,10 +22,10 @@ func TestProcesses(t *testing.T) {
 	if err != nil || s.PID != self || s.Parent != os.Getppid() || s.Threads < 1 || s.Ended {
 		t.Errorf("this process is %+v, %v", s, err)
 	}
-	if children, err := Children(s.Parent); err != nil || !slices.Contains(children, self) {
+	if children, err := ChildProcesses(s.Parent); err != nil || !slices.Contains(children, self) {
 		t.Errorf("the children of process %d are %v, %v; want %d among them", s.Parent, children, err, self)
 	}
-	if groups, err := Groups(s.Group, none); err != nil || !slices.Contains(groups[s.Group], self) || len(groups[none]) > 0 {
+	if groups, err := GroupProcesses(s.Group, none); err != nil || !slices.Contains(groups[s.Group], self) || len(groups[none]) > 0 {
 		t.Errorf("the groups are %v, %v; want %d in %d", groups, err, self, s.Group)
 	}
 	if n, err := CountTasks(uint32(os.Geteuid())); err != nil || n < s.Threads {
@@ -34,13 +34,13 @@ func TestProcesses(t *testing.T) {
 	if n, err := CountAllTasks(); err != nil || n < int64(s.Threads) {
 		t.Errorf("%d tasks of the machine, %v; want at least %d", n, err, s.Threads)
 	}
-	if _, err := ReadStat(none); !Gone(err) {
+	if _, err := ReadStat(none); !IsGone(err) {
 		t.Errorf("no process: %v, want an error that says gone", err)
 	}
-	if _, err := ReadDescriptors(none); !Gone(err) {
+	if _, err := ReadDescriptors(none); !IsGone(err) {
 		t.Errorf("descriptors of no process: %v, want an error that says gone", err)
 	}
-	if tables, err := ReadTables(none); !Gone(err) {
+	if tables, err := ReadTables(none); !IsGone(err) {
 		t.Errorf("tables of no process: %+v, %v; want an error that says gone", tables, err)
 	}
 }
@@ -84,7 +84,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("uid_map %q: got %v, want %v", in, got, want)
 		}
 	}
-	if _, err := ReadRlimits(none); !Gone(err) {
+	if _, err := ReadRlimits(none); !IsGone(err) {
 		t.Errorf("limits of no process: %v, want an error that says gone", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestReadNetwork(t *testing.T) {
 	if err != nil || n.Established < 2 || n.Open < n.Established+1 {
 		t.Errorf("connected to port %d: got %+v, %v", port, n, err)
 	}
-	for _, name := range append(counters, "softnet_dropped") {
+	for _, name := range append(limitCounters, "softnet_dropped") {
 		if _, ok := n.Counters[name]; !ok {
 			t.Errorf("no counter %s among %v", name, n.Counters)
 		}
@@ -142,7 +142,7 @@ func TestSysctl(t *testing.T) {
 	if SysctlWritable(fixed) || SysctlWritable(missing) {
 		t.Errorf("%s or %s can be written", fixed, missing)
 	}
-	if value, err := ReadSysctl(missing); !Gone(err) {
+	if value, err := ReadSysctl(missing); !IsGone(err) {
 		t.Errorf("a setting that does not exist: %q, %v", value, err)
 	}
 }

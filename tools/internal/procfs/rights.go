@@ -48,7 +48,7 @@ func ReadRights(pid int) (Rights, error) {
 		return Rights{}, err
 	}
 	users, err := readFile(fmt.Sprintf("/proc/%d/uid_map", pid))
-	if err != nil && !Gone(err) { // a kernel without user namespaces has none
+	if err != nil && !IsGone(err) { // a kernel without user namespaces has none
 		return Rights{}, err
 	}
 	return Rights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAll(users)}, nil

@@ -26,7 +26,7 @@ type Slab struct {
 // may, and from /sys which names share a cache: often all caches of one size. It takes some
 // milliseconds.
 func ReadSlabs() (map[string]Slab, error) {
-	info, err := read(prom.FS.SlabInfo)
+	info, err := readProc(prom.FS.SlabInfo)
 	if err != nil {
 		return nil, err
 	}

@@ -11,18 +11,18 @@ import (
 // MaxZeros bounds the zero bits that can be asked for: each more doubles the work.
 const MaxZeros = 32
 
-// Append appends the answer to a line that is given without its end: the line, a
+// AppendProofLine appends the answer to a line that is given without its end: the line, a
 // space, its proof as 16 hexadecimal digits, and a line's end.
-func Append(out, line []byte, zeros int) []byte {
-	nonce := binary.BigEndian.AppendUint64(nil, Solve(line, zeros))
+func AppendProofLine(out, line []byte, zeros int) []byte {
+	nonce := binary.BigEndian.AppendUint64(nil, FindNonce(line, zeros))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// Solve finds the proof of a line: the smallest nonce for which the SHA-256 of the
+// FindNonce finds the proof of a line: the smallest nonce for which the SHA-256 of the
 // line and the nonce, as 8 bytes in big-endian order, starts with so many zero bits,
 // from 0 to MaxZeros.
-func Solve(line []byte, zeros int) (nonce uint64) {
+func FindNonce(line []byte, zeros int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)
 	for {

@@ -35,7 +35,7 @@ type sourcePackage struct {
 	imports []string // of the repository, in the same form
 }
 
-func sourcePackages(t *testing.T) (all []sourcePackage) {
+func listSourcePackages(t *testing.T) (all []sourcePackage) {
 	t.Helper()
 	list := exec.Command("go", "list", "-f", `{{.ImportPath}}|{{join .GoFiles " "}}|{{join .Imports " "}}`, "work")
 	list.Dir = checkout
@@ -56,17 +56,19 @@ func sourcePackages(t *testing.T) (all []sourcePackage) {
 	return all
 }
 
-// within reports whether a package is a folder or below it.
-func within(name, folder string) bool { return name == folder || strings.HasPrefix(name, folder+"/") }
+// isInFolder reports whether a package is a folder or below it.
+func isInFolder(name, folder string) bool {
+	return name == folder || strings.HasPrefix(name, folder+"/")
+}
 
 func layerOf(name string) int {
 	return slices.IndexFunc(layers, func(folders []string) bool {
-		return slices.ContainsFunc(folders, func(f string) bool { return within(name, f) })
+		return slices.ContainsFunc(folders, func(f string) bool { return isInFolder(name, f) })
 	})
 }
 
-// violation returns why p may not import i, or "".
-func violation(p, i string) string {
+// importViolation returns why p may not import i, or "".
+func importViolation(p, i string) string {
 	if slices.Contains(kits, p) {
 		return ""
 	}
@@ -80,7 +82,7 @@ func violation(p, i string) string {
 		return p + " imports " + i + ", which is for tests only"
 	}
 	for folder, not := range forbidden {
-		if within(p, folder) && slices.ContainsFunc(not, func(f string) bool { return within(i, f) }) {
+		if isInFolder(p, folder) && slices.ContainsFunc(not, func(f string) bool { return isInFolder(i, f) }) {
 			return p + " may not import " + i
 		}
 	}
@@ -88,9 +90,9 @@ func violation(p, i string) string {
 }
 
 func TestImportsPointDownward(t *testing.T) {
-	for _, p := range sourcePackages(t) {
+	for _, p := range listSourcePackages(t) {
 		for _, i := range p.imports {
-			if why := violation(p.name, i); why != "" {
+			if why := importViolation(p.name, i); why != "" {
 				t.Error(why)
 			}
 		}
@@ -102,7 +104,7 @@ func TestImportsPointDownward(t *testing.T) {
 const maxFiles, maxEntries = 35, 18
 
 func TestSizes(t *testing.T) {
-	for _, p := range sourcePackages(t) {
+	for _, p := range listSourcePackages(t) {
 		if len(p.files) > maxFiles {
 			t.Errorf("%s has %d Go files; expected at most %d: split it", p.name, len(p.files), maxFiles)
 		}

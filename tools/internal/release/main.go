@@ -26,13 +26,13 @@ func main() {
 	check := flag.Bool("check", false, "check that the modules can be published")
 	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
 	flag.Parse()
-	if err := run(*check, *tidy, flag.Args()); err != nil {
+	if err := runRelease(*check, *tidy, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(check, tidy bool, args []string) error {
+func runRelease(check, tidy bool, args []string) error {
 	switch {
 	case len(args) == 1 && !check && !tidy:
 		if m := semver.Major(args[0]); m != "v0" && m != "v1" {
@@ -44,15 +44,15 @@ func run(check, tidy bool, args []string) error {
 	case len(args) > 0 || check == tidy:
 		return errors.New("expected -check, -tidy or a version such as v0.2.0")
 	}
-	w, err := newWorld(".")
+	w, err := newReleaseEnv(".")
 	if err != nil {
 		return err
 	}
-	defer w.close()
+	defer w.removeTempDir()
 	if tidy {
 		return w.tidyAll()
 	}
-	if err := w.check(os.Stdout); err != nil {
+	if err := w.checkRelease(os.Stdout); err != nil {
 		return err
 	}
 	if len(args) == 1 {
@@ -62,14 +62,14 @@ func run(check, tidy bool, args []string) error {
 	return nil
 }
 
-// world is a Go environment in which the released modules come from the checkout.
-type world struct {
+// releaseEnv is a Go environment in which the released modules come from the checkout.
+type releaseEnv struct {
 	checkout, version string
 	dir               string // temporary: the proxy, a module cache, a program
 	env               []string
 }
 
-func newWorld(checkout string) (*world, error) {
+func newReleaseEnv(checkout string) (*releaseEnv, error) {
 	version, err := requiredVersion(checkout)
 	if err != nil {
 		return nil, err
@@ -83,9 +83,9 @@ func newWorld(checkout string) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{checkout: checkout, version: version, dir: dir}
+	w := &releaseEnv{checkout: checkout, version: version, dir: dir}
 	if err := writeProxy(filepath.Join(dir, "proxy"), checkout, version); err != nil {
-		w.close()
+		w.removeTempDir()
 		return nil, err
 	}
 	// What this machine has downloaded before is not downloaded again.
@@ -95,10 +95,10 @@ func newWorld(checkout string) (*world, error) {
 	return w, nil
 }
 
-func (w *world) close() { os.RemoveAll(w.dir) }
+func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// command returns a go command in a folder. Its stderr is part of its error.
-func (w *world) command(dir string, args ...string) (stdout string, err error) {
+// runGo returns a go command in a folder. Its stderr is part of its error.
+func (w *releaseEnv) runGo(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder
 	cmd.Dir, cmd.Env, cmd.Stderr = dir, w.env, &stderr
@@ -109,10 +109,10 @@ func (w *world) command(dir string, args ...string) (stdout string, err error) {
 	return string(out), err
 }
 
-func (w *world) tidyAll() error {
+func (w *releaseEnv) tidyAll() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
-		if _, err := w.command(dir, "mod", "tidy"); err != nil {
+		if _, err := w.runGo(dir, "mod", "tidy"); err != nil {
 			return err
 		}
 		name := filepath.Join(dir, "go.sum")
@@ -120,30 +120,30 @@ func (w *world) tidyAll() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(name, []byte(withoutOwnSums(string(text))), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(dropOwnSums(string(text))), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// withoutOwnSums drops the lines about this repository's modules: their sums change with each commit.
-func withoutOwnSums(sum string) string {
+// dropOwnSums drops the lines about this repository's modules: their sums change with each commit.
+func dropOwnSums(sum string) string {
 	lines := strings.SplitAfter(sum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
 		return strings.HasPrefix(l, root+" ") || strings.HasPrefix(l, root+"/")
 	}), "")
 }
 
-// check reports an error if the modules can't be published as they are.
-func (w *world) check(log *os.File) error {
+// checkRelease reports an error if the modules can't be published as they are.
+func (w *releaseEnv) checkRelease(log *os.File) error {
 	for _, step := range []struct {
 		name string
 		run  func() error
 	}{
 		{"go.mod and go.sum are tidy", w.checkTidy},
 		{"the library requires golang.org/x/sys only", w.checkLibrary},
-		{"a program outside the repository uses the library and the hub", w.checkUser},
+		{"a program outside the repository uses the library and the hub", w.checkUserProgram},
 		{"go install of the command", w.checkInstall},
 	} {
 		if err := step.run(); err != nil {
@@ -154,10 +154,10 @@ func (w *world) check(log *os.File) error {
 	return nil
 }
 
-func (w *world) checkTidy() error {
+func (w *releaseEnv) checkTidy() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
-		out, err := w.command(dir, "mod", "tidy", "-diff")
+		out, err := w.runGo(dir, "mod", "tidy", "-diff")
 		changed := slices.DeleteFunc(strings.Split(out, "\n"), func(l string) bool {
 			return !strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "-") || strings.HasPrefix(l, "+++") || strings.HasPrefix(l, "---") ||
 				strings.HasPrefix(l[1:], root+" ") || strings.HasPrefix(l[1:], root+"/")
@@ -172,8 +172,8 @@ func (w *world) checkTidy() error {
 	return nil
 }
 
-func (w *world) checkLibrary() error {
-	out, err := w.command(w.checkout, "list", "-m", "all")
+func (w *releaseEnv) checkLibrary() error {
+	out, err := w.runGo(w.checkout, "list", "-m", "all")
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (w *world) checkLibrary() error {
 	return nil
 }
 
-// userProgram is what checkUser builds and runs.
+// userProgram is what checkUserProgram builds and runs.
 const userProgram = `package main
 
 import (
@@ -199,7 +199,7 @@ func main() {
 }
 `
 
-func (w *world) checkUser() error {
+func (w *releaseEnv) checkUserProgram() error {
 	dir := filepath.Join(w.dir, "user")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -208,19 +208,19 @@ func (w *world) checkUser() error {
 		return err
 	}
 	for _, args := range [][]string{{"mod", "init", "example.com/user"}, {"get", root + "@" + w.version}, {"get", root + "/hub@" + w.version}} {
-		if _, err := w.command(dir, args...); err != nil {
+		if _, err := w.runGo(dir, args...); err != nil {
 			return err
 		}
 	}
-	out, err := w.command(dir, "run", ".")
+	out, err := w.runGo(dir, "run", ".")
 	if err == nil && out != "*tcp.Server *web.WebSocket *hub.Hub\n" {
 		err = fmt.Errorf("the program printed %q", out)
 	}
 	return err
 }
 
-func (w *world) checkInstall() error {
-	if _, err := w.command(w.dir, "install", root+"/tools/myriad@"+w.version); err != nil {
+func (w *releaseEnv) checkInstall() error {
+	if _, err := w.runGo(w.dir, "install", root+"/tools/myriad@"+w.version); err != nil {
 		return err
 	}
 	out, err := exec.Command(filepath.Join(w.dir, "bin", "myriad"), "version").CombinedOutput()

@@ -69,7 +69,7 @@ func TestArguments(t *testing.T) {
 		{false, false, []string{"v2.0.0"}, `version "v2.0.0"; expected one such as v0.2.0`},
 		{false, false, []string{"1.0"}, `version "1.0"; expected one such as v0.2.0`},
 	} {
-		if err := run(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := runRelease(c.check, c.tidy, c.args); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("check %v, tidy %v, %q: got %v, want %q", c.check, c.tidy, c.args, err, c.want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestArguments(t *testing.T) {
 
 func TestOwnSums(t *testing.T) {
 	sums := "golang.org/x/sys v1 h1:a=\n" + root + " v1 h1:b=\n" + root + "/hub v1/go.mod h1:c=\n"
-	if got := withoutOwnSums(sums); got != "golang.org/x/sys v1 h1:a=\n" {
+	if got := dropOwnSums(sums); got != "golang.org/x/sys v1 h1:a=\n" {
 		t.Errorf("got %q", got)
 	}
 }

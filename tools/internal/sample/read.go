@@ -34,7 +34,7 @@ func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 				p.setCPU(&stat)
 			}
 			s.Processes = append(s.Processes, p)
-		} else if err != nil && !procfs.Gone(err) {
+		} else if err != nil && !procfs.IsGone(err) {
 			errs = append(errs, err)
 		}
 	}
@@ -80,7 +80,7 @@ func isEnding(pid int, err error) bool {
 			return stat.Released
 		}
 	}
-	return procfs.Gone(err)
+	return procfs.IsGone(err)
 }
 
 // setCPU sets the threads and the processor time. For this process the time is exact to the

@@ -118,7 +118,7 @@ func listMetrics() []collector.Metric[loadState] {
 		collector.Gauge("run_seconds", "Duration of the run at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
 		collector.Gauge("interval_seconds", "Duration of the last interval.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
-		collector.Labelled("errors_total", "Failures by cause: of connection attempts, connections and answers.",
+		collector.LabelledMetric("errors_total", "Failures by cause: of connection attempts, connections and answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
 		{Name: "stage", Help: "Always 1; the label stage is the current stage of the run.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
 			Each: func(s *loadState, emit func(float64, ...string)) {

@@ -1,5 +1,4 @@
-// Package app has the protocols that compared servers speak, and asks a server whether it
-// speaks one.
+// Package app implements the protocols of compared servers and checks that a server speaks one.
 package app
 
 import (
@@ -18,29 +17,30 @@ import (
 const (
 	// Echo answers with the bytes that came, as they come.
 	Echo = "echo"
-	// Lines answers each line, a message that ends in "\n", with itself.
+	// Lines echoes each line, a message that ends in "
+	//
+	// ".
 	Lines = "lines"
-	// Sink reads and discards, and ends when its client does. It sends heartbeats.
+	// Sink reads and discards, and closes when its client does. It sends heartbeats.
 	Sink = "sink"
-	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, with its
-	// Content-Length. All other header fields but a Date stay the same.
+	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, with its Content-Length.
+	// All other header fields except Date are constant.
 	HTTP = "http"
-	// Wait answers each line with itself, not before WaitTime has passed: it stands for a
-	// handler that waits for something else.
+	// Wait echoes each line after WaitTime: it stands for a handler that waits for something else.
 	Wait = "wait"
 	// Pow answers each line with itself, a space, and the smallest nonce for which the
 	// SHA-256 of the line and the nonce starts with PowZeros zero bits, as 16 hexadecimal
 	// digits; the nonce is hashed as 8 bytes in big-endian order. It stands for a handler
 	// that computes.
 	Pow = "pow"
-	// Sha answers each line with as many hexadecimal digits of its SHA-256 as it is long,
-	// at most 64, and a line end.
+	// Sha answers each line with the hexadecimal digits of its SHA-256, cut to the line's length,
+	// and a line end.
 	Sha = "sha"
-	// WebSocket answers each message of a WebSocket at "/" with itself, and sends one that
-	// begins with "!" to all, without that. Its heartbeats are pings.
+	// WebSocket echoes each message of a WebSocket at "/", and broadcasts one that begins with "!"
+	// without the "!". Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe, by a protocol that the subject says. It answers PING. It
-	// is not among Names: no server of ours is asked to speak it.
+	// PubSub is publish/subscribe in the protocol that the subject specifies. It answers PING. It
+	// is not in Names, because none of our servers is asked to speak it.
 	PubSub = "pubsub"
 )
 
@@ -57,20 +57,20 @@ const (
 	WaitTime = 10 * time.Millisecond
 	// PowZeros is how many zero bits Pow asks for.
 	PowZeros = 16
-	// Heartbeat is the line by which a server checks whether its client is there, and
-	// HeartbeatAnswer is the client's.
+	// Heartbeat is the line with which a server probes its client, and HeartbeatAnswer the client's
+	// answer.
 	Heartbeat       = "ping\n"
 	HeartbeatAnswer = "pong\n"
-	// Ping is the line of floods, as published.
+	// Ping is the line of floods, as in the published benchmark.
 	Ping = "ping\n"
 )
 
-// Message is what the load sends and expects; the zero value is a text of the workload's
-// size, which comes back as it is.
+// Message is what the load sends and expects. The zero value stands for an echoed text of the
+// workload's size.
 type Message struct{ Text, Answer string }
 
-// fixedMessages are those of apps whose messages are all the same. That of Pow takes 4,217 hashes:
-// about as many as any message would on average with 12 bits, some 0.4 ms.
+// fixedMessages are the messages of apps that use always the same. That of Pow takes 4,217 hashes,
+// about as many as an average message would with 12 bits: some 0.4 ms.
 var fixedMessages = map[string]Message{
 	Sink: {HeartbeatAnswer, Heartbeat},
 	HTTP: {},
@@ -78,20 +78,18 @@ var fixedMessages = map[string]Message{
 	Sha:  {Ping, "758d\n"},
 }
 
-// MessageFor is the message of an app.
 func MessageFor(appName string) Message { return fixedMessages[appName] }
 
-// HasMessageSize says whether the messages of an app have the workload's size.
+// HasMessageSize reports whether the app's messages have the workload's size.
 func HasMessageSize(appName string) bool {
 	_, fixed := fixedMessages[appName]
 	return !fixed
 }
 
-// IsAppName says whether there is an app of this name.
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServer has the server at the other end answer, and checks the answer. The caller sets the
-// connection's deadline.
+// CheckServer exchanges messages with the server on conn and checks that it speaks the app. The
+// caller sets the connection's deadline.
 func CheckServer(conn net.Conn, appName string) error {
 	// A port that nobody listens on can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
@@ -117,14 +115,14 @@ func CheckServer(conn net.Conn, appName string) error {
 	if err := checkEchoedLines(conn, m); err != nil {
 		return err
 	}
-	if took := time.Since(begin); appName == Wait && took < WaitTime { // which the load generator does not check
+	if took := time.Since(begin); appName == Wait && took < WaitTime { // the load generator does not check it
 		return fmt.Errorf("ten lines were echoed after %v; expected at least %v", took, WaitTime)
 	}
 	return nil
 }
 
-// checkEchoedLines has a message answered ten times: a published server that is compared, too,
-// answers every tenth line only.
+// checkEchoedLines sends a message ten times and checks the answers: one compared server flushes
+// only every tenth answer.
 func checkEchoedLines(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
@@ -141,7 +139,8 @@ func checkEchoedLines(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSink has a server take a line, and end with the client without a word but heartbeats.
+// checkSink sends a line and checks that the server closes with the client and sends nothing but
+// heartbeats.
 func checkSink(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
@@ -163,7 +162,7 @@ func checkSink(conn net.Conn) error {
 	return nil
 }
 
-// checkPubSubPing has a server of publish/subscribe answer PING, behind its greeting if it has one.
+// checkPubSubPing checks the answer to PING, after a greeting if there is one.
 func checkPubSubPing(conn net.Conn) error {
 	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
 		return err
@@ -182,7 +181,7 @@ func checkPubSubPing(conn net.Conn) error {
 	return errors.New("PING was not answered with PONG")
 }
 
-// checkHTTPHello checks what the load generator does not: whether the body is HelloText.
+// checkHTTPHello checks that the body is HelloText, which the load generator does not check.
 func checkHTTPHello(conn net.Conn) error {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
 		return err

@@ -9,9 +9,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// LineConn is a connection over which an app is spoken to in lines: that of WebSocket is
-// upgraded, each line written is a message then, each message read is a line, and each ping
-// is Heartbeat. The caller sets deadlines.
+// LineConn returns a connection on which an app is used in lines. For WebSocket it performs the
+// handshake; then each written line is a message, each received message reads as a line, and each
+// ping reads as Heartbeat. The caller sets deadlines.
 func LineConn(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil
@@ -45,7 +45,7 @@ type webSocketLineConn struct {
 	unread   []byte // not given out
 }
 
-// readMore reads more, of which there is some unless it fails.
+// readMore reads at least one byte unless it fails.
 func (c *webSocketLineConn) readMore() error {
 	var b [4096]byte
 	n, err := c.Conn.Read(b[:])

@@ -16,7 +16,7 @@ import (
 
 // server is what a server took on four loops.
 var server = Measured{
-	Model: "epoll", Loops: 4, Size: 64, Connections: 20_000, Base: 20e6, Each: 100, Kernel: 8000, Connect: 20 * time.Microsecond,
+	Model: "epoll", Loops: 4, Size: 64, Connections: 20_000, Base: 20e6, BytesPerConn: 100, Kernel: 8000, Connect: 20 * time.Microsecond,
 	Points: []Point{{Rate: 1000, Cores: 0.05, Buffers: 1e6}, {Rate: 10_000, Cores: 0.3, Buffers: 2e6}, {Rate: 100_000, Cores: 1, Buffers: 4e6}},
 }
 
@@ -41,7 +41,7 @@ func TestCores(t *testing.T) {
 		{100_000, 40, 3},     // and at 10,000
 		{1000, 400_000, 5e3}, // loops that have next to nothing to do
 	} {
-		if got := server.Cores(1e6, c.rate, c.loops); math.Abs(got-c.want) > 1e-9*c.want {
+		if got := server.PredictCores(1e6, c.rate, c.loops); math.Abs(got-c.want) > 1e-9*c.want {
 			t.Errorf("%v messages/s on %d loops: %v cores, want %v", c.rate, c.loops, got, c.want)
 		}
 	}
@@ -51,7 +51,7 @@ func TestCores(t *testing.T) {
 // twice the loops have twice as many in them.
 func TestCoresOfIdle(t *testing.T) {
 	idling := server
-	idling.Idle = 1e-6
+	idling.IdleCoresPerConn = 1e-6
 	for _, c := range []struct {
 		connections, rate float64
 		loops             int
@@ -59,13 +59,13 @@ func TestCoresOfIdle(t *testing.T) {
 	}{
 		{1e6, 0, 0, 1}, {20_000, 1000, 0, 0.05}, {10_000, 1000, 0, 0.05}, {120_000, 1000, 0, 0.15}, {120_000, 2000, 8, 0.18},
 	} {
-		if got := idling.Cores(c.connections, c.rate, c.loops); math.Abs(got-c.want) > 1e-9 {
+		if got := idling.PredictCores(c.connections, c.rate, c.loops); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%v connections, %v messages/s on %d loops: %v cores, want %v", c.connections, c.rate, c.loops, got, c.want)
 		}
 	}
-	p := planner()
+	p := newPlanner()
 	p.Measured = idling
-	g := goal()
+	g := newGoal()
 	g.Rate = 0
 	if got, err := p.Plan(g); err != nil || math.Abs(got.IdleCores-float64(got.Each)*1e-6) > 1e-9 || got.Cores != got.IdleCores {
 		t.Errorf("%+v, %v, want a millionth of a core for each idle connection and no other", got, err)
@@ -78,23 +78,23 @@ func TestCoresOfIdle(t *testing.T) {
 
 func TestUser(t *testing.T) {
 	for rate, buffers := range map[float64]float64{0: 0, 10: 1e6, 1000: 1e6, 2000: 2e6, 100_000: 4e6, 200_000: 8e6} {
-		if got, want := server.User(1e6, rate), 20e6+100e6+buffers; got != want {
+		if got, want := server.PredictUserMemory(1e6, rate), 20e6+100e6+buffers; got != want {
 			t.Errorf("%v messages/s: %v bytes, want %v", rate, got, want)
 		}
 	}
 }
 
-func goal() Goal {
+func newGoal() Goal {
 	return Goal{
 		Connections: 10_000_000, Rate: 0.01, Size: 64, Memory: 64 << 30, Cores: 16, Network: 10e9, Free: 0.3, Spare: 1, Return: time.Minute,
 	}
 }
 
-func planner() *Planner { return &Planner{Measured: server, Facts: &doctor.Facts{}} }
+func newPlanner() *Planner { return &Planner{Measured: server, Facts: &doctor.Facts{}} }
 
-func plan(t *testing.T, g Goal) *Plan {
+func mustPlan(t *testing.T, g Goal) *Plan {
 	t.Helper()
-	p, err := planner().Plan(g)
+	p, err := newPlanner().Plan(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,18 +108,18 @@ func TestPlan(t *testing.T) {
 		"memory":            func(g *Goal) { g.Memory = 4 << 30 },
 		"CPU":               func(g *Goal) { g.Rate = 5 },
 		"network":           func(g *Goal) { g.Network, g.Size = 1e7, 1000 },
-		"what is asked for": func(g *Goal) { g.Most = 100_000 },
+		"what is asked for": func(g *Goal) { g.MaxPerMachine = 100_000 },
 	} {
-		g := goal()
+		g := newGoal()
 		change(&g)
-		p := plan(t, g)
+		p := mustPlan(t, g)
 		if p.Limit != want {
 			t.Errorf("limited by %q, want %q", p.Limit, want)
 		}
 		for _, n := range []int64{p.Holds, p.Holds + 1} {
 			over := ""
-			for _, l := range planner().limits(&g, n) {
-				if l.takes > l.most {
+			for _, l := range newPlanner().machineLimits(&g, n) {
+				if l.used > l.max {
 					over = l.name
 				}
 			}
@@ -152,21 +152,21 @@ func TestKernel(t *testing.T) {
 		}
 		return float64(c.Kernel)
 	}
-	g := goal()
+	g := newGoal()
 	want := 8000 * cost(doctor.Server, 0) / cost(doctor.Both, 0)
-	if p := plan(t, g); p.Kernel != want*float64(p.Each) || want < 3800 || want > 4100 {
+	if p := mustPlan(t, g); p.Kernel != want*float64(p.Each) || want < 3800 || want > 4100 {
 		t.Errorf("%v bytes of the kernel for %d connections, want %v each", p.Kernel, p.Each, want)
 	}
 	g.Unread = 5000
-	if p := plan(t, g); math.Abs(p.Kernel/float64(p.Each)-want-5832) > 1e-6 {
+	if p := mustPlan(t, g); math.Abs(p.Kernel/float64(p.Each)-want-5832) > 1e-6 {
 		t.Errorf("%v bytes of the kernel for each connection with 5,000 unread, want %v and 5,832", p.Kernel/float64(p.Each), want)
 	}
 }
 
 // A message of 64 bytes is a packet each way and an acknowledgement.
 func TestFlows(t *testing.T) {
-	g := goal()
-	in, out := g.flows(1000)
+	g := newGoal()
+	in, out := g.networkFlows(1000)
 	if want := (Flow{8 * 1000 * (64 + 2*90), 2000}); in != want {
 		t.Errorf("in: %+v, want %+v", in, want)
 	}
@@ -174,7 +174,7 @@ func TestFlows(t *testing.T) {
 		t.Errorf("out: %+v, want %+v", out, want)
 	}
 	g.Size, g.TLS = 20_000, true // two records, 14 segments, 7 acknowledgements of all
-	in, out = g.flows(1)
+	in, out = g.networkFlows(1)
 	if in.Packets != 21 || out.Packets != 20 || out.Bits != 8*(20_044+20*90) {
 		t.Errorf("20,000 bytes with TLS: in %+v, out %+v", in, out)
 	}
@@ -188,16 +188,16 @@ func TestPlanSaysWhatIsWrong(t *testing.T) {
 		"--rate is 10,000,000; expected 0 to": func(g *Goal) { g.Rate = 1e7 },
 		"holds no connection: CPU":            func(g *Goal) { g.Cores, g.Loops, g.Rate = 1, 1024, 1e5 },
 	} {
-		g := goal()
+		g := newGoal()
 		change(&g)
-		if _, err := planner().Plan(g); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newPlanner().Plan(g); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
 }
 
-// set is a bench of two sizes, of which the first has two rounds and two rates.
-func set() *result.Set {
+// newBenchSet is a bench of two sizes, of which the first has two rounds and two rates.
+func newBenchSet() *result.Set {
 	workload := func(name string, n int) scenario.Workload {
 		return scenario.Workload{Name: name, App: "echo", Size: 64, Connections: n, Phases: []scenario.Phase{{Do: scenario.Load}}}
 	}
@@ -228,24 +228,24 @@ func set() *result.Set {
 }
 
 func TestFromSet(t *testing.T) {
-	all, err := FromSet(set())
+	all, err := MeasureFromBench(newBenchSet())
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%v, %+v, want two sizes", err, all)
 	}
 	few := all[0]
-	if few.Connections != 20_000 || few.Base != 20e6 || few.Each != 100 || few.Kernel != 8000 || few.Connect != 20*time.Microsecond || few.Loops != 4 || few.Model != "epoll" {
+	if few.Connections != 20_000 || few.Base != 20e6 || few.BytesPerConn != 100 || few.Kernel != 8000 || few.Connect != 20*time.Microsecond || few.Loops != 4 || few.Model != "epoll" {
 		t.Errorf("got %+v, want the medians of three runs", few)
 	}
 	if len(few.Points) != 2 || few.Points[0] != (Point{1000, 0.05, 1e6}) || few.Points[1] != (Point{10_000, 0.3, 1e6}) {
 		t.Errorf("points %+v, want both rates", few.Points)
 	}
-	predicted := Predict(all, &doctor.Facts{})
+	predicted := PredictLargerSizes(all, &doctor.Facts{})
 	if len(predicted) != 1 || predicted[0].To.Connections != 200_000 {
 		t.Fatalf("%+v, want a prediction for 200,000", predicted)
 	}
 	off := make(map[string]float64)
 	for _, c := range predicted[0].Figures {
-		off[c.What] = c.Off()
+		off[c.What] = c.RelativeError()
 	}
 	memory := (20e6+100*2e5+1e6+8000*2e5)/(20e6+98*2e5+1e6+8000*2e5) - 1
 	if got := off["memory at 10,000 messages/s"]; math.Abs(got-memory) > 1e-9 {
@@ -254,13 +254,13 @@ func TestFromSet(t *testing.T) {
 	if got := off["CPU at 10,000 messages/s"]; math.Abs(got-(30.0/33-1)) > 1e-9 {
 		t.Errorf("the CPU is off by %v, want %v: %v", got, 30.0/33-1, off)
 	}
-	if few.Idle != 0 || math.Abs(few.IdleMost-0.003/20_000) > 1e-12 {
-		t.Errorf("idle %v, at most %v, want what can't be told apart", few.Idle, few.IdleMost)
+	if few.IdleCoresPerConn != 0 || math.Abs(few.MaxIdleCoresPerConn-0.003/20_000) > 1e-12 {
+		t.Errorf("idle %v, at most %v, want what can't be told apart", few.IdleCoresPerConn, few.MaxIdleCoresPerConn)
 	}
-	if many := all[1]; math.Abs(many.Idle-0.008/200_000) > 1e-12 || many.IdleMost != 0 {
-		t.Errorf("idle %v, at most %v, want 0.01 less 0.002 cores of 200,000", many.Idle, many.IdleMost)
+	if many := all[1]; math.Abs(many.IdleCoresPerConn-0.008/200_000) > 1e-12 || many.MaxIdleCoresPerConn != 0 {
+		t.Errorf("idle %v, at most %v, want 0.01 less 0.002 cores of 200,000", many.IdleCoresPerConn, many.MaxIdleCoresPerConn)
 	}
-	if _, err := FromSet(&result.Set{}); err == nil {
+	if _, err := MeasureFromBench(&result.Set{}); err == nil {
 		t.Error("a report without runs can be planned from")
 	}
 }
@@ -281,25 +281,25 @@ func TestFromStream(t *testing.T) {
 		},
 		Result: &load.Result{Connected: 20_000, MessageSize: 100, Counts: load.Counts{Answered: 20_000}, Window: 2 * time.Second},
 	}
-	m, err := FromStream(s)
-	if want := (Point{10_000, 0.25, 1e6}); err != nil || m.Each != 100 || m.Base != 20e6 || m.Connections != 20_000 || len(m.Points) != 1 || m.Points[0] != want {
+	m, err := MeasureFromLoad(s)
+	if want := (Point{10_000, 0.25, 1e6}); err != nil || m.BytesPerConn != 100 || m.Base != 20e6 || m.Connections != 20_000 || len(m.Points) != 1 || m.Points[0] != want {
 		t.Errorf("got %+v, %v, want 100 bytes each and %+v", m, err, want)
 	}
 	s.Plan.Server = nil
-	if _, err := FromStream(s); err == nil || !strings.Contains(err.Error(), "what the server took") {
+	if _, err := MeasureFromLoad(s); err == nil || !strings.Contains(err.Error(), "what the server took") {
 		t.Errorf("without a server: %v", err)
 	}
 	s.Result = nil
-	if _, err := FromStream(s); err == nil || !strings.Contains(err.Error(), "cut off") {
+	if _, err := MeasureFromLoad(s); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("cut off: %v", err)
 	}
 }
 
 // A plan can be read as JSON, also where nothing comes back to a single machine.
 func TestPlanAsJSON(t *testing.T) {
-	g := goal()
+	g := newGoal()
 	g.Connections, g.Spare = 1000, 0
-	p := plan(t, g)
+	p := mustPlan(t, g)
 	text, err := json.Marshal(p)
 	if err != nil || p.Machines != 1 || p.Returning != 0 || !strings.Contains(string(text), `"limit":"memory"`) {
 		t.Errorf("%s, %v", text, err)

@@ -8,80 +8,79 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Prediction is what was predicted for more connections from fewer, beside what they took.
+// Prediction compares a prediction for more connections, made from fewer, with measurements.
 type Prediction struct {
-	// From and To have the two numbers of connections, and are of the same server, loops,
-	// application and size of message.
-	From Measured `json:"from"`
-	To   Measured `json:"to"`
-	// Figures are what was compared.
-	Figures []Compared `json:"figures"`
+	// From and To differ in the number of connections and have the same server, loops, app and
+	// message size.
+	From    Measured         `json:"from"`
+	To      Measured         `json:"to"`
+	Figures []ComparedFigure `json:"figures"`
 }
 
-// Compared is a figure that was predicted and measured.
-type Compared struct {
+// ComparedFigure is a predicted and measured figure.
+type ComparedFigure struct {
 	What      string  `json:"what"`
 	Predicted float64 `json:"predicted"`
 	Measured  float64 `json:"measured"`
-	// Text writes one of them.
-	Text func(float64) string `json:"-"`
-	// Part says that another figure has it in it, and is what counts.
-	Part bool `json:"part,omitempty"`
+	// Format formats one of the values.
+	Format func(float64) string `json:"-"`
+	// IsPart means that the figure is included in another one, which is what counts.
+	IsPart bool `json:"part,omitempty"`
 }
 
-// Off is by which part of what was measured the prediction was off.
-func (c *Compared) Off() float64 {
+// RelativeError returns the error of the prediction as a fraction of the measurement.
+func (c *ComparedFigure) RelativeError() float64 {
 	if c.Measured == 0 {
 		return math.Inf(1)
 	}
 	return c.Predicted/c.Measured - 1
 }
 
-// Predict predicts each of what was measured from the fewest connections that were measured of
-// the same, and compares. It is empty where no two belong together.
-func Predict(all []Measured, f *doctor.Facts) (predictions []Prediction) {
+// PredictLargerSizes predicts each measurement from the smallest one with the same setup. It
+// returns nothing if no two have the same setup.
+func PredictLargerSizes(all []Measured, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
 		to, from := &all[i], (*Measured)(nil)
 		for j := range all {
 			m := &all[j]
-			if m.same(to) && m.Connections < to.Connections && (from == nil || m.Connections < from.Connections) {
+			if m.isSameSetup(to) && m.Connections < to.Connections && (from == nil || m.Connections < from.Connections) {
 				from = m
 			}
 		}
 		if from != nil {
-			predictions = append(predictions, Prediction{*from, *to, compare(from, to, f)})
+			predictions = append(predictions, Prediction{*from, *to, comparePrediction(from, to, f)})
 		}
 	}
 	return predictions
 }
 
-// same says whether two differ in nothing but the connections and the rates.
-func (m *Measured) same(o *Measured) bool {
+// isSameSetup reports whether two measurements differ only in connections and rates.
+func (m *Measured) isSameSetup(o *Measured) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }
 
-func compare(from, to *Measured, f *doctor.Facts) (all []Compared) {
+func comparePrediction(from, to *Measured, f *doctor.Facts) (all []ComparedFigure) {
 	n := float64(to.Connections)
 	bytes := func(v float64) string { return fmt.Sprintf("%.1f MiB", v/(1<<20)) }
 	cores := func(v float64) string { return fmt.Sprintf("%.4f cores", v) }
-	all = append(all, Compared{"the process, idle", from.Base + from.Each*n, to.Base + to.Each*n, bytes, true})
-	if from.Idle > 0 && to.Idle > 0 {
-		all = append(all, Compared{"CPU of idle connections", from.Idle * n, to.Idle * n, cores, true})
+	all = append(all, ComparedFigure{"the process, idle", from.Base + from.BytesPerConn*n, to.Base + to.BytesPerConn*n, bytes, true})
+	if from.IdleCoresPerConn > 0 && to.IdleCoresPerConn > 0 {
+		all = append(all, ComparedFigure{"CPU of idle connections", from.IdleCoresPerConn * n, to.IdleCoresPerConn * n, cores, true})
 	}
 	for _, p := range to.Points {
 		at := fmt.Sprintf(" at %s messages/s", format.Whole(p.Rate))
-		user, was := from.User(n, p.Rate), to.Base+to.Each*n+p.Buffers
-		all = append(all, Compared{"the process" + at, user, was, bytes, true})
+		user, was := from.PredictUserMemory(n, p.Rate), to.Base+to.BytesPerConn*n+p.Buffers
+		all = append(all, ComparedFigure{"the process" + at, user, was, bytes, true})
 		if from.Kernel > 0 && to.Kernel > 0 {
-			all = append(all, Compared{"the kernel, both ends", from.Kernel * n, to.Kernel * n, bytes, true})
+			all = append(all, ComparedFigure{"the kernel, both ends", from.Kernel * n, to.Kernel * n, bytes, true})
 			plan := doctor.Plan{Connections: to.Connections, Side: doctor.Both, Model: to.Model}
 			if cost, err := doctor.Costs(f, plan); err == nil {
-				all = append(all, Compared{"the kernel, by the doctor alone", float64(cost.Kernel) * n, to.Kernel * n, bytes, true})
+				all = append(all, ComparedFigure{"the kernel, by the doctor alone", float64(cost.Kernel) * n, to.Kernel * n, bytes, true})
 			}
 			user, was = user+from.Kernel*n, was+to.Kernel*n
 		}
-		all = append(all, Compared{"memory" + at, user, was, bytes, false})
-		all = append(all, Compared{"CPU" + at, from.Cores(n, p.Rate, 0), p.Cores, cores, false})
+		all = append(all, ComparedFigure{"memory" + at, user, was, bytes, false})
+		all = append(all, ComparedFigure{"CPU" + at, from.PredictCores(n, p.Rate, 0), p.Cores, cores, false})
 	}
 	return all
 }

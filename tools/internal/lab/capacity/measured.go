@@ -1,7 +1,7 @@
-// Package capacity plans machines for many connections from what fewer were measured to take.
+// Package capacity plans machines for many connections from measurements with fewer.
 //
-// All of it are pure functions of runs, of a goal, and of the facts of a machine, on which
-// package doctor's models of memory are based. docs/capacity.md has the arithmetic.
+// It consists of pure functions of runs, a goal, and the facts of a machine, which package doctor's
+// memory models need. docs/capacity.md explains the arithmetic.
 package capacity
 
 import (
@@ -18,69 +18,68 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Measured is what a server took with so many connections: of several rounds the medians.
+// Measured is what a server needed for a number of connections: medians over rounds.
 type Measured struct {
-	// Subject names the server, Model is its I/O model, Loops how many event loops it had; ""
-	// and 0 where that is not known. App is what it served, in messages of Size bytes.
-	Subject string `json:"subject,omitempty"`
-	Model   string `json:"model,omitempty"`
-	Loops   int    `json:"loops,omitempty"`
-	App     string `json:"app,omitempty"`
-	Size    int    `json:"size"`
-	TLS     bool   `json:"tls,omitempty"`
-	// Connections is how many there were.
-	Connections int `json:"connections"`
-	// Base is the resident memory of the process before the first, and Each what it took for
-	// each that was idle; Kernel what both ends of one took of the kernel's small objects, 0
-	// where that was not measured. All in bytes.
-	Base   float64 `json:"base"`
-	Each   float64 `json:"each"`
-	Kernel float64 `json:"kernel,omitempty"`
-	// Connect is the server's processor time to establish one, 0 where that was not measured.
+	// Subject names the server, Model is its I/O model, Loops its number of event loops; "" and 0
+	// if unknown. App is what it served, in messages of Size bytes.
+	Subject     string `json:"subject,omitempty"`
+	Model       string `json:"model,omitempty"`
+	Loops       int    `json:"loops,omitempty"`
+	App         string `json:"app,omitempty"`
+	Size        int    `json:"size"`
+	TLS         bool   `json:"tls,omitempty"`
+	Connections int    `json:"connections"`
+	// Base is the resident memory of the process before the first connection, BytesPerConn what it
+	// took for each idle one, and Kernel the kernel's small objects for both ends of one, 0 if not
+	// measured. All in bytes.
+	Base         float64 `json:"base"`
+	BytesPerConn float64 `json:"each"`
+	Kernel       float64 `json:"kernel,omitempty"`
+	// Connect is the server's processor time to establish a connection, 0 if not measured.
 	Connect time.Duration `json:"connect,omitempty"`
-	// Idle is how many processors a connection kept busy that did nothing, 0 where that was not
-	// measured or can't be told apart from what the server took without any; then IdleMost is
-	// more than it was, 0 where that was not measured.
-	Idle     float64 `json:"idle,omitempty"`
-	IdleMost float64 `json:"idle_most,omitempty"`
-	// Points are what messages took, by their rate, in ascending order.
+	// IdleCoresPerConn is how many processors an idle connection kept busy, 0 if not measured or
+	// indistinguishable from a server without connections; then MaxIdleCoresPerConn is an upper
+	// bound, 0 if not measured.
+	IdleCoresPerConn    float64 `json:"idle,omitempty"`
+	MaxIdleCoresPerConn float64 `json:"idle_most,omitempty"`
+	// Points are the costs of messages, by ascending rate.
 	Points []Point `json:"points"`
-	// Marked are the rules that runs have broken, such as noise.
-	Marked []string `json:"marked,omitempty"`
+	// Caveats are the rules that runs have broken, such as noise.
+	Caveats []string `json:"marked,omitempty"`
 }
 
-// Point is what messages took at a rate.
+// Point is the cost of messages at a rate.
 type Point struct {
-	// Rate is in messages a second, each with its answer, Cores how many processors the
-	// server kept busy with them. From point to point Cores never falls.
+	// Rate is in messages per second, each with its answer; Cores is how many processors the server
+	// kept busy. Cores never falls from point to point.
 	Rate  float64 `json:"rate"`
 	Cores float64 `json:"cores"`
-	// Buffers is how much more resident memory the process had than with all connections
-	// idle, in bytes.
+	// Buffers is the additional resident memory of the process compared with idle connections, in
+	// bytes.
 	Buffers float64 `json:"buffers"`
 }
 
-// key is what runs have in common that are rounds, or points, of the same.
-type key struct {
+// groupKey identifies runs of the same setup: rounds, or points at different rates.
+type groupKey struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// FromSet is what the runs of a bench have measured whose memory was sampled and whose load
-// was of messages, in the order of the runs. It fails if there is none.
-func FromSet(set *result.Set) ([]Measured, error) {
-	var keys []key
-	groups := make(map[key][]*result.Run)
+// MeasureFromBench returns the measurements of a bench, in the order of the runs: those with memory
+// samples and a load of messages. It fails if there are none.
+func MeasureFromBench(set *result.Set) ([]Measured, error) {
+	var keys []groupKey
+	groups := make(map[groupKey][]*result.Run)
 	for _, report := range set.Reports {
 		for i := range report.Runs {
 			run := &report.Runs[i]
 			w := report.Scenario.FindWorkload(run.Workload)
-			if w == nil || !usable(run, w) {
+			if w == nil || !hasCapacityFigures(run, w) {
 				continue
 			}
-			loops, _ := strconv.Atoi(flagOf(run.Command, "--loops"))
-			k := key{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.LastLoadResult().Connected, w.TLS}
+			loops, _ := strconv.Atoi(flagValue(run.Command, "--loops"))
+			k := groupKey{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.LastLoadResult().Connected, w.TLS}
 			if groups[k] == nil {
 				keys = append(keys, k)
 			}
@@ -89,7 +88,7 @@ func FromSet(set *result.Set) ([]Measured, error) {
 	}
 	var all []Measured
 	for _, k := range keys {
-		all = append(all, k.measured(groups[k]))
+		all = append(all, k.medianOfRuns(groups[k]))
 	}
 	if len(all) == 0 {
 		return nil, errors.New("no run that has measured memory and messages; expected one of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
@@ -97,26 +96,26 @@ func FromSet(set *result.Set) ([]Measured, error) {
 	return all, nil
 }
 
-// flagOf is the value of a flag on a command line, "" if it isn't there.
-func flagOf(command []string, flag string) string {
+// flagValue returns the value of a flag on a command line, "" if it is missing.
+func flagValue(command []string, flag string) string {
 	if i := slices.Index(command, flag); i >= 0 && i+1 < len(command) {
 		return command[i+1]
 	}
 	return ""
 }
 
-// usable says whether a run has all that is needed of it.
-func usable(run *result.Run, w *scenario.Workload) bool {
+// hasCapacityFigures reports whether a run has all figures that a measurement needs.
+func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 	p := w.FindPhase(scenario.Load)
 	return run.IsValid() && p != nil && p.Heartbeat == 0 && run.Processes < 2 && run.LastLoadResult() != nil && run.LastLoadResult().Connected > 0 &&
 		run.Figures["tps"] > 0 && run.Figures["cpu"] > 0 &&
 		run.FindSample(probe.Touched) != nil && run.FindSample(probe.Idle) != nil && run.FindSample("measured") != nil
 }
 
-// measured is what runs of the same have measured.
-func (k key) measured(runs []*result.Run) Measured {
+// medianOfRuns returns the medians of runs with the same setup.
+func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
 	m := Measured{
-		Subject: k.subject, Model: flagOf(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
+		Subject: k.subject, Model: flagValue(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
 		Connections: k.connections,
 	}
 	n := float64(k.connections)
@@ -129,18 +128,18 @@ func (k key) measured(runs []*result.Run) Measured {
 		return max(middle, 0)
 	}
 	m.Base = median(func(touched, _ *result.Sample) float64 { return float64(touched.Server.RSS) })
-	m.Each = median(func(touched, idle *result.Sample) float64 { return float64(idle.Server.RSS-touched.Server.RSS) / n })
+	m.BytesPerConn = median(func(touched, idle *result.Sample) float64 { return float64(idle.Server.RSS-touched.Server.RSS) / n })
 	m.Kernel = median(func(touched, idle *result.Sample) float64 { return float64(idle.Slab-touched.Slab) / n })
 	m.Connect = time.Duration(median(func(touched, idle *result.Sample) float64 {
 		return float64(idle.Server.CPU()-touched.Server.CPU()) / n
 	}))
-	m.setIdle(runs)
+	m.setIdleCores(runs)
 	byWorkload := make(map[string][]*result.Run)
 	for _, r := range runs {
 		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
 		for _, mark := range r.Caveats {
-			if !slices.Contains(m.Marked, mark.Rule) {
-				m.Marked = append(m.Marked, mark.Rule)
+			if !slices.Contains(m.Caveats, mark.Rule) {
+				m.Caveats = append(m.Caveats, mark.Rule)
 			}
 		}
 	}
@@ -161,13 +160,13 @@ func (k key) measured(runs []*result.Run) Measured {
 			})),
 		})
 	}
-	m.sortPoints()
+	m.sortAndSmoothPoints()
 	return m
 }
 
-// setIdle compares how busy the server was at rest, with all connections and without any. The two
-// are told apart where each piece of time with them had more than any without.
-func (m *Measured) setIdle(runs []*result.Run) {
+// setIdleCores compares the idle server's CPU usage with all connections and without any. They
+// count as different if every period with connections used more than any without.
+func (m *Measured) setIdleCores(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
 		without = append(without, r.FindSample(probe.Touched).Resting...)
@@ -180,14 +179,14 @@ func (m *Measured) setIdle(runs []*result.Run) {
 	if slices.Min(with) > slices.Max(without) {
 		base, _ := stats.Median(without)
 		all, _ := stats.Median(with)
-		m.Idle = (all - base) / n
+		m.IdleCoresPerConn = (all - base) / n
 		return
 	}
-	m.IdleMost = slices.Max(with) / n
+	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortPoints has the points in order, and their figures grow.
-func (m *Measured) sortPoints() {
+// sortAndSmoothPoints sorts the points by rate and makes their figures monotonic.
+func (m *Measured) sortAndSmoothPoints() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
 		m.Points[i].Cores = max(m.Points[i].Cores, m.Points[i-1].Cores)
@@ -195,9 +194,9 @@ func (m *Measured) sortPoints() {
 	}
 }
 
-// FromStream is what a run of the load generator has measured of a server that is a process of
-// the same machine. It says nothing of the kernel's memory.
-func FromStream(s *load.Stream) (Measured, error) {
+// MeasureFromLoad returns the measurement of a load run whose server was a process of the same
+// machine. It does not include the kernel's memory.
+func MeasureFromLoad(s *load.Stream) (Measured, error) {
 	r := s.Result
 	switch {
 	case r == nil:
@@ -224,30 +223,30 @@ func FromStream(s *load.Stream) (Measured, error) {
 	if length == 0 || cpu == 0 || connected == m.Base {
 		return Measured{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
 	}
-	m.Each = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
+	m.BytesPerConn = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
 	m.Points = []Point{{Rate: r.Rate(), Cores: cpu.Seconds() / length.Seconds(), Buffers: max(most-connected, 0)}}
 	return m, nil
 }
 
-// Cores is how many processors so many connections, with messages at a rate, keep busy on so many
-// loops; 0 loops are as many as were measured. It supposes that a loop's work never falls with its
-// rate, and that its messages cost no more each at a higher rate, since it then finds more of them
-// at a time: so between two points it is the most that both allow. What idle connections take is in
-// the points for as many as were measured.
-func (m *Measured) Cores(connections, rate float64, loops int) float64 {
+// PredictCores predicts how many processors a number of connections with messages at a rate keep
+// busy on a number of loops; 0 loops means as measured. It assumes that a loop's work never falls
+// with its rate, and that messages cost no more each at a higher rate, since a loop then handles
+// more at a time. Between two points it returns the maximum that both allow. For the measured
+// number of connections the points include the cost of idle ones.
+func (m *Measured) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
 		scale = float64(loops) / float64(m.Loops)
 	}
 	if rate <= 0 {
-		return m.Idle * connections
+		return m.IdleCoresPerConn * connections
 	}
-	return m.busy(rate/scale)*scale + max(0, m.Idle*(connections-float64(m.Connections)*scale))
+	return m.interpolateCores(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// busy is Cores on as many loops and connections as were measured.
-func (m *Measured) busy(rate float64) float64 {
-	i := m.at(rate)
+// interpolateCores is PredictCores for the measured loops and connections.
+func (m *Measured) interpolateCores(rate float64) float64 {
+	i := m.lastPointUpTo(rate)
 	if i < 0 {
 		return m.Points[0].Cores
 	}
@@ -258,8 +257,9 @@ func (m *Measured) busy(rate float64) float64 {
 	return cores
 }
 
-// at is the last point that is not above a rate, -1 if all are.
-func (m *Measured) at(rate float64) int {
+// lastPointUpTo returns the index of the last point whose rate is not above rate, -1 if there is
+// none.
+func (m *Measured) lastPointUpTo(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
 		return i
@@ -267,10 +267,10 @@ func (m *Measured) at(rate float64) int {
 	return i - 1
 }
 
-// User is the resident memory of a process with so many connections that have messages at a
-// rate, in bytes. Buffers are those of the next point, or grow with the rate beyond the last.
-func (m *Measured) User(connections, rate float64) float64 {
-	buffers, i := 0.0, m.at(rate)
+// PredictUserMemory predicts the resident memory of a process, in bytes. Buffers are those of the
+// next point, or grow with the rate beyond the last.
+func (m *Measured) PredictUserMemory(connections, rate float64) float64 {
+	buffers, i := 0.0, m.lastPointUpTo(rate)
 	switch last := m.Points[len(m.Points)-1]; {
 	case rate <= 0:
 	case i < 0 || m.Points[i].Rate == rate:
@@ -280,5 +280,5 @@ func (m *Measured) User(connections, rate float64) float64 {
 	default:
 		buffers = last.Buffers * rate / last.Rate
 	}
-	return m.Base + m.Each*connections + buffers
+	return m.Base + m.BytesPerConn*connections + buffers
 }

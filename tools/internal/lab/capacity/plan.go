@@ -11,36 +11,36 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// Goal is what is to be served, and on what.
+// Goal is what to serve, and on which machines.
 type Goal struct {
-	// Connections is how many there are to be in all, 1 to MaxConnections.
+	// Connections is the total number, 1 to MaxConnections.
 	Connections int64 `json:"connections"`
-	// Rate is how many messages a second come on each connection, 0 to 1,000,000, each with
-	// an answer, of Size bytes both, 1 to 1 MiB.
+	// Rate is in messages per second on each connection, 0 to 1,000,000, each with an answer, of
+	// Size bytes both, 1 to 1 MiB.
 	Rate float64 `json:"rate"`
 	Size int     `json:"size"`
 	TLS  bool    `json:"tls"`
-	// Unread is how many bytes wait in the kernel on each connection, 0 to 1 GiB.
+	// Unread is how many bytes wait in the kernel per connection, 0 to 1 GiB.
 	Unread int `json:"unread"`
-	// Memory is that of a machine in bytes, Cores its processors, Network what its interface
-	// carries in each direction, in bits a second.
+	// Memory is in bytes per machine, Cores in processors, Network in bits per second in each
+	// direction.
 	Memory  int64   `json:"memory"`
 	Cores   int     `json:"cores"`
 	Network float64 `json:"network"`
-	// Free is the part of each of these that is to stay free, 0 to below 1.
+	// Free is the fraction of each of these to keep free, from 0 to less than 1.
 	Free float64 `json:"free"`
-	// Spare is how many machines may be missing, 0 to 1,000.
+	// Spare is how many machines may be down, 0 to 1,000.
 	Spare int `json:"spare"`
-	// Most is how many connections a machine is to have at most; 0 is any number.
-	Most int64 `json:"most,omitempty"`
-	// Loops is how many event loops a machine's server has; 0 for as many as it has by default.
+	// MaxPerMachine limits the connections of a machine; 0 is no limit.
+	MaxPerMachine int64 `json:"most,omitempty"`
+	// Loops is the number of event loops of a server; 0 is its default.
 	Loops int `json:"loops,omitempty"`
-	// Return is the time within which the clients of a machine that fails connect again.
+	// Return is the time within which the clients of a failed machine reconnect.
 	Return time.Duration `json:"return"`
 }
 
-// Check says what of a goal makes no sense, by the flags of the command plan.
-func (g *Goal) Check() error {
+// Validate returns an error for invalid values, by the flags of the command plan.
+func (g *Goal) Validate() error {
 	for _, x := range []struct {
 		flag             string
 		got, least, most float64
@@ -65,71 +65,71 @@ func (g *Goal) Check() error {
 	return nil
 }
 
-// MaxConnections bounds Goal.Connections.
+// MaxConnections limits Goal.Connections.
 const MaxConnections = 1_000_000_000_000
 
-// Plan is what a goal takes. Figures of a machine are of the time when Spare are missing.
+// Plan is what a goal requires. Figures of a machine apply while Spare machines are down.
 type Plan struct {
 	Goal Goal `json:"goal"`
-	// Machines is how many there are to be, those to spare among them.
+	// Machines includes the spare ones.
 	Machines int64 `json:"machines"`
-	// Each is how many connections a machine has, EachNow how many while none is missing,
-	// Holds how many one could have, and Limit what stops it there.
+	// Each is the number of connections of a machine, EachNow while none is down, Holds the
+	// maximum, and Limit the resource that limits it.
 	Each    int64  `json:"each"`
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
 	Limit   string `json:"limit"`
-	// Loops is how many event loops its server has, Cores how many processors it keeps busy,
-	// IdleCores those of them for connections that do nothing, 0 where that is not known.
+	// Loops is the number of event loops of its server, Cores how many processors it keeps busy,
+	// IdleCores the part for idle connections, 0 if unknown.
 	Loops     int     `json:"loops"`
 	Cores     float64 `json:"cores"`
 	IdleCores float64 `json:"idle_cores,omitempty"`
-	// User is the process's memory, Kernel that of the kernel for its sockets.
+	// User is the memory of the process, Kernel that of the kernel for its sockets.
 	User   float64 `json:"user"`
 	Kernel float64 `json:"kernel"`
-	// Descriptors is the LimitNOFILE to give it.
+	// Descriptors is the LimitNOFILE to configure.
 	Descriptors int64 `json:"descriptors"`
-	// Sources is how many addresses a proxy in front needs to connect to one port of it.
+	// Sources is how many addresses a proxy in front needs to connect to one of its ports.
 	Sources int64 `json:"sources"`
-	// In and Out are what comes and goes on its interface.
+	// In and Out are the traffic of its interface.
 	In  Flow `json:"in"`
 	Out Flow `json:"out"`
-	// Returning is how many connections a second come to a machine when another one has
-	// failed, and ReturnCores how many processors they keep busy.
+	// Returning is the rate of connections to a machine when another one has failed, and
+	// ReturnCores how many processors they keep busy.
 	Returning   float64 `json:"returning"`
 	ReturnCores float64 `json:"return_cores"`
 }
 
-// Flow is what an interface carries in one direction.
+// Flow is the traffic of an interface in one direction.
 type Flow struct {
-	Bits    float64 `json:"bits"` // a second, with all that is on the wire
+	Bits    float64 `json:"bits"` // per second, including all headers
 	Packets float64 `json:"packets"`
 }
 
 // Planner makes plans from what was measured.
 type Planner struct {
 	Measured Measured
-	// Facts are those of the machine that it was measured on; where they can't be read the
-	// zero Facts, with which the doctor goes by its own figures.
+	// Facts are those of the measured machine, or zero if unknown; package doctor then uses its
+	// defaults.
 	Facts *doctor.Facts
 }
 
-// machine is what one machine with so many connections takes.
-func (p *Planner) machine(g *Goal, n int64) Plan {
-	loops := p.loops(g)
+// planMachine returns what one machine with n connections needs.
+func (p *Planner) planMachine(g *Goal, n int64) Plan {
+	loops := p.serverLoops(g)
 	rate := float64(n) * g.Rate
 	x := Plan{Goal: *g, Each: n, Loops: loops}
-	x.Cores = p.Measured.Cores(float64(n), rate, loops)
-	x.IdleCores = p.Measured.Idle * float64(n)
-	x.User = p.Measured.User(float64(n), rate)
-	x.Kernel = p.kernel(g) * float64(n)
-	x.In, x.Out = g.flows(rate)
+	x.Cores = p.Measured.PredictCores(float64(n), rate, loops)
+	x.IdleCores = p.Measured.IdleCoresPerConn * float64(n)
+	x.User = p.Measured.PredictUserMemory(float64(n), rate)
+	x.Kernel = p.kernelBytesPerConn(g) * float64(n)
+	x.In, x.Out = g.networkFlows(rate)
 	return x
 }
 
-// loops are those of the server on a machine of the plan: there the limit of descriptors is
+// serverLoops returns the event loops of the server on a planned machine, whose descriptor limit is
 // high enough for one table.
-func (p *Planner) loops(g *Goal) int {
+func (p *Planner) serverLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
 	}
@@ -146,9 +146,9 @@ func (p *Planner) doctorPlan(g *Goal, side doctor.Side, n int64) doctor.Plan {
 	return doctor.Plan{Connections: int(min(max(n, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// kernel is what a server's connection takes of the kernel. The doctor says how much of what
-// was measured is the server's end, and what unread bytes take.
-func (p *Planner) kernel(g *Goal) float64 {
+// kernelBytesPerConn returns the kernel memory of a server's connection. Package doctor provides
+// the server's share of what was measured, and the cost of unread bytes.
+func (p *Planner) kernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.doctorPlan(g, side, 1)
 		plan.Unread = unread
@@ -164,22 +164,21 @@ func (p *Planner) kernel(g *Goal) float64 {
 }
 
 const (
-	// segmentBytes is what a TCP segment carries over Ethernet with an MTU of 1,500: less 20
-	// for IPv4 and 32 for TCP with timestamps. wireBytes is what a frame takes beside that:
-	// those, 14 for Ethernet's header, and 24 for preamble, checksum and gap.
+	// segmentBytes is the payload of a TCP segment over Ethernet with an MTU of 1,500: less 20 for
+	// IPv4 and 32 for TCP with timestamps. wireBytes is the overhead of a frame: those, 14 for
+	// Ethernet's header, and 24 for preamble, checksum and gap.
 	segmentBytes = 1448
 	wireBytes    = 20 + 32 + 14 + 24
-	// recordBytes is what TLS 1.3 adds to a record, of which each has 16 KiB at most.
-	recordBytes, recordMost = 22, 16 << 10
+	// recordBytes is what TLS 1.3 adds to a record, which has at most 16 KiB.
+	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// flows are what messages at a rate, and their answers, take on a machine's interface. Each
-// answer acknowledges its message; the client acknowledges every other segment of an answer, and
-// the last.
-func (g *Goal) flows(rate float64) (in, out Flow) {
+// networkFlows returns the traffic of messages at a rate, and their answers. Each answer
+// acknowledges its message; the client acknowledges every other segment of an answer, and the last.
+func (g *Goal) networkFlows(rate float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
-		size += recordBytes * math.Ceil(size/recordMost)
+		size += recordBytes * math.Ceil(size/maxRecordBytes)
 	}
 	segments := math.Ceil(size / segmentBytes)
 	acks := math.Ceil(segments / 2)
@@ -188,32 +187,32 @@ func (g *Goal) flows(rate float64) (in, out Flow) {
 	return in, out
 }
 
-// limits are what a machine has, each with what of it one with so many connections takes.
-func (p *Planner) limits(g *Goal, n int64) []limit {
-	x := p.machine(g, n)
+// machineLimits returns the limits of a machine and how much of each n connections use.
+func (p *Planner) machineLimits(g *Goal, n int64) []machineLimit {
+	x := p.planMachine(g, n)
 	usable := 1 - g.Free
-	all := []limit{
+	all := []machineLimit{
 		{"memory", x.User + x.Kernel, float64(g.Memory) * usable},
 		{"CPU", x.Cores, float64(g.Cores) * usable},
 		{"network", max(x.In.Bits, x.Out.Bits), g.Network * usable},
 		{"descriptors of one process", float64(n), 1<<31 - 64 - 1024},
 	}
-	if g.Most > 0 {
-		all = append(all, limit{"what is asked for", float64(n), float64(g.Most)})
+	if g.MaxPerMachine > 0 {
+		all = append(all, machineLimit{"what is asked for", float64(n), float64(g.MaxPerMachine)})
 	}
 	return all
 }
 
-type limit struct {
-	name        string
-	takes, most float64
+type machineLimit struct {
+	name      string
+	used, max float64
 }
 
-// holds is how many connections a machine can have, and what stops it there.
-func (p *Planner) holds(g *Goal) (n int64, name string) {
+// maxConnsPerMachine returns how many connections a machine can have, and the name of the limit.
+func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, name string) {
 	exceeded := func(n int64) string {
-		for _, l := range p.limits(g, n) {
-			if l.takes > l.most {
+		for _, l := range p.machineLimits(g, n) {
+			if l.used > l.max {
 				return l.name
 			}
 		}
@@ -223,18 +222,18 @@ func (p *Planner) holds(g *Goal) (n int64, name string) {
 	return n, exceeded(n + 1)
 }
 
-// Plan plans for a goal, whose TLS is to be as it was measured. It fails as Goal.Check does, and if
+// Plan plans for a goal, whose TLS must match the measurement. It fails like Goal.Validate, and if
 // a machine can't hold one connection.
 func (p *Planner) Plan(g Goal) (*Plan, error) {
-	if err := g.Check(); err != nil {
+	if err := g.Validate(); err != nil {
 		return nil, err
 	}
-	holds, stops := p.holds(&g)
+	holds, stops := p.maxConnsPerMachine(&g)
 	if holds < 1 {
 		return nil, fmt.Errorf("a machine of %s and %d processors holds no connection: %s; expected a larger one, or less to be left free", format.Bytes(float64(g.Memory)), g.Cores, stops)
 	}
 	needed := ceilDiv(g.Connections, holds)
-	x := p.machine(&g, ceilDiv(g.Connections, needed))
+	x := p.planMachine(&g, ceilDiv(g.Connections, needed))
 	x.Machines = needed + int64(g.Spare)
 	x.EachNow = ceilDiv(g.Connections, x.Machines)
 	x.Holds, x.Limit = holds, stops
@@ -243,7 +242,7 @@ func (p *Planner) Plan(g Goal) (*Plan, error) {
 		return nil, err
 	}
 	x.Descriptors = cost.Descriptors
-	x.Sources = p.sources(&g, x.Each)
+	x.Sources = p.proxyAddrsNeeded(&g, x.Each)
 	if x.Machines > 1 {
 		x.Returning = float64(x.EachNow) / float64(x.Machines-1) / g.Return.Seconds()
 		x.ReturnCores = x.Returning * p.Measured.Connect.Seconds()
@@ -251,9 +250,9 @@ func (p *Planner) Plan(g Goal) (*Plan, error) {
 	return &x, nil
 }
 
-// sources is how many addresses a proxy needs for so many connections to one port, 0 where the
-// doctor can't tell.
-func (p *Planner) sources(g *Goal, n int64) int64 {
+// proxyAddrsNeeded returns how many addresses a proxy needs for n connections to one port, 0 if
+// unknown.
+func (p *Planner) proxyAddrsNeeded(g *Goal, n int64) int64 {
 	plan := p.doctorPlan(g, doctor.Client, n)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // for documentation: any will do
 	plan.Sources, plan.Targets = []netip.Addr{proxy}, []netip.AddrPort{netip.AddrPortFrom(proxy.Next(), 443)}

@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// WriteText says what was measured.
 func (m *Measured) WriteText(w io.Writer) error {
 	var out strings.Builder
 	what := []string{format.Count(m.Connections) + " connections"}
@@ -23,16 +22,16 @@ func (m *Measured) WriteText(w io.Writer) error {
 	}
 	what = append(what, fmt.Sprintf("messages of %s bytes", format.Count(m.Size)), map[bool]string{true: "TLS", false: "no TLS"}[m.TLS])
 	fmt.Fprintf(&out, "Measured: %s\n", strings.Join(what, ", "))
-	fmt.Fprintf(&out, "  memory   %s before the first connection, then %.0f bytes for each", format.Bytes(m.Base), m.Each)
+	fmt.Fprintf(&out, "  memory   %s before the first connection, then %.0f bytes for each", format.Bytes(m.Base), m.BytesPerConn)
 	if m.Kernel > 0 {
 		fmt.Fprintf(&out, ", and %.0f of the kernel for both ends", m.Kernel)
 	}
 	out.WriteByte('\n')
 	switch n := float64(m.Connections); {
-	case m.Idle > 0:
-		fmt.Fprintf(&out, "  idle     %s of CPU a second for each connection\n", format.Seconds(m.Idle))
-	case m.IdleMost > 0:
-		fmt.Fprintf(&out, "  idle     at most %.4f cores for all connections, too little to tell from none: not in the plan\n", m.IdleMost*n)
+	case m.IdleCoresPerConn > 0:
+		fmt.Fprintf(&out, "  idle     %s of CPU a second for each connection\n", format.Seconds(m.IdleCoresPerConn))
+	case m.MaxIdleCoresPerConn > 0:
+		fmt.Fprintf(&out, "  idle     at most %.4f cores for all connections, too little to tell from none: not in the plan\n", m.MaxIdleCoresPerConn*n)
 	}
 	for _, p := range m.Points {
 		fmt.Fprintf(&out, "  CPU      %.3f cores at %s messages/s, %s each\n", p.Cores, format.Whole(p.Rate), format.Seconds(p.Cores/p.Rate))
@@ -40,18 +39,18 @@ func (m *Measured) WriteText(w io.Writer) error {
 	if m.Connect > 0 {
 		fmt.Fprintf(&out, "  connect  %s of CPU for each connection\n", format.Seconds(m.Connect.Seconds()))
 	}
-	if len(m.Marked) > 0 {
-		fmt.Fprintf(&out, "  marked   %s: the report says why, and another run may say something else\n", strings.Join(m.Marked, ", "))
+	if len(m.Caveats) > 0 {
+		fmt.Fprintf(&out, "  marked   %s: the report says why, and another run may say something else\n", strings.Join(m.Caveats, ", "))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
 }
 
-// WriteText writes plans of one goal side by side that differ in the number of connections.
-func WriteText(w io.Writer, plans []*Plan) error {
+// WritePlans writes plans of one goal, for different numbers of connections, side by side.
+func WritePlans(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",
-		format.Number(g.Rate), format.Count(g.Size), format.Plural(int64(g.Cores), "core", "cores"), format.Bytes(float64(g.Memory)), si(g.Network), format.Percent(g.Free))
+		format.Number(g.Rate), format.Count(g.Size), format.Plural(int64(g.Cores), "core", "cores"), format.Bytes(float64(g.Memory)), formatSI(g.Network), format.Percent(g.Free))
 	if err != nil {
 		return err
 	}
@@ -87,8 +86,8 @@ func WriteText(w io.Writer, plans []*Plan) error {
 		line("    for idle connections", func(p *Plan) string { return format.Number(p.IdleCores) })
 	}
 	line("  messages/s", func(p *Plan) string { return format.Whole(float64(p.Each) * p.Goal.Rate) })
-	line("  network in", func(p *Plan) string { return si(p.In.Bits) + "bit/s" })
-	line("  network out", func(p *Plan) string { return si(p.Out.Bits) + "bit/s" })
+	line("  network in", func(p *Plan) string { return formatSI(p.In.Bits) + "bit/s" })
+	line("  network out", func(p *Plan) string { return formatSI(p.Out.Bits) + "bit/s" })
 	line("  packets/s in", func(p *Plan) string { return format.Whole(p.In.Packets) })
 	line("  packets/s out", func(p *Plan) string { return format.Whole(p.Out.Packets) })
 	line("one fails: connections/s to each", func(p *Plan) string { return format.Whole(p.Returning) })
@@ -100,8 +99,8 @@ func WriteText(w io.Writer, plans []*Plan) error {
 	return err
 }
 
-// si writes a number with three digits and the prefix of its unit.
-func si(v float64) string {
+// formatSI formats a number with three digits and an SI prefix.
+func formatSI(v float64) string {
 	for _, unit := range []struct {
 		of   float64
 		name string
@@ -113,7 +112,6 @@ func si(v float64) string {
 	return format.Number(v) + " "
 }
 
-// WriteText writes what was predicted and what was measured.
 func (p *Prediction) WriteText(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "\n%s: %s connections, predicted from %s\n\n", p.To.Subject, format.Count(p.To.Connections), format.Count(p.From.Connections)); err != nil {
 		return err
@@ -122,10 +120,10 @@ func (p *Prediction) WriteText(w io.Writer) error {
 	t.AddRow("", "predicted", "measured", "off by")
 	for _, c := range p.Figures {
 		name := c.What
-		if c.Part {
+		if c.IsPart {
 			name = "  " + name
 		}
-		t.AddRow(name, c.Text(c.Predicted), c.Text(c.Measured), fmt.Sprintf("%+.1f %%", c.Off()*100))
+		t.AddRow(name, c.Format(c.Predicted), c.Format(c.Measured), fmt.Sprintf("%+.1f %%", c.RelativeError()*100))
 	}
 	return t.WriteText(w)
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// attack is what honest clients saw while others attacked; their latency is p99.
-var attack = Probe{
+// attackProbe has the figures of honest clients during an attack; their latency is p99.
+var attackProbe = Probe{
 	Figures: []Figure{
 		{Name: "answers", Heading: "answers", Better: Higher, Main: true},
 		{Name: "errors", Heading: "errors", Better: Lower},
 	},
 }
 
-// SetAttack sets the figures of an attack: the answers and the errors of honest clients, and
+// SetAttackFigures sets the figures of an attack: the answers and the errors of honest clients, and
 // the largest p99 of their latency.
-func SetAttack(r *result.Run, answers, errors int64, p99 time.Duration) {
+func SetAttackFigures(r *result.Run, answers, errors int64, p99 time.Duration) {
 	r.Figures = map[string]float64{"answers": float64(answers), "errors": float64(errors), "p99": p99.Seconds()}
 }

@@ -6,22 +6,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// flood is of connections that send as much as the server takes. Sent and received are as the
-// clients see it; an answer is as long as its line.
-var flood = Probe{
+// floodProbe has the figures of connections that send as much as the server accepts, as seen by the
+// clients. An answer is as long as its line.
+var floodProbe = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},
-		{Name: "sent", Heading: "sent MiB", Unit: page.Bytes, Write: mebibytes},
-		{Name: "received", Heading: "received MiB", Unit: page.Bytes, Better: Higher, Write: mebibytes, Main: true},
-		{Name: "per-connection", Heading: "kB/s each", Unit: page.Bytes, Better: Higher, Write: kilobytes},
-		{Name: "down", Heading: "down Mbps", Better: Higher, Write: megabits},
-		{Name: "up", Heading: "up Mbps", Write: megabits},
+		{Name: "sent", Heading: "sent MiB", Unit: page.Bytes, CustomFormat: formatMebibytes},
+		{Name: "received", Heading: "received MiB", Unit: page.Bytes, Better: Higher, CustomFormat: formatMebibytes, Main: true},
+		{Name: "per-connection", Heading: "kB/s each", Unit: page.Bytes, Better: Higher, CustomFormat: formatKilobytes},
+		{Name: "down", Heading: "down Mbps", Better: Higher, CustomFormat: formatMegabits},
+		{Name: "up", Heading: "up Mbps", CustomFormat: formatMegabits},
 		{Name: "packets-down", Heading: "packets/s down"},
 		{Name: "packets-up", Heading: "packets/s up"},
-		{Name: "flood-cpu", Heading: "CPU µs/answer", Better: Lower, Write: twoDecimals},
+		{Name: "flood-cpu", Heading: "CPU µs/answer", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "unanswered", Heading: "unanswered", Better: Lower},
-		{Name: "sent-minute", Heading: "MiB sent a minute", Unit: page.Bytes, Write: mebibytes, Hidden: true},
-		{Name: "received-minute", Heading: "MiB received a minute", Unit: page.Bytes, Better: Higher, Write: mebibytes, Hidden: true},
+		{Name: "sent-minute", Heading: "MiB sent a minute", Unit: page.Bytes, CustomFormat: formatMebibytes, Hidden: true},
+		{Name: "received-minute", Heading: "MiB received a minute", Unit: page.Bytes, Better: Higher, CustomFormat: formatMebibytes, Hidden: true},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
@@ -43,7 +43,7 @@ var flood = Probe{
 				set("flood-cpu", cpus/lines*1e6)
 			}
 		}
-		if from, to, ok := in.window(); ok && from.Accepted > 0 && to.Accepted >= from.Accepted {
+		if from, to, ok := in.windowSamples(); ok && from.Accepted > 0 && to.Accepted >= from.Accepted {
 			between := to.At.Sub(from.At).Seconds()
 			set("packets-up", float64(to.SegmentsIn-from.SegmentsIn)/between)
 			set("packets-down", float64(to.SegmentsOut-from.SegmentsOut)/between)

@@ -5,13 +5,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// goroutines is what goroutines take that wait for a channel and do nothing else.
-var goroutines = Probe{
+// goroutineProbe has the memory of goroutines that only wait for a channel.
+var goroutineProbe = Probe{
 	Figures: []Figure{
-		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes, Main: true},
-		{Name: "parked-sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "parked-rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "parked-pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Main: true},
+		{Name: "parked-sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "parked-rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "parked-pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 		{Name: "goroutine-stack", Heading: "stack bytes each", Unit: page.Bytes, Better: Lower},
 		{Name: "goroutine-anonymous", Heading: "anonymous bytes each", Unit: page.Bytes, Better: Lower},
 	},
@@ -25,6 +25,6 @@ var goroutines = Probe{
 		if after.Server.Anonymous > 0 {
 			set("goroutine-anonymous", float64(after.Server.Anonymous-before.Server.Anonymous)/n)
 		}
-		setSide(set, "parked-", "", after)
+		setServerTotals(set, "parked-", "", after)
 	},
 }

@@ -5,17 +5,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// heartbeats is of connections that say nothing but answers to the server's heartbeats. Not
-// every server can hold all connections: for comparison its CPU time is also given for as
-// many as the workload asks for, in proportion.
-var heartbeats = Probe{
+// heartbeatProbe has the figures of connections that only answer the server's heartbeats. Not every
+// server can hold all connections, so its CPU time is also extrapolated to the requested number.
+var heartbeatProbe = Probe{
 	Figures: []Figure{
 		{Name: "beat-connections", Heading: "connections"},
-		{Name: "beat-cpu", Heading: "CPU of one", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }, Main: true},
-		{Name: "beat-cpu-all", Heading: "CPU for all asked for", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }},
+		{Name: "beat-cpu", Heading: "CPU of one", Unit: page.Share, Better: Lower, CustomFormat: func(v float64) string { return formatTwoDecimals(v*100) + " %" }, Main: true},
+		{Name: "beat-cpu-all", Heading: "CPU for all asked for", Unit: page.Share, Better: Lower, CustomFormat: func(v float64) string { return formatTwoDecimals(v*100) + " %" }},
 		{Name: "beats", Heading: "heartbeats/s"},
-		{Name: "beats-each", Heading: "heartbeats each", Write: twoDecimals},
-		{Name: "beat-cpu-each", Heading: "CPU µs/heartbeat", Better: Lower, Write: twoDecimals},
+		{Name: "beats-each", Heading: "heartbeats each", CustomFormat: formatTwoDecimals},
+		{Name: "beat-cpu-each", Heading: "CPU µs/heartbeat", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "beat-rss", Heading: "RSS bytes/conn", Unit: page.Bytes, Better: Lower},
 	},
 	Measure: func(in Input, set func(string, float64)) {

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The phases and checkpoints of connections that are held, in their order: Before is from
-// before the first connection, Left from when both sides have ended.
+// The phases and checkpoints of held connections, in order: Before is before the first connection,
+// Left after both sides have ended.
 const (
 	Before      = "before"
 	Connected   = "connect"
@@ -24,18 +24,19 @@ const (
 	Left        = "left"
 )
 
-// What may be left: the kernel keeps some of its caches, and others open files too.
+// The tolerated leftovers: the kernel keeps some of its caches, and other processes open files,
+// too.
 const (
-	leftShare  = 0.05
-	leftKernel = 64 << 20
-	leftFiles  = 200
-	// quiet is how many CPUs others may have kept busy for what is left to be judged.
-	quiet = 0.10
+	maxLeftKernelShare = 0.05
+	maxLeftKernelBytes = 64 << 20
+	maxLeftFiles       = 200
+	// maxForeignCPUs is how many CPUs others may have kept busy for leftovers to be judged.
+	maxForeignCPUs = 0.10
 )
 
-// held is of connections that are held, verified twice, with heartbeats and a broadcast.
-// Those that end in -missing are 0 where nothing is.
-var held = Probe{
+// heldProbe has the figures of connections that are held, verified twice, with heartbeats and a
+// broadcast. Figures that end in -missing are 0 if nothing is missing.
+var heldProbe = Probe{
 	Figures: []Figure{
 		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
 		{Name: "held-server", Heading: "server bytes/conn", Unit: page.Bytes, Better: Lower},
@@ -53,18 +54,18 @@ var held = Probe{
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		if in.Workload.FindPhase(scenario.Broadcast) != nil && in.Run.FindSample(Before) != nil {
-			holding{in, in.Run.LastLoadResult()}.measure(set)
+			heldRun{in, in.Run.LastLoadResult()}.setFigures(set)
 		}
 	},
 }
 
-// holding is a run that holds connections.
-type holding struct {
+// heldRun is a run with held connections.
+type heldRun struct {
 	Input
 	result *load.Result
 }
 
-func (h holding) measure(set func(string, float64)) {
+func (h heldRun) setFigures(set func(string, float64)) {
 	r, before := h.Run, h.Run.FindSample(Before)
 	if s := r.FindSample(Connected); s != nil && s.Counts != nil {
 		open := s.Counts.Open
@@ -86,10 +87,10 @@ func (h holding) measure(set func(string, float64)) {
 		set("held-echoes", p.Rate)
 	}
 	if h.result != nil {
-		set("verify-missing", h.unverified())
-		h.beats(set)
+		set("verify-missing", h.countUnverified())
+		h.setHeartbeatFigures(set)
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
-			missing := max(h.held()-b.Heard, b.Heard-h.held()) + b.Again
+			missing := max(h.openConns()-b.Heard, b.Heard-h.openConns()) + b.Again
 			if end := r.FindSample(Closed); end != nil && end.Counts != nil {
 				missing += end.Counts.Dropped - before.Counts.Dropped
 			}
@@ -104,43 +105,43 @@ func (h holding) measure(set func(string, float64)) {
 		return
 	}
 	set("unclean", float64(end.Counts.Open+end.Counts.Restarts+end.Counts.Refused-before.Counts.Refused))
-	excess := Excess(r, left)
-	if excess == 0 || h.others(before, end) <= quiet {
+	excess := LeftoverResources(r, left)
+	if excess == 0 || h.foreignCPUs(before, end) <= maxForeignCPUs {
 		set("left", excess)
 	}
 }
 
-// held is how many connections the server had when no more were opened.
-func (h holding) held() int64 {
+// openConns returns how many connections the server had after connecting.
+func (h heldRun) openConns() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
 	}
 	return 0
 }
 
-// unverified is how many connections did not answer with the right content, twice.
-func (h holding) unverified() float64 {
-	n := total(h.result.Lost) + h.result.Unexpected
+// countUnverified returns how many connections did not answer correctly in both verifications.
+func (h heldRun) countUnverified() float64 {
+	n := sumCounts(h.result.Lost) + h.result.Unexpected
 	for _, c := range h.result.Verifications {
-		n += h.held() - c.Checked + c.Wrong
+		n += h.openConns() - c.Checked + c.Wrong
 	}
-	return float64(n + int64(2-len(h.result.Verifications))*h.held())
+	return float64(n + int64(2-len(h.result.Verifications))*h.openConns())
 }
 
-// asked is how many lines were sent to be verified.
-func asked(r *load.Result) (n int64) {
-	for _, c := range r.Verifications {
+// verificationLines returns how many lines were sent for verification.
+func verificationLines(result *load.Result) (n int64) {
+	for _, c := range result.Verifications {
 		n += c.Asked
 	}
 	return n
 }
 
-// Beats is how many heartbeats the server has sent, and how many answers it has got, since
-// the first connection: of the lines that it has got all that verified nothing, of which
-// there were so many, and not the lab's own are answers.
-func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64) {
+// CountHeartbeats returns how many heartbeats the server has sent and how many answers it has
+// received since the first connection. Answers are all received lines except those for
+// verification, whose number is given, and the lab's own.
+func CountHeartbeats(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
-	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-asked
+	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
 	if b := r.Broadcaster; b != nil {
 		sent -= b.Heartbeats
 		answered -= b.Messages
@@ -148,32 +149,31 @@ func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64
 	return sent, answered
 }
 
-// beats goes by the counts of the server when all connections have just been verified for the
-// second time, and when they have closed. What it had sent by the first of these was answered
-// at that moment, or came to the generator until it closed: with fewer there something is
-// lost. Where verifying took longer than the time between two heartbeats some are under way
-// at all times, also to connections that are just being closed. Then it can only be judged if
-// the counts agree when all have closed.
-func (h holding) beats(set func(string, float64)) {
+// setHeartbeatFigures compares the server's counts after the second verification with those after
+// all connections have closed. Heartbeats sent by then were answered at that moment or reached the
+// generator before it closed; fewer mean a loss. If the verification took longer than the heartbeat
+// interval, some heartbeats are always in flight, also to closing connections. Then losses can be
+// judged only if the counts agree at the end.
+func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
 		return
 	}
-	lines, got := asked(h.result), h.result.Heartbeats
-	sent, answered := Beats(h.Run, again.Counts, lines)
+	lines, got := verificationLines(h.result), h.result.Heartbeats
+	sent, answered := CountHeartbeats(h.Run, again.Counts, lines)
 	every, hold := h.Workload.HeartbeatInterval(), time.Duration(0)
 	for _, p := range h.Workload.Phases {
 		if p.Heartbeat > 0 {
 			hold = p.For.Std()
 		}
 	}
-	set("heartbeats-missing", float64(max(h.held()*int64(hold/max(every, 1))-sent, 0)))
+	set("heartbeats-missing", float64(max(h.openConns()*int64(hold/max(every, 1))-sent, 0)))
 	if closed == nil || closed.Counts == nil {
 		return
 	}
-	atEnd, answeredAtEnd := Beats(h.Run, closed.Counts, lines)
+	atEnd, answeredAtEnd := CountHeartbeats(h.Run, closed.Counts, lines)
 	givenUp := closed.Counts.Unanswered - h.Run.FindSample(Before).Counts.Unanswered
-	if h.Workload.App == app.WebSocket { // a pong is no message: who sends none is given up
+	if h.Workload.App == app.WebSocket { // pongs are not counted as messages; clients without pongs are closed
 		answered, answeredAtEnd = sent, atEnd
 	}
 	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
@@ -193,9 +193,9 @@ func (h holding) beats(set func(string, float64)) {
 	}
 }
 
-// Excess is what the machine has more than before the first connection, beyond what may be
-// left: sockets, those in TIME_WAIT, files, and MiB of the kernel's memory.
-func Excess(r *result.Run, now *result.Sample) float64 {
+// LeftoverResources returns what the machine has more than before the first connection, beyond the
+// tolerance: sockets, TIME_WAIT, files, and MiB of kernel memory.
+func LeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
 	for i := range r.Samples {
@@ -203,13 +203,13 @@ func Excess(r *result.Run, now *result.Sample) float64 {
 			most = max(most, s.KernelMemory()-before.KernelMemory())
 		}
 	}
-	may := max(leftKernel, leftShare*float64(most))
+	may := max(maxLeftKernelBytes, maxLeftKernelShare*float64(most))
 	kernel := max(float64(now.KernelMemory()-before.KernelMemory())-may, 0) / (1 << 20)
-	return float64(max(now.Sockets-before.Sockets-leftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-leftFiles, 0)) + kernel
+	return float64(max(now.Sockets-before.Sockets-maxLeftFiles, 0)+max(now.TimeWait-before.TimeWait, 0)+max(now.Files-before.Files-maxLeftFiles, 0)) + kernel
 }
 
-// others is how many CPUs other processes, and the kernel for itself, kept busy.
-func (h holding) others(before, end *result.Sample) float64 {
+// foreignCPUs returns how many CPUs other processes and the kernel kept busy.
+func (h heldRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
-	return part(end.Busy-before.Busy-own, end.At.Sub(before.At))
+	return durationRatio(end.Busy-before.Busy-own, end.At.Sub(before.At))
 }

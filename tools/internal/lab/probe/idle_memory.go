@@ -6,9 +6,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// The checkpoints of memory: the server has run through its code once, and all is closed;
-// subscribers have just been confirmed; connections that have never sent anything are held; each
-// has exchanged a message.
+// The checkpoints of memory: after a warm-up with all connections closed; right after all
+// subscriptions; with idle connections; after one message on each.
 const (
 	Touched    = "touched"
 	Subscribed = "subscribed"
@@ -16,10 +15,10 @@ const (
 	Exchanged  = "exchanged"
 )
 
-// memory is what connections take that do nothing. The server's is resident memory; PSS has
-// no place in what each takes: a program's file counts for less of it as soon as another
-// process, such as the load generator, has the same.
-var memory = Probe{
+// memoryProbe has the memory of idle connections. The server's is resident memory. PSS is not used
+// per connection, because a program's file counts less as soon as another process, such as the load
+// generator, maps it, too.
+var memoryProbe = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
 		{Name: "bytes-subscribed", Heading: "bytes/conn at once", Unit: page.Bytes, Better: Lower},
@@ -28,12 +27,12 @@ var memory = Probe{
 		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},
 		{Name: "kernel-idle", Heading: "kernel slab bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
 		{Name: "dial-rate", Heading: "dial conn/s", Better: Higher},
-		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
-		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, Write: mebibytes},
-		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, Write: mebibytes, Hidden: true},
-		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "rss-idle", Heading: "RSS MiB, idle", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Hidden: true},
+		{Name: "rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "stack", Heading: "StackInuse", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "heap", Heading: "HeapInuse", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
+		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Hidden: true},
+		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
@@ -57,19 +56,19 @@ var memory = Probe{
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
 		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })
-		if min(idle.Slab, after.Slab) >= base.Slab { // or others gave some back meanwhile
+		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise others have freed some
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
-		setSide(set, "", "-idle", idle)
-		setSide(set, "", "", after)
+		setServerTotals(set, "", "-idle", idle)
+		setServerTotals(set, "", "", after)
 	},
 }
 
-// setSide sets what a server takes in all.
-func setSide(set func(string, float64), prefix, suffix string, s *result.Sample) {
+// setServerTotals sets a server's total memory figures.
+func setServerTotals(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {
-		if _, ok := Named(prefix + name + suffix); ok && v > 0 {
+		if _, ok := FindFigure(prefix + name + suffix); ok && v > 0 {
 			set(prefix+name+suffix, float64(v))
 		}
 	}

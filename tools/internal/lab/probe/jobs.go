@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// jobs is of jobs that are offered to a pool. Their latencies are p50, p99 and mean.
-var jobs = Probe{
+// jobsProbe has the figures of jobs submitted to a pool. Their latencies are p50, p99 and mean.
+var jobsProbe = Probe{
 	Figures: []Figure{
 		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
 		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
@@ -20,10 +20,10 @@ var jobs = Probe{
 		{Name: "shed", Heading: "shed"},
 		{Name: "offered-rate", Heading: "offered/s", Hidden: true},
 		{Name: "job-p999", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
-		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, Write: megabytes},
+		{Name: "peak-memory", Heading: "peak memory", Unit: page.Bytes, Better: Lower, CustomFormat: formatMegabytes},
 		{Name: "peak-goroutines", Heading: "peak goroutines", Better: Lower},
 		{Name: "peak-workers", Heading: "peak workers"},
-		{Name: "cores", Heading: "CPUs busy", Better: Lower, Write: twoDecimals},
+		{Name: "cores", Heading: "CPUs busy", Better: Lower, CustomFormat: formatTwoDecimals},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		j := in.Run.Jobs
@@ -31,7 +31,7 @@ var jobs = Probe{
 			return
 		}
 		r := j.Result
-		good := goodput(j)
+		good := jobGoodput(j)
 		set("goodput", good)
 		set("offered", float64(r.Offered))
 		set("finished", float64(r.Finished))
@@ -51,7 +51,7 @@ var jobs = Probe{
 		}
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
-			"cores": part(r.CPU(), r.Elapsed),
+			"cores": durationRatio(r.CPU(), r.Elapsed),
 		} {
 			if v > 0 {
 				set(name, v)
@@ -60,12 +60,11 @@ var jobs = Probe{
 	},
 }
 
-// goodput is how many jobs a second have ended within their deadline. Those that were
-// submitted last may have ended up to a deadline after the time in which jobs were offered.
-// After a warm-up they are those that ended in that time, whenever they were submitted, since
-// others were under way when it began. Of a process that was ended the time is all that was
-// planned.
-func goodput(j *result.Jobs) float64 {
+// jobGoodput returns how many jobs per second ended within their deadline. Jobs submitted last may
+// end up to a deadline after the window. After a warm-up it counts the jobs that ended in the
+// window, whenever they were submitted, since others were in progress when it began. For a killed
+// process the window is the planned one.
+func jobGoodput(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
 	if j.Result.Warmup > 0 {
@@ -80,10 +79,10 @@ func goodput(j *result.Jobs) float64 {
 	return float64(good) / window.Seconds()
 }
 
-// Goodput is that of a run in which jobs were offered, 0 for none.
+// Goodput returns the goodput of a run with jobs, 0 for others.
 func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0
 	}
-	return goodput(r.Jobs)
+	return jobGoodput(r.Jobs)
 }

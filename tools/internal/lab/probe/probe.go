@@ -1,7 +1,6 @@
-// Package probe works figures out of runs. A probe looks at the samples and the results of a
-// run and sets figures by name; tables, claims, published columns and benchstat know them
-// by that name. A figure is added where its probe is: in the list of its Figures, and in
-// Measure.
+// Package probe computes figures from runs. A probe reads the samples and results of a run and sets
+// figures by name; tables, claims, reference columns and benchstat use these names. To add a
+// figure, add it to the Figures and the Measure function of its probe.
 package probe
 
 import (
@@ -16,54 +15,50 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// Figure is one number of a run.
+// Figure is a number computed from a run.
 type Figure struct {
-	// Name is what a scenario calls it, such as "tps". A name is never given to another:
-	// reports and scenarios of users have them. Heading stands above a column.
+	// Name is its name in scenarios, such as "tps". Names are never reused, because users' reports
+	// and scenarios contain them. Heading is its column heading.
 	Name, Heading string
-	// Unit is what its values are: seconds, bytes, parts of 1, or a number of what the
+	// Unit is the unit of its values: seconds, bytes, fractions of 1, or a number of what the
 	// heading says.
-	Unit page.Unit
-	// Better says whether more of it is better.
-	Better Better
-	// Write is how it is written where the unit alone does not say.
-	Write func(float64) string
-	// Main has it be the first of a workload's table, with its ± and its ratio to the
-	// baseline.
+	Unit   page.Unit
+	Better Direction
+	// CustomFormat formats values if the unit does not suffice.
+	CustomFormat func(float64) string
+	// Main puts it first in a workload's table, with its ± and its ratio to the baseline.
 	Main bool
-	// Hidden has it in no table of a workload: claims and published tables ask for it.
+	// Hidden excludes it from tables of workloads; claims and reference tables may use it.
 	Hidden bool
 }
 
-// Better says which way a figure is better.
-type Better int8
+// Direction defines which values of a figure are better.
+type Direction int8
 
-// The ways.
 const (
-	Lower   Better = -1
-	Neither Better = 0
-	Higher  Better = 1
+	Lower   Direction = -1
+	Neither Direction = 0
+	Higher  Direction = 1
 )
 
-// Probe works out some figures.
+// Probe computes some figures.
 type Probe struct {
 	Figures []Figure
-	// Measure sets those that a run has; nil where the run sets them itself.
+	// Measure sets the figures that a run has; nil if the run sets them itself.
 	Measure func(in Input, set func(name string, v float64))
 }
 
-// Input is what probes look at.
+// Input is the input of probes.
 type Input struct {
 	Run      *result.Run
 	Workload scenario.Workload
 	Pinning  result.Pinning
 }
 
-// probes are all that there are, in the order of the columns of tables.
-var probes = []Probe{throughput, publish, flood, heartbeats, memory, goroutines, jobs, held, attack}
+// probes are all probes, in the order of table columns.
+var probes = []Probe{throughputProbe, publishProbe, floodProbe, heartbeatProbe, memoryProbe, goroutineProbe, jobsProbe, heldProbe, attackProbe}
 
-// Figures are all that there are.
-func Figures() (all []Figure) {
+func AllFigures() (all []Figure) {
 	for _, p := range probes {
 		all = append(all, p.Figures...)
 	}
@@ -72,10 +67,9 @@ func Figures() (all []Figure) {
 
 var figures []Figure
 
-func init() { figures = Figures() }
+func init() { figures = AllFigures() }
 
-// Named finds a figure by its name.
-func Named(name string) (Figure, bool) {
+func FindFigure(name string) (Figure, bool) {
 	i := slices.IndexFunc(figures, func(f Figure) bool { return f.Name == name })
 	if i < 0 {
 		return Figure{}, false
@@ -83,18 +77,18 @@ func Named(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// Known is what a scenario.Reader asks of figures.
-func Known(name string) (better, ok bool) {
-	f, ok := Named(name)
+// HasDirection implements scenario.Reader.Figures.
+func HasDirection(name string) (better, ok bool) {
+	f, ok := FindFigure(name)
 	return f.Better != Neither, ok
 }
 
-// Scenarios reads scenarios whose figures are those of this package.
-var Scenarios = scenario.Reader{Figures: Known}
+// ScenarioReader reads scenarios that use the figures of this package.
+var ScenarioReader = scenario.Reader{Figures: HasDirection}
 
-// Measure works the figures and the marks of a run out that did not fail. With a wrong answer
-// it has failed: its figures are of another server than the one that was asked for.
-func Measure(in Input) {
+// SetFigures sets the figures and caveats of a run. A run with a wrong answer becomes failed: its
+// figures do not describe the requested server.
+func SetFigures(in Input) {
 	r := in.Run
 	if r.Figures == nil {
 		r.Figures = make(map[string]float64)
@@ -104,22 +98,21 @@ func Measure(in Input) {
 			p.Measure(in, func(name string, v float64) { r.Figures[name] = v })
 		}
 	}
-	mark(in)
+	addCaveats(in)
 	if r.Error == "" && r.HasCaveat(RuleMismatch) {
 		r.Error = "the server answered wrongly"
 	}
 }
 
-// None stands where there is no figure.
-const None = "-"
+// NoFigure is shown for a missing figure.
+const NoFigure = "-"
 
-// Text writes a value.
-func (f Figure) Text(v float64) string {
+func (f Figure) Format(v float64) string {
 	switch {
 	case stats.IsNeverLatency(v):
 		return "never"
-	case f.Write != nil:
-		return f.Write(v)
+	case f.CustomFormat != nil:
+		return f.CustomFormat(v)
 	case f.Unit == page.Seconds:
 		return format.Latency(time.Duration(v * 1e9))
 	case f.Unit == page.Share:
@@ -128,56 +121,56 @@ func (f Figure) Text(v float64) string {
 	return format.Whole(v)
 }
 
-func twoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
+func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// mean writes the mean of a number of messages.
-func mean(v float64) string {
+// formatMean formats a mean number of messages.
+func formatMean(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
 	}
 	return format.Whole(v)
 }
 
-func mebibytes(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) }
-func megabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
-func kilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
-func megabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
+func formatMebibytes(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) }
+func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
+func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
+func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// part is d as a part of whole, 0 when there is no whole.
-func part(d, whole time.Duration) float64 {
+// durationRatio returns d/whole, 0 if whole is not positive.
+func durationRatio(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
 	}
 	return float64(d) / float64(whole)
 }
 
-// window are the samples at the beginning and at the end of a window, false where there are
+// windowSamples returns the samples at the start and the end of the window, false if there are
 // none.
-func (in Input) window() (from, to *result.Sample, ok bool) {
+func (in Input) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// Foreign is how many CPUs anything but server, load and lab kept busy, and how many of them
-// the host of a virtual machine took: in the window, or in the whole run if there is none.
-func Foreign(r *result.Run) (foreign, stolen float64) {
+// ForeignCPUs returns how many CPUs were kept busy by anything but server, load and lab, and how
+// many of them the host of a virtual machine took: in the window, or in the whole run without one.
+func ForeignCPUs(r *result.Run) (foreign, stolen float64) {
 	in := Input{Run: r}
-	from, to, ok := in.window()
+	from, to, ok := in.windowSamples()
 	seen := r.LastLoadResult()
 	if !ok || seen == nil {
 		return r.Foreign, r.Stolen
 	}
 	between := to.At.Sub(from.At)
-	load := part(seen.Generator.CPU(), seen.Window)
-	foreign = part(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
-	return max(0, foreign), max(0, part(to.Stolen-from.Stolen, between))
+	load := durationRatio(seen.Generator.CPU(), seen.Window)
+	foreign = durationRatio(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
+	return max(0, foreign), max(0, durationRatio(to.Stolen-from.Stolen, between))
 }
 
-// serverCPU is how many CPUs the server kept busy in the window.
+// serverCPU returns how many CPUs the server kept busy in the window.
 func (in Input) serverCPU() (cpus float64, ok bool) {
-	from, to, ok := in.window()
+	from, to, ok := in.windowSamples()
 	if !ok {
 		return 0, false
 	}
-	return part(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
+	return durationRatio(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
 }

@@ -6,18 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
-	"github.com/myriad-go/myriad/tools/internal/offer"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 	"github.com/myriad-go/myriad/tools/load"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// windowed are the samples of a window of a second in which the server used half a CPU.
-func windowed() []result.Sample {
+// newWindowSamples are the samples of a window of a second in which the server used half a CPU.
+func newWindowSamples() []result.Sample {
 	return []result.Sample{
 		{Checkpoint: "ready", At: start, Server: load.Usage{Process: sample.Process{RSS: 1000}}},
 		{Checkpoint: "measuring", At: start, Accepted: 10, SegmentsIn: 5, Busy: time.Second},
@@ -26,7 +26,7 @@ func windowed() []result.Sample {
 	}
 }
 
-func seen() *load.Result {
+func newLoadResult() *load.Result {
 	return &load.Result{
 		Connections: 10, Connected: 10, ConnectTime: time.Second, Pipeline: 1, Window: time.Second, Counts: load.Counts{Sent: 1000, Answered: 1000, BytesSent: 6000, BytesReceived: 5000}, CPUs: 1, Generator: load.Usage{Process: sample.Process{User: 300 * time.Millisecond}},
 		Latency: load.Latency{Count: 1000, Mean: 10 * time.Millisecond, P50: time.Millisecond, P99: 2 * time.Millisecond},
@@ -35,23 +35,23 @@ func seen() *load.Result {
 
 const second = scenario.Duration(time.Second)
 
-func counts(open, messages, heartbeats int64) *result.Counts {
+func newCounts(open, messages, heartbeats int64) *result.Counts {
 	return &result.Counts{Open: open, Accepted: open, Messages: messages, Heartbeats: heartbeats}
 }
 
-// heldRun is a run of 10 connections in which nothing is lost.
-func heldRun() *result.Run {
+// newHeldRun is a run of 10 connections in which nothing is lost.
+func newHeldRun() *result.Run {
 	r := &result.Run{Broadcaster: &result.Broadcaster{Messages: 1}}
 	at := func(name string, server, slab int64, c *result.Counts) {
 		r.Samples = append(r.Samples, result.Sample{Checkpoint: name, At: start.Add(time.Duration(len(r.Samples)) * time.Second),
 			Server: load.Usage{Process: sample.Process{Anonymous: server}}, Slab: slab, Counts: c})
 	}
-	at(Before, 1000, 0, counts(0, 10, 0))
-	at(Connected, 1500, 80000, counts(10, 10, 0))
-	at(Verified, 1800, 90000, counts(10, 20, 0))
-	at(Alone, 2000, 90000, counts(10, 20, 0))
-	at(VerifyAgain, 2000, 90000, counts(10, 51, 20))
-	at(Closed, 1000, 0, counts(0, 51, 20))
+	at(Before, 1000, 0, newCounts(0, 10, 0))
+	at(Connected, 1500, 80000, newCounts(10, 10, 0))
+	at(Verified, 1800, 90000, newCounts(10, 20, 0))
+	at(Alone, 2000, 90000, newCounts(10, 20, 0))
+	at(VerifyAgain, 2000, 90000, newCounts(10, 51, 20))
+	at(Closed, 1000, 0, newCounts(0, 51, 20))
 	r.Samples = append(r.Samples, result.Sample{Checkpoint: Left})
 	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
 		Verifications: []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
@@ -63,27 +63,27 @@ func heldRun() *result.Run {
 var heldWorkload = scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{
 	{Do: scenario.Verify}, {Do: scenario.Hold, For: second}, {Do: scenario.Broadcast}, {Do: scenario.Hold, For: 2 * second, Heartbeat: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 
-// windowRun returns a run with the samples of windowed and the result of seen, changed.
-func windowRun(change func(*result.Run, *load.Result)) *result.Run {
-	r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Name: scenario.Load, Result: seen()}}}
+// newWindowRun returns a run with the samples of windowed and the result of seen, changed.
+func newWindowRun(change func(*result.Run, *load.Result)) *result.Run {
+	r := &result.Run{Samples: newWindowSamples(), Phases: []result.Phase{{Name: scenario.Load, Result: newLoadResult()}}}
 	if change != nil {
 		change(r, r.Phases[0].Result)
 	}
 	return r
 }
 
-// idleRun returns a run of 10 connections whose memory was sampled.
-func idleRun() *result.Run {
-	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
-		{Checkpoint: Touched, Server: load.Usage{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: counts(0, 0, 0)},
-		{Checkpoint: Idle, Server: load.Usage{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: counts(10, 0, 0)},
-		{Checkpoint: Exchanged, Server: load.Usage{Process: sample.Process{RSS: 3000}, StackInuse: 7}, Slab: 105000, Counts: counts(10, 0, 0)},
+// newIdleRun returns a run of 10 connections whose memory was sampled.
+func newIdleRun() *result.Run {
+	return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: newLoadResult()}}, Samples: []result.Sample{
+		{Checkpoint: Touched, Server: load.Usage{Process: sample.Process{RSS: 1000}}, Slab: 5000, Counts: newCounts(0, 0, 0)},
+		{Checkpoint: Idle, Server: load.Usage{Process: sample.Process{RSS: 2000, Anonymous: 500}}, Slab: 95000, Counts: newCounts(10, 0, 0)},
+		{Checkpoint: Exchanged, Server: load.Usage{Process: sample.Process{RSS: 3000}, StackInuse: 7}, Slab: 105000, Counts: newCounts(10, 0, 0)},
 	}}
 }
 
-// job returns a run in which jobs were offered, changed.
-func job(change func(*result.Jobs)) *result.Run {
-	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
+// newJobsRun returns a run in which jobs were offered, changed.
+func newJobsRun(change func(*result.Jobs)) *result.Run {
+	j := &result.Jobs{Rate: 100, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &jobload.Result{
 		Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
 		P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, Process: sample.Process{User: time.Second},
 	}}
@@ -108,41 +108,41 @@ func TestMeasure(t *testing.T) {
 		want  map[string]float64
 		marks []string
 	}{
-		{"a window", windowRun(nil), closed, map[string]float64{"tps": 1000, "p50": 0.001, "p99": 0.002, "mean": 0.01, "in-flight": 10, "expected": 10, "cpu": 500, "load-busy": 0.3}, nil},
-		{"connections that were not loaded", windowRun(func(_ *result.Run, r *load.Result) { r.Latency.Mean = time.Millisecond }), closed, map[string]float64{"in-flight": 1}, []string{RuleLittle}},
-		{"wrong, lost, unanswered, refused", windowRun(func(_ *result.Run, r *load.Result) {
+		{"a window", newWindowRun(nil), closed, map[string]float64{"tps": 1000, "p50": 0.001, "p99": 0.002, "mean": 0.01, "in-flight": 10, "expected": 10, "cpu": 500, "load-busy": 0.3}, nil},
+		{"connections that were not loaded", newWindowRun(func(_ *result.Run, r *load.Result) { r.Latency.Mean = time.Millisecond }), closed, map[string]float64{"in-flight": 1}, []string{RuleLittle}},
+		{"wrong, lost, unanswered, refused", newWindowRun(func(_ *result.Run, r *load.Result) {
 			r.Mismatched, r.Unanswered, r.Lost, r.Connected = 1, 1, map[string]int64{"reset": 1}, 9
 		}), closed, nil, []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect}},
-		{"another number of connections", windowRun(func(r *result.Run, _ *load.Result) { r.Samples[1].Accepted = 9 }), closed, nil, []string{RuleCount}},
-		{"heartbeats", windowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, r.Connections, l.Answered = true, 20, 10 }), beating,
+		{"another number of connections", newWindowRun(func(r *result.Run, _ *load.Result) { r.Samples[1].Accepted = 9 }), closed, nil, []string{RuleCount}},
+		{"heartbeats", newWindowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, r.Connections, l.Answered = true, 20, 10 }), beating,
 			map[string]float64{"beats-each": 1, "beat-cpu": 0.5, "beat-cpu-all": 1, "beat-rss": 1000, "beat-cpu-each": 50000}, nil},
-		{"heartbeats that are missing", windowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, l.Answered = true, 5 }), beating, map[string]float64{"beats-each": 0.5}, []string{RuleBeats}},
-		{"a flood", windowRun(func(r *result.Run, _ *load.Result) {
+		{"heartbeats that are missing", newWindowRun(func(r *result.Run, l *load.Result) { r.Heartbeats, l.Answered = true, 5 }), beating, map[string]float64{"beats-each": 0.5}, []string{RuleBeats}},
+		{"a flood", newWindowRun(func(r *result.Run, _ *load.Result) {
 			r.Phases = slices.Insert(r.Phases, 0, result.Phase{Name: scenario.Verify, Result: &load.Result{Connected: 10, Unanswered: 9}})
 		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500}, []string{RuleUnanswered}},
-		{"a flood without an answer", windowRun(func(_ *result.Run, l *load.Result) { l.BytesReceived = 0 }), flooded, map[string]float64{"received": 0}, []string{RuleUnanswered}},
-		{"a flood whose rate varies", windowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
-		{"publish/subscribe", windowRun(func(r *result.Run, l *load.Result) {
+		{"a flood without an answer", newWindowRun(func(_ *result.Run, l *load.Result) { l.BytesReceived = 0 }), flooded, map[string]float64{"received": 0}, []string{RuleUnanswered}},
+		{"a flood whose rate varies", newWindowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
+		{"publish/subscribe", newWindowRun(func(r *result.Run, l *load.Result) {
 			l.Answered, l.Delivered, l.SlowEnded = 100, 10_000, 1
 			r.Timeline = []result.Tick{{Server: load.Usage{Process: sample.Process{RSS: 12000}}}}
 		}), published, map[string]float64{"deliveries": 10_000, "publishes": 100, "delivery-p50": 0.001, "delivery-p99": 0.002, "delivery-cpu": 50, "slow-ended": 1, "publish-peak": 12000, "load-busy": 0.3}, nil},
-		{"publish/subscribe that loses messages", windowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
+		{"publish/subscribe that loses messages", newWindowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
 		{"subscribers", func() *result.Run {
-			r := idleRun()
+			r := newIdleRun()
 			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: load.Usage{Process: sample.Process{RSS: 1500}}})
 			return r
 		}(), idle, map[string]float64{"bytes-subscribed": 50, "bytes-idle": 100}, nil},
-		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,
+		{"memory", newIdleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "anonymous-idle": 50,
 			"dial-rate": 10, "rss": 3000, "stack": 7}, nil},
-		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
-		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
-		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
-		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
-		{"a side that was ended", job(func(j *result.Jobs) { j.Killed = &result.Killed{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
-		{"held", heldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
+		{"memory that others gave back", func() *result.Run { r := newIdleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
+		{"jobs", newJobsRun(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
+		{"jobs of which none has run", newJobsRun(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
+		{"jobs whose counts are wrong", newJobsRun(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
+		{"a side that was ended", newJobsRun(func(j *result.Jobs) { j.Killed = &result.Killed{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
+		{"held", newHeldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
-		Measure(Input{Run: c.run, Workload: c.w})
+		SetFigures(Input{Run: c.run, Workload: c.w})
 		for name, want := range c.want {
 			if got, ok := c.run.Figures[name]; !ok || got < want*0.999 || got > want*1.001 {
 				t.Errorf("%s: %s is %v, %v, want %v", c.name, name, got, ok, want)
@@ -172,56 +172,56 @@ func TestHeldLosses(t *testing.T) {
 		"unclean":            func(r *result.Run, _ *load.Result) { r.FindSample(Closed).Counts.Restarts = 1 },
 		"left":               func(r *result.Run, _ *load.Result) { r.FindSample(Left).TimeWait = 3 },
 	} {
-		r := heldRun()
+		r := newHeldRun()
 		lose(r, r.LastLoadResult())
-		Measure(Input{Run: r, Workload: heldWorkload})
+		SetFigures(Input{Run: r, Workload: heldWorkload})
 		if v, ok := r.Figures[figure]; !ok || v <= 0 {
 			t.Errorf("%s: %v, %v, want more than 0", figure, v, ok)
 		}
 	}
-	answered := heldRun() // a heartbeat was not answered when none was under way
+	answered := newHeldRun() // a heartbeat was not answered when none was under way
 	answered.FindSample(VerifyAgain).Counts.Messages = 50
 	answered.FindSample(Closed).Counts.Messages = 50
 	answered.LastLoadResult().Heartbeats = 20
-	Measure(Input{Run: answered, Workload: heldWorkload})
+	SetFigures(Input{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
 	}
 }
 
 func TestNoise(t *testing.T) {
-	r := &result.Run{Samples: windowed(), Phases: []result.Phase{{Result: seen()}}}
+	r := &result.Run{Samples: newWindowSamples(), Phases: []result.Phase{{Result: newLoadResult()}}}
 	// 1.9 CPUs were busy: 0.5 by the server, 0.3 by the load.
-	if f, _ := Foreign(r); f < 1.09 || f > 1.11 {
+	if f, _ := ForeignCPUs(r); f < 1.09 || f > 1.11 {
 		t.Errorf("%v CPUs were busy with something else, want 1.1", f)
 	}
-	if !MarkNoise(r) || !strings.Contains(r.Caveats[0].Detail, "110 % of a CPU") {
+	if !AddNoiseCaveat(r) || !strings.Contains(r.Caveats[0].Detail, "110 % of a CPU") {
 		t.Errorf("marked %v", r.Caveats)
 	}
-	if quiet := (&result.Run{Foreign: 0.05}); MarkNoise(quiet) {
+	if quiet := (&result.Run{Foreign: 0.05}); AddNoiseCaveat(quiet) {
 		t.Error("a quiet run is marked")
 	}
 }
 
 func TestFigures(t *testing.T) {
 	names := make(map[string]bool)
-	for _, f := range Figures() {
+	for _, f := range AllFigures() {
 		if names[f.Name] || f.Heading == "" {
 			t.Errorf("%q is there twice, or has no heading %q", f.Name, f.Heading)
 		}
 		names[f.Name] = true
 	}
 	for name, want := range map[string]string{"tps": "1,235", "p99": "1.23 s", "cpu": "1234.57", "server-busy": "123457 %", "rss": "0.0", "peak-memory": "0 MB"} {
-		f, ok := Named(name)
+		f, ok := FindFigure(name)
 		v := 1234.567
 		if name == "p99" {
 			v = 1.234
 		}
-		if got := f.Text(v); !ok || got != want {
+		if got := f.Format(v); !ok || got != want {
 			t.Errorf("%s of %v: %q, want %q", name, v, got, want)
 		}
 	}
-	if f, _ := Named("p99"); f.Text(stats.Never) != "never" {
+	if f, _ := FindFigure("p99"); f.Format(stats.Never) != "never" {
 		t.Error("the latency of no job is not never")
 	}
 }

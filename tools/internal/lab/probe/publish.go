@@ -5,17 +5,18 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// publish is of publish/subscribe. Times are of deliveries, from when their messages were planned.
-var publish = Probe{
+// publishProbe has the figures of publish/subscribe. Times are of deliveries, from the planned time
+// of their messages.
+var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},
-		{Name: "publishes", Heading: "publishes/s", Better: Higher, Write: mean},
+		{Name: "publishes", Heading: "publishes/s", Better: Higher, CustomFormat: formatMean},
 		{Name: "delivery-p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-max", Heading: "max", Unit: page.Seconds, Better: Lower},
-		{Name: "delivery-cpu", Heading: "CPU µs/delivery", Better: Lower, Write: twoDecimals},
+		{Name: "delivery-cpu", Heading: "CPU µs/delivery", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "slow-ended", Heading: "slow ones ended"},
-		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		p, r := in.Workload.FindPhase(scenario.Publish), in.Run.LastLoadResult()
@@ -28,12 +29,12 @@ var publish = Probe{
 		set("delivery-p99", r.Latency.P99.Seconds())
 		set("delivery-max", r.Latency.Max.Seconds())
 		set("load-busy", r.CPUShare())
-		in.setCPU("delivery-cpu", r.DeliveryRate(), set)
+		in.setServerCPUFigures("delivery-cpu", r.DeliveryRate(), set)
 		if p.Slow > 0 {
 			set("slow-ended", float64(r.SlowEnded))
 		}
 		most := int64(0)
-		if _, end, ok := in.window(); ok {
+		if _, end, ok := in.windowSamples(); ok {
 			most = end.Server.RSS
 		}
 		for i := range in.Run.Timeline {

@@ -7,8 +7,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// setCPU sets what the server took for each message, and how busy it was.
-func (in Input) setCPU(name string, rate float64, set func(string, float64)) {
+// setServerCPUFigures sets the server's CPU time per message and its CPU usage.
+func (in Input) setServerCPUFigures(name string, rate float64, set func(string, float64)) {
 	cpus, ok := in.serverCPU()
 	if !ok {
 		return
@@ -25,16 +25,16 @@ func (in Input) setCPU(name string, rate float64, set func(string, float64)) {
 	}
 }
 
-// throughput is of a closed loop, or of a rate: what was answered, how fast, and by whose CPU.
-var throughput = Probe{
+// throughputProbe has the throughput, latency and CPU figures of a closed loop or a fixed rate.
+var throughputProbe = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},
 		{Name: "p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "p99.9", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
 		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},
-		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, Write: twoDecimals},
-		{Name: "in-flight", Heading: "in flight", Write: mean},
+		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, CustomFormat: formatTwoDecimals},
+		{Name: "in-flight", Heading: "in flight", CustomFormat: formatMean},
 		{Name: "expected", Heading: "expected"},
 		{Name: "server-busy", Heading: "server CPU", Unit: page.Share},
 		{Name: "load-busy", Heading: "load CPU", Unit: page.Share},
@@ -54,6 +54,6 @@ var throughput = Probe{
 			set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
 		}
 		set("load-busy", r.CPUShare())
-		in.setCPU("cpu", r.Rate(), set)
+		in.setServerCPUFigures("cpu", r.Rate(), set)
 	},
 }

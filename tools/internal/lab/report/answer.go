@@ -16,27 +16,27 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// answer is what the report of a scenario begins with: a sentence and a picture.
-type answer struct {
+// answerText is the first part of a scenario's report: a sentence and a chart.
+type answerText struct {
 	clauses []string
 	subject string // of the last clause
-	// oneRound says that a figure is of one round, and doubts whose runs are marked.
-	oneRound bool
-	doubts   []string
-	picture  *page.Bars
+	// oneRound means that a figure is from one round only; uncertain lists subjects whose runs have
+	// caveats.
+	oneRound  bool
+	uncertain []string
+	chart     *page.Bars
 }
 
-// answerOf fills the clauses of a scenario's answer in, but for those with a figure that is
-// missing.
-func answerOf(r *result.Report) (a answer) {
+// buildAnswer fills in the clauses of a scenario's answer, except those whose figure is missing.
+func buildAnswer(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
-		a.clause(r, c)
+		a.addClause(r, c)
 	}
 	return a
 }
 
-// String is the sentence, "" where nothing was measured.
-func (a *answer) String() string {
+// String returns the sentence, "" if nothing was measured.
+func (a *answerText) String() string {
 	if len(a.clauses) == 0 {
 		return ""
 	}
@@ -44,47 +44,47 @@ func (a *answer) String() string {
 	if a.oneRound {
 		text += " One round."
 	}
-	if len(a.doubts) > 0 {
-		text += " Not certain: " + strings.Join(a.doubts, "; ") + "."
+	if len(a.uncertain) > 0 {
+		text += " Not certain: " + strings.Join(a.uncertain, "; ") + "."
 	}
 	return text
 }
 
-// ofBaseline is in the text of a clause that compares.
-var ofBaseline = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
+// baselinePlaceholder matches the placeholders of clauses that compare.
+var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// clause adds a clause, and the picture of the first.
-func (a *answer) clause(r *result.Report, c scenario.Clause) {
-	f, ok := probe.Named(c.Figure)
+// addClause adds a clause, and for the first one the chart.
+func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
+	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return
 	}
-	rows := rowsOf(r, c.Workload)
+	rows := groupRunsBySubject(r, c.Workload)
 	baseline := cmp.Or(c.Baseline, r.Scenario.Baseline)
-	compares := ofBaseline().MatchString(c.Text)
+	compares := baselinePlaceholder().MatchString(c.Text)
 	subject := cmp.Or(c.Subject, a.subject)
-	base, x := rowNamed(rows, baseline), rowNamed(rows, subject)
+	base, x := findSubjectRuns(rows, baseline), findSubjectRuns(rows, subject)
 	switch {
 	case subject != "":
 	case compares:
-		x = best(rows, f, baseline, r.Scenario.Baseline)
+		x = bestSubject(rows, f, baseline, r.Scenario.Baseline)
 	default:
-		x = best(rows, f)
+		x = bestSubject(rows, f)
 	}
 	v, ok := x.median(f.Name)
 	if !ok {
 		return
 	}
 	b, known := base.median(f.Name)
-	ratios := x.ratios(base, f.Name)
+	ratios := x.ratiosTo(base, f.Name)
 	ratio, hasRatio := stats.Median(ratios)
 	if strings.Contains(c.Text, "{base") && !known || strings.Contains(c.Text, "{ratio}") && !hasRatio || strings.Contains(c.Text, "{inverse}") && (!hasRatio || ratio == 0) {
 		return
 	}
 	a.subject = x.subject
-	a.doubt(x, f.Name)
+	a.noteUncertainty(x, f.Name)
 	if compares {
-		a.doubt(base, f.Name)
+		a.noteUncertainty(base, f.Name)
 		if margin, ok := stats.MedianMargin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
@@ -93,32 +93,32 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	if ratio > 0 {
 		inverse = 1 / ratio
 	}
-	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Text(v), "{base}", f.Text(b),
+	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Format(v), "{base}", f.Format(b),
 		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text))
-	if a.picture == nil {
-		a.picture = picture(rows, f, c.Workload, r.Scenario.Baseline)
+	if a.chart == nil {
+		a.chart = newFigureBars(rows, f, c.Workload, r.Scenario.Baseline)
 	}
 }
 
-// doubt looks for what makes the figures of a row less certain.
-func (a *answer) doubt(x row, figure string) {
-	a.oneRound = a.oneRound || len(x.byRound(figure)) < 2
-	if text, _ := x.doubts(); text != "" && !slices.Contains(a.doubts, text) {
-		a.doubts = append(a.doubts, text)
+// noteUncertainty records what makes the figures of a subject less certain.
+func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
+	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
+	if text, _ := x.uncertainty(); text != "" && !slices.Contains(a.uncertain, text) {
+		a.uncertain = append(a.uncertain, text)
 	}
 }
 
-// picture is a figure of each subject.
-func picture(rows []row, f probe.Figure, workload, baseline string) *page.Bars {
+// newFigureBars returns a bar chart of a figure for each subject.
+func newFigureBars(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
-	winner := best(rows, f, baseline).subject
+	winner := bestSubject(rows, f, baseline).subject
 	for _, x := range rows {
 		if v, ok := x.median(f.Name); ok && !stats.IsNeverLatency(v) {
 			tone := page.Plain
 			if x.subject == winner {
 				tone = page.Good
 			}
-			b.Add(x.subject, v, f.Text(v), tone)
+			b.Add(x.subject, v, f.Format(v), tone)
 		}
 	}
 	return b

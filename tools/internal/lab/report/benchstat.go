@@ -13,16 +13,16 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// WriteBenchstat writes the runs of a set that count in the format of Go benchmarks, which
-// benchstat reads: a line for each run, with the figures that are better when they are lower or
-// higher. The latency of no job is left out.
+// WriteBenchstat writes the valid runs of a set in the format of Go benchmarks for benchstat: a
+// line per run, with the figures that have a better direction. Latencies of jobs that never ran are
+// omitted.
 func WriteBenchstat(w io.Writer, s *result.Set) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "goos: %s\ngoarch: %s\n", s.Machine.OS, s.Machine.Arch)
 	if s.Machine.CPU != "" {
 		fmt.Fprintf(&b, "cpu: %s\n", s.Machine.CPU)
 	}
-	for _, f := range probe.Figures() {
+	for _, f := range probe.AllFigures() {
 		if f.Better == probe.Neither {
 			continue
 		}
@@ -30,13 +30,13 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 		if f.Better == probe.Higher {
 			better = "higher"
 		}
-		fmt.Fprintf(&b, "Unit %s better=%s\n", unitOf(f), better)
+		fmt.Fprintf(&b, "Unit %s better=%s\n", benchstatUnit(f), better)
 	}
 	for _, r := range s.Reports {
 		for i := range r.Runs {
 			run := &r.Runs[i]
 			if values := benchmarkValues(run); values != "" {
-				fmt.Fprintf(&b, "Benchmark%s/%s/%s 1%s\n", capitalized(r.Scenario.Name), run.Workload, run.Subject, values)
+				fmt.Fprintf(&b, "Benchmark%s/%s/%s 1%s\n", capitalize(r.Scenario.Name), run.Workload, run.Subject, values)
 			}
 		}
 	}
@@ -50,17 +50,17 @@ func benchmarkValues(run *result.Run) string {
 		return ""
 	}
 	var b strings.Builder
-	for _, f := range probe.Figures() {
+	for _, f := range probe.AllFigures() {
 		if v, ok := run.Figures[f.Name]; ok && f.Better != probe.Neither && !stats.IsNeverLatency(v) {
-			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + unitOf(f))
+			b.WriteString(" " + strconv.FormatFloat(v, 'g', -1, 64) + " " + benchstatUnit(f))
 		}
 	}
 	return b.String()
 }
 
-// unitOf returns the unit of a figure for benchstat, which has a table for each: the figure's
+// benchstatUnit returns the unit of a figure for benchstat, which has a table for each: the figure's
 // name, and sec or B where its values are seconds or bytes.
-func unitOf(f probe.Figure) string {
+func benchstatUnit(f probe.Figure) string {
 	switch f.Unit {
 	case page.Seconds:
 		return f.Name + "-sec"
@@ -70,8 +70,8 @@ func unitOf(f probe.Figure) string {
 	return f.Name
 }
 
-// capitalized returns a name with a first letter that the format accepts behind "Benchmark".
-func capitalized(name string) string {
+// capitalize returns a name with a first letter that the format accepts behind "Benchmark".
+func capitalize(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {
 		runes[0] = unicode.ToUpper(runes[0])

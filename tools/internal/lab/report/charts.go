@@ -14,9 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// charted are the figures that have a chart by size: by how many connections there were, by
-// how many goroutines, or by how many jobs were offered.
-var charted = []struct {
+// sizeCharts are the figures with a chart by size: by connections, goroutines, or submitted jobs.
+var sizeCharts = []struct {
 	figure, size, title, axis string
 	log                       bool
 }{
@@ -32,15 +31,15 @@ var charted = []struct {
 	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
 }
 
-// charts are those of a report: figures by size, and latencies by percentile.
-func charts(r *result.Report) []page.Part {
+// buildCharts returns the charts of a report: figures by size, and latencies by percentile.
+func buildCharts(r *result.Report) []page.Part {
 	parts := []page.Part{{Heading: "Charts"}}
-	names, families := families(r)
+	names, families := groupWorkloadsBySize(r)
 	for _, name := range names {
-		parts = append(parts, bySize(r, name, families[name])...)
+		parts = append(parts, buildSizeCharts(r, name, families[name])...)
 	}
 	for _, w := range r.Scenario.Workloads {
-		if c := byPercentile(r, w); c != nil {
+		if c := buildLatencyChart(r, w); c != nil {
 			parts = append(parts, page.Part{Chart: c})
 		}
 	}
@@ -50,9 +49,9 @@ func charts(r *result.Report) []page.Part {
 	return parts
 }
 
-// rounded is a value with four significant digits, which is more than a chart shows and keeps
-// pages small. Whole numbers below a million stay as they are: sizes are such.
-func rounded(v float64) float64 {
+// roundToFourDigits rounds a value to four significant digits, which is more than a chart shows and
+// keeps pages small. Whole numbers up to a million, such as sizes, are kept.
+func roundToFourDigits(v float64) float64 {
 	if v == math.Trunc(v) && math.Abs(v) <= 1e6 {
 		return v
 	}
@@ -63,16 +62,16 @@ func rounded(v float64) float64 {
 	return four
 }
 
-// sizeInName is what tells a workload from others of its family: "echo-100" from "echo-1000",
-// "cpu-unloaded" from "cpu-10x".
-var sizeInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
+// sizeSuffix matches the part of a workload's name that distinguishes it within its family:
+// "echo-100" and "echo-1000", "cpu-unloaded" and "cpu-10x".
+var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// families are the workloads that differ in their size alone, going by their names. Those of
-// one are in no family.
-func families(r *result.Report) (names []string, all map[string][]scenario.Workload) {
+// groupWorkloadsBySize returns families of at least two workloads that by their names differ only
+// in size.
+func groupWorkloadsBySize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
-		name := sizeInName().ReplaceAllString(w.Name, "")
+		name := sizeSuffix().ReplaceAllString(w.Name, "")
 		if all[name] == nil {
 			names = append(names, name)
 		}
@@ -81,10 +80,10 @@ func families(r *result.Report) (names []string, all map[string][]scenario.Workl
 	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
-// bySize are the charts of a family.
-func bySize(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
-	for _, of := range charted {
-		figure, _ := probe.Named(of.figure)
+// buildSizeCharts returns the charts of a family.
+func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
+	for _, of := range sizeCharts {
+		figure, _ := probe.FindFigure(of.figure)
 		c := &page.Chart{
 			Title: of.title + ": " + name,
 			X:     page.Axis{Label: of.size, Log: true},
@@ -94,13 +93,13 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 		for _, subject := range r.Scenario.Subjects {
 			s := page.Series{Name: subject.Name, Points: true}
 			for _, w := range family {
-				x := rowNamed(rowsOf(r, w.Name), subject.Name)
-				size, known := float64(connections(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
+				x := findSubjectRuns(groupRunsBySubject(r, w.Name), subject.Name)
+				size, known := float64(connsOfSubject(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
 				if of.size == "jobs offered a second" {
 					size, known = x.median("offered-rate")
 				}
 				if v, ok := x.median(of.figure); ok && known && !stats.IsNeverLatency(v) {
-					s.X, s.Y = append(s.X, rounded(size)), append(s.Y, rounded(v))
+					s.X, s.Y = append(s.X, roundToFourDigits(size)), append(s.Y, roundToFourDigits(v))
 				}
 			}
 			if len(s.X) > 0 {
@@ -112,7 +111,7 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 			continue
 		}
 		for _, p := range r.Scenario.References {
-			if s := publishedBySize(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
+			if s := referenceSeries(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
 				c.Series = append(c.Series, s)
 			}
 		}
@@ -121,8 +120,9 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 	return parts
 }
 
-// publishedBySize is the curve of a published design's figure: of the first in the table.
-func publishedBySize(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
+// referenceSeries returns the curve of a published design's figure, of the first design in the
+// table.
+func referenceSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
 	for _, row := range p.Rows {
@@ -131,28 +131,29 @@ func publishedBySize(p *scenario.ReferenceTable, figure string, family []scenari
 			continue
 		}
 		if v, ok := p.Columns[i].ParseCell(row.Cells[i]); ok {
-			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, rounded(v))
+			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, roundToFourDigits(v))
 		}
 	}
 	return s
 }
 
-// byPercentile is the latency of each subject's last run by percentile, nil where no run has it.
-func byPercentile(r *result.Report, w scenario.Workload) *page.Chart {
+// buildLatencyChart returns the latency of each subject's last run by percentile, nil if no run has
+// it.
+func buildLatencyChart(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,
 		Note:  "Of each subject it is the last round.",
 		X:     page.Axis{Label: "percentile", Unit: page.Percentile},
 		Y:     page.Axis{Label: "latency", Unit: page.Seconds, Log: true},
 	}
-	for _, x := range rowsOf(r, w.Name) {
-		run := x.last()
+	for _, x := range groupRunsBySubject(r, w.Name) {
+		run := x.lastValidRun()
 		if run == nil || run.LastLoadResult() == nil || run.LastLoadResult().Latency.Count == 0 {
 			continue
 		}
 		s := run.LastLoadResult().Latency.Curve()
 		for i, y := range s.Y {
-			s.Y[i] = rounded(y)
+			s.Y[i] = roundToFourDigits(y)
 		}
 		s.Name = x.subject
 		c.Series = append(c.Series, s)

@@ -9,23 +9,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Judge works out the verdicts of a set: how ours stand beside published designs, and whether
-// claims are met. Of a set of the version before it leaves those that there are.
-func Judge(s *result.Set) {
+// Evaluate computes the verdicts of a set: comparisons with reference tables, and claims.
+func Evaluate(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
 		for i := range r.Scenario.References {
-			r.Verdicts = append(r.Verdicts, compare(r, &r.Scenario.References[i]).verdicts()...)
+			r.Verdicts = append(r.Verdicts, newReferenceTable(r, &r.Scenario.References[i]).listVerdicts()...)
 		}
 		for _, claim := range r.Scenario.Claims {
-			r.Verdicts = append(r.Verdicts, judge(r, claim, s.Strict)...)
+			r.Verdicts = append(r.Verdicts, evaluateClaim(r, claim, s.Strict)...)
 		}
 	}
 }
 
-// judge are the verdicts of a claim: one for each subject and workload that it is of.
-func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
-	f, ok := probe.Named(c.Figure)
+// evaluateClaim returns the verdicts of a claim: one for each subject and workload it applies to.
+func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
+	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return nil
 	}
@@ -33,14 +32,14 @@ func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdic
 		if c.Workload != "" && w.Name != c.Workload {
 			continue
 		}
-		for _, x := range rowsOf(r, w.Name) {
+		for _, x := range groupRunsBySubject(r, w.Name) {
 			if len(c.Subjects) > 0 && !slices.Contains(c.Subjects, x.subject) {
 				continue
 			}
-			outcome, why := decide(r, c, f, w, x)
-			if text, most := x.doubts(); most && outcome != result.NotMeasured {
+			outcome, why := checkClaim(r, c, f, w, x)
+			if text, most := x.uncertainty(); most && outcome != result.NotMeasured {
 				why += "; not certain: " + text
-				if c.Fails == "" { // a gate stays one
+				if c.Fails == "" { // required claims remain required
 					outcome = result.Uncertain
 				}
 			}
@@ -54,32 +53,32 @@ func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdic
 	return all
 }
 
-// decide says whether a row meets a claim, and by which figure.
-func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x row) (outcome, why string) {
-	if failed := x.failed(); failed != "" {
+// checkClaim decides whether a subject meets a claim, and gives the figure.
+func checkClaim(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, reason string) {
+	if failed := x.failureText(); failed != "" {
 		return result.NotMeasured, failed
 	}
 	v, ok := x.median(f.Name)
 	if !ok {
-		return result.NotMeasured, x.missing(f)
+		return result.NotMeasured, x.missingReason(f)
 	}
-	n := connections(r, w, x.subject)
+	n := connsOfSubject(r, w, x.subject)
 	if ran := x.runs[0].Connections; ran > 0 {
 		n = min(n, ran)
 	}
 	if n < c.From {
-		return result.NotMeasured, fmt.Sprintf("%s, of too few connections to tell", f.Text(v))
+		return result.NotMeasured, fmt.Sprintf("%s, of too few connections to tell", f.Format(v))
 	}
 	base, unit := 1.0, ""
 	if c.Of != "" {
-		of := rowNamed(rowsOf(r, c.Of), x.subject)
-		if failed := of.failed(); failed != "" {
+		of := findSubjectRuns(groupRunsBySubject(r, c.Of), x.subject)
+		if failed := of.failureText(); failed != "" {
 			return result.NotMeasured, c.Of + ": " + failed
 		}
-		if base, ok = of.median(f.Name); !ok || nothing(f, base) {
+		if base, ok = of.median(f.Name); !ok || isNoWork(f, base) {
 			return result.NotMeasured, c.Of + " has no such figure"
 		}
-		unit = fmt.Sprintf(" (%s under %s)", f.Text(base), c.Of)
+		unit = fmt.Sprintf(" (%s under %s)", f.Format(base), c.Of)
 	}
 	var bound float64
 	var met bool
@@ -95,5 +94,5 @@ func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workl
 	if met {
 		outcome = result.Met
 	}
-	return outcome, fmt.Sprintf("%s %s; %s %s%s", f.Heading, f.Text(v), word, f.Text(bound), unit)
+	return outcome, fmt.Sprintf("%s %s; %s %s%s", f.Heading, f.Format(v), word, f.Format(bound), unit)
 }

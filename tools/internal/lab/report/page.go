@@ -18,53 +18,52 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// maxRemarks bounds the lists of the overview; all is in the sections.
+// maxRemarks limits the lists of the overview; the sections are complete.
 const maxRemarks = 60
 
-// maxNamed is how many claims that were not met the first lines name.
-const maxNamed = 8
+// maxNamedClaims limits the unmet claims named in the first lines.
+const maxNamedClaims = 8
 
-// Write writes the files of a set to a directory: report.json and report.html.
-func Write(dir string, s *result.Set) error {
-	p := Page(s)
+// WriteFiles writes report.json and report.html to a directory.
+func WriteFiles(dir string, s *result.Set) error {
+	p := NewPage(s)
 	return errors.Join(
 		result.WriteFileAtomically(dir, "report.json", s.WriteJSON),
 		result.WriteFileAtomically(dir, "report.html", p.WriteHTML),
 	)
 }
 
-// WriteText writes a set for a terminal.
 func WriteText(w io.Writer, s *result.Set) error {
-	p := Page(s)
+	p := NewPage(s)
 	return p.WriteText(w)
 }
 
-// Page is the set for people: the first answer, each report with its own, tables and charts, then time lines,
-// and what was not as it should be.
-func Page(s *result.Set) page.Page {
-	p := page.Page{Title: title(s), Facts: facts(s)}
-	p.Lead, p.Tone = status(s)
+// NewPage returns the report for people: the first answer, each report with its own answer, tables
+// and charts, then timelines and problems.
+func NewPage(s *result.Set) page.Page {
+	p := page.Page{Title: pageTitle(s), Facts: pageFacts(s)}
+	p.Lead, p.Tone = formatStatus(s)
 	for _, r := range s.Reports {
-		if a := answerOf(r); a.clauses != nil {
+		if a := buildAnswer(r); a.clauses != nil {
 			p.Remarks = []page.Remark{{Tone: p.Tone, Text: p.Lead}}
 			p.Lead, p.Tone = r.Scenario.Name+": "+a.String(), page.Plain
 			break
 		}
 	}
-	p.Sections = append(p.Sections, overview(s))
+	p.Sections = append(p.Sections, buildOverview(s))
 	for _, r := range s.Reports {
-		p.Sections = append(p.Sections, section(r))
+		p.Sections = append(p.Sections, buildSection(r))
 	}
 	for _, r := range s.Reports {
-		if x := timelines(r); len(x.Parts) > 0 {
+		if x := buildTimelines(r); len(x.Parts) > 0 {
 			p.Sections = append(p.Sections, x)
 		}
 	}
 	return p
 }
 
-// title names the scenarios, if they are few.
-func title(s *result.Set) string {
+// pageTitle names the scenarios if they are few.
+func pageTitle(s *result.Set) string {
 	var names []string
 	for _, r := range s.Reports {
 		names = append(names, r.Scenario.Name)
@@ -75,8 +74,8 @@ func title(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// facts are how the set was made.
-func facts(s *result.Set) [][2]string {
+// pageFacts lists how the set was made.
+func pageFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
 		{"Date", s.Date.UTC().Format(time.DateTime + " MST")},
@@ -87,17 +86,17 @@ func facts(s *result.Set) [][2]string {
 	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
-// summary is what became of the runs of a report.
-type summary struct {
-	runs, failed, skipped, marked, missing int
+// runSummary counts the outcomes of a report's runs.
+type runSummary struct {
+	runs, failed, skipped, withCaveats, missing int
 
 	rules    map[string]int // runs that broke each rule
 	unmet    []string       // claims
 	problems []page.Remark  // each once
 }
 
-func summarize(r *result.Report) summary {
-	n := summary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
+func summarizeRuns(r *result.Report) runSummary {
+	n := runSummary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
 	problem := func(tone page.Tone, words ...string) {
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
 		x := page.Remark{Tone: tone, Text: r.Scenario.Name + ": " + strings.Join(words, ": ")}
@@ -111,12 +110,12 @@ func summarize(r *result.Report) summary {
 		switch {
 		case run.Error != "":
 			n.failed++
-			problem(page.Bad, where, markFailed, run.FirstErrorLine())
+			problem(page.Bad, where, wordFailed, run.FirstErrorLine())
 		case run.Skipped != "":
 			n.skipped++
-			problem(page.Warn, where, markNotRun, run.Skipped)
+			problem(page.Warn, where, wordNotRun, run.Skipped)
 		case len(run.Caveats) > 0:
-			n.marked++
+			n.withCaveats++
 		}
 		for _, m := range run.Caveats {
 			n.rules[m.Rule]++
@@ -131,27 +130,26 @@ func summarize(r *result.Report) summary {
 	return n
 }
 
-// tone is how serious that is.
-func (n *summary) tone() page.Tone {
+func (n *runSummary) worstTone() page.Tone {
 	switch {
 	case n.failed+len(n.unmet) > 0:
 		return page.Bad
-	case n.missing+n.skipped+n.marked > 0:
+	case n.missing+n.skipped+n.withCaveats > 0:
 		return page.Warn
 	}
 	return page.Good
 }
 
-// status says in a sentence how the runs were.
-func status(s *result.Set) (string, page.Tone) {
-	var n summary
+// formatStatus summarizes all runs in a sentence.
+func formatStatus(s *result.Set) (string, page.Tone) {
+	var n runSummary
 	for _, r := range s.Reports {
-		one := summarize(r)
+		one := summarizeRuns(r)
 		n.runs += one.runs
 		n.failed += one.failed
 		n.unmet = append(n.unmet, one.unmet...)
 		n.missing += one.missing + one.skipped
-		n.marked += one.marked
+		n.withCaveats += one.withCaveats
 	}
 	text := "No run failed, and none broke a rule."
 	switch {
@@ -159,63 +157,63 @@ func status(s *result.Set) (string, page.Tone) {
 		text = fmt.Sprintf("%d of %d runs failed.", n.failed, n.runs)
 	case len(n.unmet) > 0:
 		names := slices.Compact(n.unmet)
-		if more := len(names) - maxNamed; more > 0 {
-			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more, in their sections", more))
+		if more := len(names) - maxNamedClaims; more > 0 {
+			names = append(names[:maxNamedClaims:maxNamedClaims], fmt.Sprintf("%d more, in their sections", more))
 		}
 		text = fmt.Sprintf("No run failed, but %s: %s.", format.Plural(len(n.unmet), "claim was not met", "claims were not met"), strings.Join(names, "; "))
 	case n.missing > 0:
 		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.missing, "run was not made", "runs were not made"))
-	case n.marked > 0:
-		text = fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.marked, n.runs)
+	case n.withCaveats > 0:
+		text = fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.withCaveats, n.runs)
 	}
-	return text, n.tone()
+	return text, n.worstTone()
 }
 
-// overview has the picture of the first answer and the others, what became of the runs, how ours stand beside
-// published designs, and what was not as it should be.
-func overview(s *result.Set) page.Section {
+// buildOverview returns the section with charts and answers, outcomes of the runs, comparisons with
+// reference tables, and problems.
+func buildOverview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
 	runs.AddRow("scenario", "runs", "failed", "not made", "marked", "rules broken")
 	var published, problems []page.Remark
 	answered := false
 	for _, r := range s.Reports {
-		if a := answerOf(r); a.clauses != nil {
+		if a := buildAnswer(r); a.clauses != nil {
 			switch {
 			case answered:
 				x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
 			case len(s.Reports) > 1: // its sentence is the page's first
-				x.Parts = append(x.Parts, page.Part{Bars: a.picture})
+				x.Parts = append(x.Parts, page.Part{Bars: a.chart})
 			}
 			answered = true
 		}
-		n := summarize(r)
+		n := summarizeRuns(r)
 		runs.AddRow(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
-			fmt.Sprint(n.marked), counted(n.rules, n.runs))
-		if tone := n.tone(); tone != page.Good {
+			fmt.Sprint(n.withCaveats), formatFrequencies(n.rules, n.runs))
+		if tone := n.worstTone(); tone != page.Good {
 			runs.SetLastRowTone(0, tone)
 		}
 		problems = append(problems, n.problems...)
 		for i := range r.Scenario.References {
-			c := compare(r, &r.Scenario.References[i])
-			if len(c.standings)+len(c.missing) > 0 {
-				x := c.summary()
-				x.Text = c.published.Title + " (" + r.Scenario.Name + "): " + x.Text
+			c := newReferenceTable(r, &r.Scenario.References[i])
+			if len(c.comparisons)+len(c.notRun) > 0 {
+				x := c.formatSummary()
+				x.Text = c.reference.Title + " (" + r.Scenario.Name + "): " + x.Text
 				published = append(published, x)
 			}
 		}
 	}
 	x.Parts = append(x.Parts, page.Part{Table: runs})
-	x.Parts = append(x.Parts, remarks("Ours beside published designs", published)...)
+	x.Parts = append(x.Parts, remarkParts("Ours beside published designs", published)...)
 	if more := len(problems) - maxRemarks; more > 0 {
 		problems = append(problems[:maxRemarks], page.Remark{Text: fmt.Sprintf("And %d more, in their sections.", more)})
 	}
-	x.Parts = append(x.Parts, remarks("What was not as it should be", problems)...)
+	x.Parts = append(x.Parts, remarkParts("What was not as it should be", problems)...)
 	return x
 }
 
-// bounded are the first remarks of a list.
-func bounded(tone page.Tone, texts []string) (all []page.Remark) {
+// limitRemarks returns the first maxRemarks texts as remarks.
+func limitRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	for i, text := range texts {
 		if i == maxRemarks {
 			return append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("And %d more, in their sections.", len(texts)-i)})
@@ -225,8 +223,8 @@ func bounded(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarks is a list under a heading, nothing of no remarks.
-func remarks(heading string, all []page.Remark) (parts []page.Part) {
+// remarkParts returns a list under a heading, nothing without remarks.
+func remarkParts(heading string, all []page.Remark) (parts []page.Part) {
 	if len(all) == 0 {
 		return nil
 	}
@@ -236,54 +234,54 @@ func remarks(heading string, all []page.Remark) (parts []page.Part) {
 	return append(parts, page.Part{Remarks: all})
 }
 
-// folded is a list that is folded in HTML, nothing of no remarks.
-func folded(title string, all []page.Remark) []page.Part {
+// foldedRemarks returns a list that is folded in HTML, nothing without remarks.
+func foldedRemarks(title string, all []page.Remark) []page.Part {
 	if len(all) == 0 {
 		return nil
 	}
 	return []page.Part{{Remarks: all, Fold: fmt.Sprintf("%s: %d", title, len(all))}}
 }
 
-// section is a report: its answer, how it was run, the tables of each workload, the published
-// tables with ours beside them, and the claims.
-func section(r *result.Report) page.Section {
+// buildSection returns a scenario's section: its answer, how it was run, the tables of each
+// workload, reference tables and claims.
+func buildSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
-	if a := answerOf(r); a.clauses != nil {
-		x.Parts = append(x.Parts, page.Part{Text: a.String()}, page.Part{Bars: a.picture})
+	if a := buildAnswer(r); a.clauses != nil {
+		x.Parts = append(x.Parts, page.Part{Text: a.String()}, page.Part{Bars: a.chart})
 	}
-	for _, text := range append(strings.Split(s.About, "\n\n"), reading(r)) {
+	for _, text := range append(strings.Split(s.About, "\n\n"), methodNote(r)) {
 		if text = strings.TrimSpace(text); text != "" {
 			x.Parts = append(x.Parts, page.Part{Text: text})
 		}
 	}
-	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, r.Notes))...)
+	x.Parts = append(x.Parts, remarkParts("", limitRemarks(page.Plain, r.Notes))...)
 	for _, w := range s.Workloads {
-		x.Parts = append(x.Parts, workload(r, w)...)
+		x.Parts = append(x.Parts, workloadParts(r, w)...)
 	}
 	for i := range s.References {
-		x.Parts = append(x.Parts, compare(r, &s.References[i]).parts()...)
+		x.Parts = append(x.Parts, newReferenceTable(r, &s.References[i]).pageParts()...)
 	}
 	var claims []page.Remark
 	for _, v := range r.Verdicts {
 		of := func(p scenario.ReferenceTable) bool { return p.Title == v.Of }
 		if !slices.ContainsFunc(s.References, of) {
 			words := slices.DeleteFunc([]string{v.Of, v.Outcome, v.Text}, func(word string) bool { return word == "" })
-			claims = append(claims, page.Remark{Tone: tones[v.Outcome], Text: strings.Join(words, ": ")})
+			claims = append(claims, page.Remark{Tone: toneByOutcome[v.Outcome], Text: strings.Join(words, ": ")})
 		}
 	}
-	x.Parts = append(x.Parts, remarks("Claims", claims)...)
+	x.Parts = append(x.Parts, remarkParts("Claims", claims)...)
 	if names := s.PeerSubjects(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
 			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.JoinWords(names), s.Name)
-		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
+		x.Parts = append(x.Parts, remarkParts("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
-	x.Parts = append(x.Parts, charts(r)...)
+	x.Parts = append(x.Parts, buildCharts(r)...)
 	return x
 }
 
-// reading says how the figures are to be read.
-func reading(r *result.Report) string {
+// methodNote explains how to read the figures.
+func methodNote(r *result.Report) string {
 	s := &r.Scenario
 	pinning := r.Pinning.String()
 	if !slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return !w.Unpinned }) {
@@ -302,39 +300,39 @@ func reading(r *result.Report) string {
 	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
-// workload is what there is to say of a workload, nothing where nothing was run.
-func workload(r *result.Report, w scenario.Workload) []page.Part {
-	rows := rowsOf(r, w.Name)
+// workloadParts returns the parts of a workload, nothing if nothing was run.
+func workloadParts(r *result.Report, w scenario.Workload) []page.Part {
+	rows := groupRunsBySubject(r, w.Name)
 	if len(rows) == 0 {
 		return nil
 	}
 	parts := []page.Part{{Heading: w.Name}}
-	t := table(r, rows)
+	t := figureTable(r, rows)
 	t.Caption = w.Caption
 	parts = append(parts, page.Part{Table: t})
-	parts = append(parts, notes(r, w, rows)...)
+	parts = append(parts, workloadNotes(r, w, rows)...)
 	for _, x := range rows {
 		for _, run := range x.runs {
-			if t := phases(run); t != nil {
+			if t := phaseTable(run); t != nil {
 				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
 			}
 			var log []page.Remark
 			for _, line := range run.Log {
 				log = append(log, page.Remark{Text: x.subject + ": " + line})
 			}
-			parts = append(parts, folded(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
+			parts = append(parts, foldedRemarks(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
 		}
 	}
-	return append(parts, folded("Marks and failures", marksOf(rows))...)
+	return append(parts, foldedRemarks("Marks and failures", problemRemarks(rows))...)
 }
 
-// notes are sentences below the table: what was offered, and how the subject that chooses for
-// itself compares with the best of the others.
-func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part) {
-	tps, _ := probe.Named("tps")
-	if auto := rowNamed(rows, r.Scenario.Auto); len(auto.runs) > 0 {
-		other := best(rows, tps, r.Scenario.Auto)
-		if ratio, ok := stats.Median(auto.ratios(other, "tps")); ok {
+// workloadNotes returns sentences below the table: what was submitted, and how the automatic
+// subject compares with the best of the others.
+func workloadNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
+	tps, _ := probe.FindFigure("tps")
+	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
+		other := bestSubject(rows, tps, r.Scenario.Auto)
+		if ratio, ok := stats.Median(auto.ratiosTo(other, "tps")); ok {
 			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, other.subject)})
 		}
 	}
@@ -353,20 +351,20 @@ func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// table has the figures that any run has: the main one with its ± and its ratio to the
+// figureTable returns the figures that any run has: the main one with its ± and its ratio to the
 // baseline, then the others in the order of probes.
-func table(r *result.Report, rows []row) *page.Table {
+func figureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
-	base := rowNamed(rows, r.Scenario.Baseline)
+	base := findSubjectRuns(rows, r.Scenario.Baseline)
 	var shown []probe.Figure
 	has := func(figure string) bool {
-		return slices.ContainsFunc(rows, func(x row) bool { return len(x.values(figure)) > 0 })
+		return slices.ContainsFunc(rows, func(x subjectRuns) bool { return len(x.values(figure)) > 0 })
 	}
 	main := r.Scenario.Main
 	if !has(main) {
 		main = ""
 	}
-	for _, f := range probe.Figures() {
+	for _, f := range probe.AllFigures() {
 		switch {
 		case f.Hidden || !has(f.Name):
 		case f.Name == main, f.Main && main == "":
@@ -389,29 +387,29 @@ func table(r *result.Report, rows []row) *page.Table {
 	for _, x := range rows {
 		line := []string{x.subject}
 		for _, f := range shown {
-			line = append(line, x.cell(f))
+			line = append(line, x.formatMedian(f))
 			if f.Name != main {
 				continue
 			}
-			line = append(line, spread(x.values(f.Name)))
+			line = append(line, formatRelativeMargin(x.values(f.Name)))
 			if len(base.runs) > 0 {
-				ratio := probe.None
-				if v, ok := stats.Median(x.ratios(base, f.Name)); ok {
+				ratio := probe.NoFigure
+				if v, ok := stats.Median(x.ratiosTo(base, f.Name)); ok {
 					ratio = fmt.Sprintf("%.2f", v)
 				}
 				line = append(line, ratio)
 			}
 		}
-		marks, tone := x.marks()
+		marks, tone := x.formatProblems()
 		t.AddRow(append(line, marks)...)
 		t.SetLastRowTone(len(line), tone)
 	}
 	return t
 }
 
-// phases is a table of a run's phases, nil where there are few: then the workload's table says
-// all.
-func phases(run *result.Run) *page.Table {
+// phaseTable returns a table of a run's phases, nil for runs whose phases the workload's table
+// covers.
+func phaseTable(run *result.Run) *page.Table {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
 		return nil
@@ -428,7 +426,7 @@ func phases(run *result.Run) *page.Table {
 		}
 		latency := func(d time.Duration) string {
 			if p.Latency.Count == 0 {
-				return probe.None
+				return probe.NoFigure
 			}
 			return format.Latency(d)
 		}
@@ -436,7 +434,7 @@ func phases(run *result.Run) *page.Table {
 			latency(p.Latency.P50), latency(p.Latency.P99), latency(p.Latency.Max), fmt.Sprintf("%.2f", p.ServerCPU), fmt.Sprintf("%.2f", p.LoadCPU))
 		each := func(growth int64) string {
 			if open == 0 {
-				return probe.None
+				return probe.NoFigure
 			}
 			return format.Whole(float64(growth) / float64(open))
 		}
@@ -449,12 +447,12 @@ func phases(run *result.Run) *page.Table {
 	return t
 }
 
-// marksOf are what was wrong with each run.
-func marksOf(rows []row) (all []page.Remark) {
+// problemRemarks lists the problems of each run.
+func problemRemarks(rows []subjectRuns) (all []page.Remark) {
 	for _, x := range rows {
 		for _, run := range x.runs {
 			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
-			for _, p := range problems(run) {
+			for _, p := range listProblems(run) {
 				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
 			}
 		}

@@ -24,9 +24,9 @@ import (
 
 func pointer(v float64) *float64 { return &v }
 
-// set has a scenario of three servers under two workloads that differ in size, each in as many
+// newTestSet has a scenario of three servers under two workloads that differ in size, each in as many
 // rounds as there are rates of net.
-func set(net, epoll []float64) *result.Set {
+func newTestSet(net, epoll []float64) *result.Set {
 	work := func(name string, n int) scenario.Workload {
 		return scenario.Workload{Name: name, Caption: "Caption of " + name, App: "echo", Connections: n, Size: 8, Phases: []scenario.Phase{{Do: scenario.Load}}}
 	}
@@ -64,9 +64,9 @@ func set(net, epoll []float64) *result.Set {
 	return &result.Set{Format: result.Format, Command: "myriad bench test", Date: time.Unix(1, 0), Reports: []*result.Report{r}}
 }
 
-func text(t *testing.T, s *result.Set) string {
+func renderText(t *testing.T, s *result.Set) string {
 	t.Helper()
-	Judge(s)
+	Evaluate(s)
 	var b bytes.Buffer
 	if err := WriteText(&b, s); err != nil {
 		t.Fatal(err)
@@ -76,8 +76,8 @@ func text(t *testing.T, s *result.Set) string {
 
 // The report has the answer, the tables, ours beside a published table, and the claims.
 func TestReport(t *testing.T) {
-	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
-	got := text(t, s)
+	s := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
+	got := renderText(t, s)
 	for _, want := range []string{
 		"epoll serves 2 times as many as net; 4.95 ms.", "Which?", "About it.", "Caption of few-10", "Caption of few-100",
 		"subject TPS ± ratio to net p99", "net 101 ±2.6 % 1.00", "epoll 202 ±2.6 % 2.00", "auto is at 0.90 of the best of the others (epoll)",
@@ -95,12 +95,12 @@ func TestReport(t *testing.T) {
 		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
 	}
 	s.Strict = true
-	Judge(s)
+	Evaluate(s)
 	if _, claims := s.CountFailures(); claims != 2 {
 		t.Errorf("%d claims failed with --strict, want 2", claims)
 	}
 	dir := t.TempDir()
-	if err := Write(dir, s); err != nil {
+	if err := WriteFiles(dir, s); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{"report.html": "Throughput: few", "report.json": `"format": "myriad-bench-2"`} {
@@ -112,9 +112,9 @@ func TestReport(t *testing.T) {
 
 // A chart by size has the published curve too, of one design and where it has several sizes.
 func TestPublishedCurve(t *testing.T) {
-	r := set([]float64{100}, []float64{200}).Reports[0]
+	r := newTestSet([]float64{100}, []float64{200}).Reports[0]
 	published := func() (all []page.Series) {
-		for _, part := range charts(r) {
+		for _, part := range buildCharts(r) {
 			if part.Chart != nil && part.Chart.Title == "Throughput: few" {
 				all = slices.DeleteFunc(slices.Clone(part.Chart.Series), func(s page.Series) bool { return s.Name != "published" })
 			}
@@ -136,21 +136,21 @@ func TestPublishedCurve(t *testing.T) {
 // The answer says that there was one round, which runs are marked, and where rounds differ by as much as
 // subjects. A clause is of the subject of the one before.
 func TestAnswerDoubts(t *testing.T) {
-	noisy := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	noisy := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
 	noisy.Reports[0].Runs[1].AddCaveat(probe.RuleNoise, "others") // epoll under few-10
-	later := set([]float64{100, 100, 100}, []float64{200, 200, 200})
+	later := newTestSet([]float64{100, 100, 100}, []float64{200, 200, 200})
 	for i := range later.Reports[0].Runs {
 		if run := &later.Reports[0].Runs[i]; run.Subject == "net" {
 			run.Figures["p99"] = 0.0005 // the best p99 is not that of the most TPS
 		}
 	}
 	for want, s := range map[string]*result.Set{
-		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                           set([]float64{100}, []float64{200}),
-		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                               set([]float64{100, 100, 100}, []float64{90, 105, 120}),
+		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                           newTestSet([]float64{100}, []float64{200}),
+		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                               newTestSet([]float64{100, 100, 100}, []float64{90, 105, 120}),
 		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 1 of 3 runs of epoll were marked noise.": noisy,
 		"epoll serves 2 times as many as net; 5.00 ms.":                                                      later,
 	} {
-		if a := answerOf(s.Reports[0]); a.String() != want {
+		if a := buildAnswer(s.Reports[0]); a.String() != want {
 			t.Errorf("got %q, want %q", a.String(), want)
 		}
 	}
@@ -159,7 +159,7 @@ func TestAnswerDoubts(t *testing.T) {
 // Nothing stands on runs that are marked: neither an answer, nor what is counted as ahead of a
 // published design, nor a claim. And rows that were run smaller than published are counted.
 func TestMarkedRuns(t *testing.T) {
-	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	s := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
 	r := s.Reports[0]
 	for i := range r.Runs {
 		if run := &r.Runs[i]; run.Subject == "net" && run.Round < 3 {
@@ -167,7 +167,7 @@ func TestMarkedRuns(t *testing.T) {
 		}
 	}
 	r.Scenario.Workloads[0].Reduced = true
-	got := text(t, s)
+	got := renderText(t, s)
 	for _, want := range []string{
 		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 2 of 3 runs of net were marked unsteady.",
 		"0 of 1 rows of ours are ahead of the published design in the same run; 1 not certain, 2 of 2 published rows not measured at their size.",
@@ -185,24 +185,24 @@ func TestMarkedRuns(t *testing.T) {
 			run.AddCaveat(probe.RuleFewer, "no doubt")
 		}
 	}
-	if got := text(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
+	if got := renderText(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
 		t.Errorf("one marked run of three is not what a median stands on:\n%s", got)
 	}
 	r.Scenario.Workloads[0].Reduced = false
 	r.Scenario.References[0].Rows[0].Count = 11
-	if got := text(t, s); !strings.Contains(got, "2 of 2 published rows not measured at their size") {
+	if got := renderText(t, s); !strings.Contains(got, "2 of 2 published rows not measured at their size") {
 		t.Errorf("10 connections are taken for 11:\n%s", got)
 	}
 }
 
 // Runs that failed or were not made are told of, and are part of no median.
 func TestReportFaults(t *testing.T) {
-	s := set([]float64{100, 100}, []float64{200, 200})
+	s := newTestSet([]float64{100, 100}, []float64{200, 200})
 	runs := s.Reports[0].Runs
 	runs[1].Error, runs[1].Caveats = "it broke\nbadly", []result.Caveat{{Rule: probe.RuleNoise, Detail: "others"}}
 	runs[0].Skipped = "no room"
 	s.Reports[0].Planned = 12
-	got := text(t, s)
+	got := renderText(t, s)
 	for _, want := range []string{
 		"1 of 10 runs failed.", "What was not as it should be test: few-10/net: not run: no room test: few-10/epoll: FAILED: it broke test:", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room",
 		"FAILED 1/2, noise 1/2", "epoll failed in 1 of 2 rounds: it broke",
@@ -216,16 +216,16 @@ func TestReportFaults(t *testing.T) {
 // A design that the watchdog has ended is not compared but by its memory, and one that came to
 // nothing leaves ours alone.
 func TestStanding(t *testing.T) {
-	rows := func(figure string, values ...float64) row {
-		w := row{subject: "x"}
+	rows := func(figure string, values ...float64) subjectRuns {
+		w := subjectRuns{subject: "x"}
 		for i, v := range values {
 			w.runs = append(w.runs, &result.Run{Round: i + 1, Figures: map[string]float64{figure: v}})
 		}
 		return w
 	}
-	tps, _ := probe.Named("tps")
-	p99, _ := probe.Named("p99")
-	memory, _ := probe.Named("peak-memory")
+	tps, _ := probe.FindFigure("tps")
+	p99, _ := probe.FindFigure("p99")
+	memory, _ := probe.FindFigure("peak-memory")
 	ended := rows("tps", 10, 10)
 	ended.runs[0].Jobs = &result.Jobs{Killed: &result.Killed{Limit: 2e9}}
 	big := rows("peak-memory", 200)
@@ -234,7 +234,7 @@ func TestStanding(t *testing.T) {
 	marked.runs[0].AddCaveat(probe.RuleMismatch, "wrong")
 	for _, c := range []struct {
 		f            probe.Figure
-		ours, design row
+		ours, design subjectRuns
 		outcome, in  string
 	}{
 		{tps, rows("tps", 20, 22), rows("tps", 10, 11), result.Ahead, "2.00 ±0.00"},
@@ -246,11 +246,11 @@ func TestStanding(t *testing.T) {
 		{tps, rows("tps", 10, 10), ended, result.NotMeasured, "-"},
 		{memory, rows("peak-memory", 100), big, result.Ahead, "2.00"},
 		{tps, marked, rows("tps", 10, 10), result.NotMeasured, "-"},
-		{tps, rows("tps", 10), row{subject: "y"}, result.NotMeasured, "-"},
+		{tps, rows("tps", 10), subjectRuns{subject: "y"}, result.NotMeasured, "-"},
 		{tps, rows("tps", 0), rows("tps", 1), result.NotMeasured, "-"},
 	} {
-		s := stand("row", c.f, c.ours, c.design, "")
-		if s.outcome != c.outcome || !strings.HasPrefix(s.lead, c.in) || !strings.HasPrefix(s.text, "row: ") {
+		s := compareWithDesign("row", c.f, c.ours, c.design, "")
+		if s.outcome != c.outcome || !strings.HasPrefix(s.ratioText, c.in) || !strings.HasPrefix(s.text, "row: ") {
 			t.Errorf("%s of %v and %v: %+v; want %s, %s", c.f.Name, c.ours.values(c.f.Name), c.design.values(c.f.Name), s, c.outcome, c.in)
 		}
 	}
@@ -259,30 +259,30 @@ func TestStanding(t *testing.T) {
 // A multiple of what a design had done until the watchdog ended it says so, in the table and in
 // words.
 func TestEnded(t *testing.T) {
-	finished, _ := probe.Named("finished")
-	run := func(name string, n float64, ended *result.Killed) row {
-		return row{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Killed: ended}}}}
+	finished, _ := probe.FindFigure("finished")
+	run := func(name string, n float64, ended *result.Killed) subjectRuns {
+		return subjectRuns{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Killed: ended}}}}
 	}
 	naive, ours := run("naive", 20_000, &result.Killed{After: 30 * time.Second, Limit: 12e9}), run("ours", 92_000, nil)
-	rows := []row{naive, ours}
+	rows := []subjectRuns{naive, ours}
 	column := scenario.Column{Figure: "finished", Relative: "naive"}
 	for _, c := range []struct {
-		row  row
+		row  subjectRuns
 		want string
 	}{{naive, "1× (20,000 in 30.0 s, then ended at 12.00 GB)"}, {ours, "4.6× (92,000)"}, {run("idle", 0, nil), "0× (0)"}} {
-		if got := cellOf(column, rows, c.row); got != c.want {
+		if got := formatCell(column, rows, c.row); got != c.want {
 			t.Errorf("%s: %q, want %q", c.row.subject, got, c.want)
 		}
 	}
-	s := stand("row", finished, ours, naive, "")
-	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.cut {
+	s := compareWithDesign("row", finished, ours, naive, "")
+	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.designKilled {
 		t.Errorf("got %q, want %q", s.text, want)
 	}
 }
 
 // Each run that counts is a benchmark's line, with the figures that are better lower or higher.
 func TestWriteBenchstat(t *testing.T) {
-	s := set([]float64{100, 101}, []float64{200, 202})
+	s := newTestSet([]float64{100, 101}, []float64{200, 202})
 	s.Machine = result.Machine{OS: "linux", Arch: "amd64", CPU: "A CPU"}
 	runs := s.Reports[0].Runs
 	runs[0].Figures["bytes-idle"] = 96
@@ -324,14 +324,14 @@ func TestWriteBenchstat(t *testing.T) {
 
 // A time line is drawn with rates of counters, and a gap where a counter began anew.
 func TestTimelines(t *testing.T) {
-	s := set([]float64{1}, []float64{2})
+	s := newTestSet([]float64{1}, []float64{2})
 	run := &s.Reports[0].Runs[0]
 	for i := range 5 {
 		at := time.Duration(i) * time.Second
 		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: load.Usage{Process: sample.Process{User: at / 2, RSS: 1 << 20}}, Load: load.Usage{Process: sample.Process{RSS: 1}}, Answered: int64(100 * i), Slab: int64(1000 + i)})
 	}
 	run.Timeline[4].Server.User = 0
-	for _, part := range timelines(s.Reports[0]).Parts {
+	for _, part := range buildTimelines(s.Reports[0]).Parts {
 		if part.Chart == nil || part.Chart.Title != "CPU of server and load: few-10" {
 			continue
 		}
@@ -346,9 +346,9 @@ func TestTimelines(t *testing.T) {
 
 // The page begins with the answer, and then names the claims that were not met.
 func TestFirstLines(t *testing.T) {
-	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
-	Judge(s)
-	p := Page(s)
+	s := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
+	Evaluate(s)
+	p := NewPage(s)
 	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
 		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
 	}
@@ -356,16 +356,16 @@ func TestFirstLines(t *testing.T) {
 		t.Errorf("it goes on with %q; want %q", p.Remarks, want)
 	}
 	claim := s.Reports[0].Scenario.Claims[2]
-	for i := range 3 * maxNamed {
+	for i := range 3 * maxNamedClaims {
 		claim.Text = "never " + string(rune('a'+i))
 		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
 	}
-	Judge(s)
-	if text := Page(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
+	Evaluate(s)
+	if text := NewPage(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
 		t.Errorf("of many claims it says %q", text)
 	}
 	s.Reports[0].Scenario.Answer = nil
-	if p := Page(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 25") || len(p.Remarks) > 0 {
+	if p := NewPage(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 25") || len(p.Remarks) > 0 {
 		t.Errorf("without an answer it begins with %q, %q", p.Lead, p.Remarks)
 	}
 }

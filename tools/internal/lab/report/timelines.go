@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// fewestTicks are what a time line has that is drawn.
-	fewestTicks = 3
-	// shortestStep is the least time between two ticks whose difference is drawn: the
-	// kernel counts processor time in steps of 10 ms.
-	shortestStep = 500 * time.Millisecond
+	// minTicks is the minimum number of ticks of a drawn timeline.
+	minTicks = 3
+	// minTickStep is the minimum time between two ticks whose difference is drawn: the kernel
+	// counts processor time in steps of 10 ms.
+	minTickStep = 500 * time.Millisecond
 )
 
-// timeCharts are the charts of a time line, with a curve or two of each subject. What of a tick
-// is not known is NaN. The values of counters are drawn as rates a second.
+// timeCharts are the charts of a timeline, with one or two curves per subject. Unknown values are
+// NaN. Counters are drawn as rates per second.
 var timeCharts = []struct {
 	title, axis string
 	unit        page.Unit
@@ -28,42 +28,42 @@ var timeCharts = []struct {
 	load        func(*result.Tick) float64 // dashed; nil for none
 }{
 	{"CPU of server and load", "CPUs kept busy", page.Number, true,
-		func(k *result.Tick) float64 { return cpuTime(&k.Server) }, func(k *result.Tick) float64 { return cpuTime(&k.Load) }},
+		func(k *result.Tick) float64 { return cpuSecondsOrNaN(&k.Server) }, func(k *result.Tick) float64 { return cpuSecondsOrNaN(&k.Load) }},
 	{"Memory of server and load", "RSS", page.Bytes, false,
-		func(k *result.Tick) float64 { return positive(k.Server.RSS) }, func(k *result.Tick) float64 { return positive(k.Load.RSS) }},
+		func(k *result.Tick) float64 { return positiveOrNaN(k.Server.RSS) }, func(k *result.Tick) float64 { return positiveOrNaN(k.Load.RSS) }},
 	{"The kernel's small objects", "of the whole machine", page.Bytes, false,
-		func(k *result.Tick) float64 { return positive(k.Slab) }, nil},
+		func(k *result.Tick) float64 { return positiveOrNaN(k.Slab) }, nil},
 	{"Open connections", "connections that the load has open", page.Number, false,
-		func(k *result.Tick) float64 { return ofLoad(k, k.Open) }, nil},
+		func(k *result.Tick) float64 { return loadValueOrNaN(k, k.Open) }, nil},
 	{"Answered", "messages a second", page.Number, true,
-		func(k *result.Tick) float64 { return ofLoad(k, k.Answered) }, nil},
+		func(k *result.Tick) float64 { return loadValueOrNaN(k, k.Answered) }, nil},
 	{"Goroutines", "goroutines of the server", page.Number, false,
-		func(k *result.Tick) float64 { return positive(k.Server.Goroutines) }, nil},
+		func(k *result.Tick) float64 { return positiveOrNaN(k.Server.Goroutines) }, nil},
 }
 
-func positive(v int64) float64 {
+func positiveOrNaN(v int64) float64 {
 	if v <= 0 {
 		return math.NaN()
 	}
 	return float64(v)
 }
 
-func cpuTime(s *load.Usage) float64 {
+func cpuSecondsOrNaN(s *load.Usage) float64 {
 	if s.RSS == 0 {
 		return math.NaN()
 	}
 	return s.CPU().Seconds()
 }
 
-func ofLoad(k *result.Tick, v int64) float64 {
+func loadValueOrNaN(k *result.Tick, v int64) float64 {
 	if k.Load.RSS == 0 {
 		return math.NaN()
 	}
 	return float64(v)
 }
 
-// timelines are the time lines of a report, none where there are too few ticks.
-func timelines(r *result.Report) page.Section {
+// buildTimelines returns the timelines of a report, none if there are too few ticks.
+func buildTimelines(r *result.Report) page.Section {
 	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
 		"What a server says of itself is there where its command has {admin}, and not where memory is measured."}
@@ -71,16 +71,16 @@ func timelines(r *result.Report) page.Section {
 		parts := []page.Part{{Heading: w.Name}}
 		for _, x := range timeCharts {
 			c := &page.Chart{Title: x.title + ": " + w.Name, X: page.Axis{Label: "time since the run began", Unit: page.Clock}, Y: page.Axis{Label: x.axis, Unit: x.unit}}
-			for _, row := range rowsOf(r, w.Name) {
-				last := row.last()
-				if last == nil || len(last.Timeline) < fewestTicks {
+			for _, row := range groupRunsBySubject(r, w.Name) {
+				last := row.lastValidRun()
+				if last == nil || len(last.Timeline) < minTicks {
 					continue
 				}
 				for i, of := range []func(*result.Tick) float64{x.server, x.load} {
 					if of == nil {
 						continue
 					}
-					t := timeSeries(last.Timeline, of, x.counter)
+					t := newTimeSeries(last.Timeline, of, x.counter)
 					t.Name, t.Dashed = row.subject+[]string{"", ", load"}[i], i == 1
 					if slices.ContainsFunc(t.Y, func(y float64) bool { return !math.IsNaN(y) && y != 0 }) {
 						c.Series = append(c.Series, t)
@@ -98,27 +98,27 @@ func timelines(r *result.Report) page.Section {
 	return s
 }
 
-// timeSeries is a curve of ticks. What is not known is a gap, and so is a counter that went
-// back: it has begun anew, with another process.
-func timeSeries(ticks []result.Tick, of func(*result.Tick) float64, counter bool) (s page.Series) {
+// newTimeSeries returns a curve of ticks. Unknown values are gaps, and so is a counter that
+// decreased because a process was replaced.
+func newTimeSeries(ticks []result.Tick, value func(*result.Tick) float64, counter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {
 		now := &ticks[i]
-		y := of(now)
+		y := value(now)
 		if counter {
-			if before >= 0 && now.At-ticks[before].At < shortestStep {
+			if before >= 0 && now.At-ticks[before].At < minTickStep {
 				continue
 			}
 			total := y
 			y = math.NaN()
-			if before >= 0 && total >= of(&ticks[before]) {
-				y = (total - of(&ticks[before])) / (now.At - ticks[before].At).Seconds()
+			if before >= 0 && total >= value(&ticks[before]) {
+				y = (total - value(&ticks[before])) / (now.At - ticks[before].At).Seconds()
 			}
 			if !math.IsNaN(total) {
 				before = i
 			}
 		}
-		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, rounded(y))
+		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, roundToFourDigits(y))
 	}
 	return s
 }

@@ -1,5 +1,5 @@
-// Package result has what was seen in runs, as data: records with their phases, samples and
-// figures, and the reports that they make.
+// Package result defines the records of runs, with their phases, samples and figures, and the
+// reports that contain them.
 package result
 
 import (
@@ -18,60 +18,59 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// Set is what a command has found: the report of each scenario that it ran, on one machine,
-// one after the other. Durations are nanoseconds in JSON.
+// Set is the result of a command: the report of each scenario that it ran, on one machine, one
+// after the other. Durations are nanoseconds in JSON.
 type Set struct {
-	// Format is Format.
+	// Format is the constant Format.
 	Format string `json:"format"`
-	// Version is that of Myriad, as far as the executable knows it.
+	// Version is Myriad's version, "" if unknown.
 	Version string  `json:"version"`
 	Machine Machine `json:"machine"`
 	// Date is when the first run began, Took the time until the last one ended.
 	Date time.Time     `json:"date"`
 	Took time.Duration `json:"took"`
-	// Command is the command line that made it.
+	// Command is the command line.
 	Command string `json:"command"`
-	// Scale is the scale that was asked for, "" for the scenarios as they are written.
+	// Scale is the requested scale, "" for the scenarios as written.
 	Scale string `json:"scale,omitempty"`
-	// Strict says that claims which are Strict were asked for.
+	// Strict makes claims with IfStrict required.
 	Strict bool `json:"strict,omitempty"`
 	// Reports are in the order of the runs.
 	Reports []*Report `json:"reports"`
 }
 
 const (
-	// Format is what the JSON of a Set says that it is.
+	// Format identifies the JSON of a Set.
 	Format = "myriad-bench-2"
-	// maxSetBytes bounds the JSON of a set, in bytes.
+	// maxSetBytes limits the JSON of a set.
 	maxSetBytes = 512 << 20
 )
 
-// Report is the answer to a scenario: every run raw.
+// Report contains every run of a scenario.
 type Report struct {
-	// Scenario is what was run, options applied.
+	// Scenario is what was run, with options applied.
 	Scenario scenario.Scenario `json:"scenario"`
 	Pinning  Pinning           `json:"pinning"`
-	// Notes are sentences on what is missing or was different.
+	// Notes are sentences about what is missing or differs.
 	Notes []string `json:"notes,omitempty"`
-	// Planned is how many runs there were to be; Runs are those that were, in the order of
-	// time.
+	// Planned is the planned number of runs; Runs are those executed, in chronological order.
 	Planned int   `json:"planned"`
 	Runs    []Run `json:"runs"`
-	// Verdicts are what follows from the runs: they are worked out when these have ended.
+	// Verdicts are computed after the runs.
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
-// Verdict is what follows from the runs of a report: how one of ours stands beside a
-// published design by a figure, or whether a claim was met.
+// Verdict is a conclusion from the runs of a report: a comparison with a reference table, or
+// whether a claim was met.
 type Verdict struct {
-	// Of is the title of the published table, or the claim.
+	// Of is the title of the reference table, or the claim.
 	Of string `json:"of"`
-	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured beside a published table; of a
-	// claim it is Met, NotMet, Uncertain or NotMeasured, and "" where nothing was claimed.
+	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured for a reference table; for a claim
+	// it is Met, NotMet, Uncertain or NotMeasured, and "" if nothing was claimed.
 	Outcome string `json:"outcome,omitempty"`
-	// Text says it in a sentence.
+	// Text explains the outcome in a sentence.
 	Text string `json:"text"`
-	// Failed says that the claim was required.
+	// Failed means that the claim was required.
 	Failed bool `json:"failed,omitempty"`
 }
 
@@ -86,13 +85,13 @@ const (
 	Behind      = "behind"
 )
 
-// Machine is what a report was made on. What the system does not tell is empty.
+// Machine describes the machine of a report. Unknown fields are empty.
 type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel,omitempty"`
 	CPU    string `json:"cpu,omitempty"`
-	// CPUs is how many this process may use.
+	// CPUs is the number that this process may use.
 	CPUs int `json:"cpus"`
 	// Memory is in bytes.
 	Memory int64 `json:"memory,omitempty"`
@@ -100,7 +99,7 @@ type Machine struct {
 	Go string `json:"go"`
 }
 
-// ReadMachine is the machine that the lab runs on.
+// ReadMachine describes the machine that the lab runs on.
 func ReadMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
@@ -122,12 +121,12 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// Pinning says which CPUs the server and the load generator run on.
+// Pinning lists the CPUs of server and load generator.
 type Pinning struct {
 	// Server and Load are the CPU numbers of each, nil when nothing is pinned.
 	Server []int `json:"server,omitempty"`
 	Load   []int `json:"load,omitempty"`
-	// Why says why nothing is pinned, "" when it is.
+	// Why explains why nothing is pinned, "" if it is.
 	Why string `json:"why,omitempty"`
 }
 
@@ -146,12 +145,10 @@ func formatCPUs(cpus []int) string {
 	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(cpus)), ","), "[]")
 }
 
-// AddNote adds a sentence to the report.
 func (r *Report) AddNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// CountRuns counts the runs.
 func (s *Set) CountRuns() (n int) {
 	for _, r := range s.Reports {
 		n += len(r.Runs)
@@ -159,7 +156,7 @@ func (s *Set) CountRuns() (n int) {
 	return n
 }
 
-// CountFailures counts the runs that failed and the required claims that were not met.
+// CountFailures returns the number of failed runs and of required claims that were not met.
 func (s *Set) CountFailures() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
@@ -184,7 +181,7 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// Read reads what Set.WriteJSON has written, of at most 512 MiB.
+// Read reads a set written by Set.WriteJSON, at most 512 MiB.
 func Read(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
@@ -208,15 +205,15 @@ func Read(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// HasSetFormat says whether a file whose beginning this is says that it is a Set: a JSON object
-// that begins with its format, whatever its version.
+// HasSetFormat reports whether a file with this beginning is a Set of any version: a JSON object
+// that begins with its format.
 func HasSetFormat(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }
 
-// WriteFileAtomically writes a file of a directory at once or not at all: it replaces one that exists,
-// and what reads the file meanwhile sees the old one or the new one.
+// WriteFileAtomically writes a file completely or not at all, replacing an existing one. Readers
+// see the old or the new content.
 func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -227,7 +224,7 @@ func WriteFileAtomically(dir, name string, write func(io.Writer) error) (err err
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails where it was renamed
+	defer os.Remove(f.Name()) // fails after the rename
 	if err = write(f); err == nil {
 		err = errors.Join(f.Chmod(0o644), f.Sync())
 	}

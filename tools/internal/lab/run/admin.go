@@ -17,21 +17,22 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// The bounds of asking a server what it says of itself.
+// Limits of requests to a server's admin address.
 const (
 	maxAdminReplyBytes = 1 << 20 // bytes
 	adminTimeout       = 5 * time.Second
-	// firstGCRuns is how often a server collects its garbage before the first sample,
-	// from which on growth is counted: after nine times nothing more of what it took to
-	// start went back, and after two there were still up to 500 KB, which the first
-	// connections would have used and seemed to take nothing. laterGCRuns is the same
-	// before each later one: the second takes back what the first answer took.
+	// firstGCRuns is how often a server collects garbage before the first sample, from which growth
+	// is counted. After nine runs no more of the startup memory was returned; after two, up to 500
+	// KB remained, which the first connections would have reused and seemed to take nothing.
+	// laterGCRuns is the number before each later sample: the second run frees what the first
+	// request took.
 	firstGCRuns = 12
 	laterGCRuns = 2
 )
 
-// adminClient is where a server shows its figures, as "myriad serve --admin" does. Each question
-// has a connection of its own, which leaves nothing behind. A nil one asks nothing.
+// adminClient reads a server's figures from its admin address, as of "myriad serve --admin". Each
+// request uses its own connection, which leaves no TIME_WAIT. The methods forceServerGC and
+// addRuntimeUsage tolerate errors.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -44,7 +45,7 @@ func newAdminClient(addr string) *adminClient {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetch asks for a path and has the answer read.
+// fetch requests a path and passes the body, limited to maxAdminReplyBytes, to parse.
 func (a *adminClient) fetch(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
@@ -58,13 +59,13 @@ func (a *adminClient) fetch(ctx context.Context, path string, parse func(io.Read
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("what the server says of itself: status %s; expected 200", resp.Status)
+		return fmt.Errorf("admin address of the server: status %s; expected 200", resp.Status)
 	}
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC has the server collect its garbage and give that back to the system so many times.
-// One that can't is left alone.
+// forceServerGC makes the server collect garbage and return memory to the system, several times.
+// Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
 		_ = a.fetch(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
@@ -74,12 +75,12 @@ func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	}
 }
 
-// readCounters are the server's counters.
+// readCounters returns the server's counters.
 func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err error) {
 	var stats tcp.Stats
 	err = a.fetch(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
 	if err == nil && stats.Model == "" {
-		err = errors.New("the server's counters are not there: it does not serve")
+		err = errors.New("the server's counters are missing: it does not serve")
 	}
 	return result.Counts{
 		Open: stats.Open, Accepted: stats.Accepted, Refused: stats.Refused.Total(),
@@ -88,8 +89,8 @@ func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err er
 	}, err
 }
 
-// waitForCounters asks for the counters until they are as wanted, but not for longer than bound, and
-// says what they were at last. A question without an answer is asked again too.
+// waitForCounters polls the counters until accept returns true or the timeout has passed, and
+// returns the last ones. Failed requests are repeated.
 func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration, accept func(*result.Counts) bool) (result.Counts, error) {
 	for end := time.Now().Add(timeout); ; {
 		c, err := a.readCounters(ctx)
@@ -102,8 +103,8 @@ func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration
 	}
 }
 
-// readMetrics reads metrics by name; those with labels are summed up under their name, and under
-// that with the label "cause", as in closed{peer}.
+// readMetrics returns metrics by name. Metrics with labels are summed under their name, and also
+// under name{cause} by their label "cause", as in closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
 	err = a.fetch(ctx, "/metrics", func(in io.Reader) error {
@@ -126,8 +127,8 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// addRuntimeUsage adds what the server's Go runtime and event loops say of themselves to what it uses. Of
-// workers, whose supervisor serves nobody, the memory of the runtimes is not known.
+// addRuntimeUsage adds what the server's Go runtime and event loops report to usage. With worker
+// processes, runtime memory is not known.
 func (a *adminClient) addRuntimeUsage(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {

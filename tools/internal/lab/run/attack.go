@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/stats"
 )
 
-// attackers are the attackers, all at the same time. Their connections are made again when the
-// server has ended them.
+// attackers run at the same time. Connections that the server closes are opened again.
 var attackers = []struct {
 	name  string
 	conns int
@@ -26,7 +25,7 @@ var attackers = []struct {
 }{
 	{"slowloris", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.Slowloris(t, n, 500*time.Millisecond) }},
 	{"never read", 5, func(t netip.AddrPort, n int) *faults.Swarm {
-		// As much as fills the kernel's buffers, some 4 MiB, within seconds.
+		// Enough to fill the kernel's buffers, about 4 MiB, within seconds.
 		return faults.NeverRead(t, n, []byte(strings.Repeat(strings.Repeat("r", 99)+"\n", 640)), 50*time.Millisecond)
 	}},
 	{"silent", 50, func(t netip.AddrPort, n int) *faults.Swarm { return faults.HalfOpen(t, n, nil) }},
@@ -39,20 +38,20 @@ var attackers = []struct {
 }
 
 const (
-	attackSampleCount = 100 // of memory and descriptors, in the whole time
+	attackSampleCount = 100 // of memory and descriptors, in the whole phase
 	attackTimeout     = 10 * time.Second
-	// What a server may have grown by from the first quarter of its time to the last: a
-	// part of what it had, and something beside, for a heap that breathes.
+	// Allowed growth from the first to the last quarter: a share of the initial value plus
+	// slack for normal variation of the heap.
 	memoryGrowth, memorySlack         = 0.20, 16 << 20
 	descriptorGrowth, descriptorSlack = 0.10, 50
-	minQuarterSamples                 = 3 // in a quarter
-	// spareSockets is how many sockets a server may have beside those of honest clients:
+	minQuarterSamples                 = 3 // per quarter of the phase
+	// spareSockets is the number of sockets that a server may have beside those of honest clients:
 	// listeners, eventfds and the connection to its admin address.
 	spareSockets = 20
 )
 
-// attackRun is the time of one server under attack. It belongs to the run's goroutine; the
-// swarms and the honest clients have goroutines of their own, which Stop waits for.
+// attackRun is the attack phase on one server. It belongs to the run's goroutine. The swarms and
+// honest clients have their own goroutines, for which Stop waits.
 type attackRun struct {
 	*measurement
 	phase           scenario.Phase
@@ -60,13 +59,13 @@ type attackRun struct {
 	start           time.Time
 	samples         []faults.Footprint // evenly spaced
 	lastReport      time.Time
-	reportedAnswers int64              // that were reported
-	endedByReason   map[string]float64 // connections by the reason, as reported
-	p99             time.Duration      // the largest that was reported
+	reportedAnswers int64              // at the last report
+	endedByReason   map[string]float64 // connections closed, at the last report
+	p99             time.Duration      // the maximum of all reports
 }
 
-// runAttackPhase has every attacker at the server at the same time, with honest clients among them,
-// and looks for what grows.
+// runAttackPhase runs all attackers against the server, with honest clients among them, and checks
+// for growth.
 func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
@@ -103,13 +102,14 @@ func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) erro
 	return a.checkAftermath(ctx)
 }
 
-// logf logs a line.
+// logf adds a line to the record and prints it.
 func (a *attackRun) logf(text string, args ...any) {
 	a.record.Logf(text, args...)
 	a.printProgress(true, text, args...)
 }
 
-// sampleUntilOver samples until the time is over, and reports now and then.
+// sampleUntilOver samples the server until the phase is over and logs an interval from time to
+// time.
 func (a *attackRun) sampleUntilOver(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
@@ -149,14 +149,14 @@ func (a *attackRun) logInterval(ctx context.Context) {
 		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatEndReasons(ctx))
 }
 
-// formatEndReasons says why the server has refused and closed connections since the last report.
+// formatEndReasons lists why the server has refused and closed connections since the last report.
 func (a *attackRun) formatEndReasons(ctx context.Context) string {
 	if a.admin == nil {
-		return "not known, for want of {admin}"
+		return "unknown without {admin}"
 	}
 	now, err := a.admin.readMetrics(ctx)
 	if err != nil {
-		return "not known: " + err.Error()
+		return "unknown: " + err.Error()
 	}
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -179,7 +179,8 @@ func (a *attackRun) formatEndReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// checkAftermath waits until the attackers' connections are gone, and says what was wrong.
+// checkAftermath waits until the attackers' connections are closed, stops the server and returns an
+// error that lists all problems.
 func (a *attackRun) checkAftermath(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
@@ -201,7 +202,7 @@ func (a *attackRun) checkAftermath(ctx context.Context) error {
 	}
 	seen := a.honest.Stop()
 	failed := seen.Wrong + seen.Lost + seen.FailedRedials
-	probe.SetAttack(a.record, seen.Answers, failed, a.p99)
+	probe.SetAttackFigures(a.record, seen.Answers, failed, a.p99)
 	if seen.First != nil || failed > 0 {
 		addProblem("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.FailedRedials, seen.First)
 	}
@@ -223,7 +224,7 @@ func (a *attackRun) checkAftermath(ctx context.Context) error {
 	return nil
 }
 
-// checkGrowth compares the medians of the first quarter with those of the last.
+// checkGrowth compares the medians of memory and descriptors of the first and the last quarter.
 func (a *attackRun) checkGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// writeSelfSignedCert makes a certificate for 127.0.0.1 with a key of its own (ECDSA, P-256), and
-// returns the PEM file in a directory that has both. It is valid for a month: longer than any
+// writeSelfSignedCert creates a certificate for 127.0.0.1 with its own key (ECDSA P-256) and
+// returns the path of the PEM file with both. It is valid for a month, which is longer than any
 // scenario takes.
 func writeSelfSignedCert(dir string) (path string, err error) {
 	defer func() {
@@ -31,7 +31,7 @@ func writeSelfSignedCert(dir string) (path string, err error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),
-		NotBefore:    now.Add(-time.Hour), // for a clock that is set back
+		NotBefore:    now.Add(-time.Hour), // tolerates a clock that is set back
 		NotAfter:     now.Add(31 * 24 * time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -51,7 +51,7 @@ func writeSelfSignedCert(dir string) (path string, err error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// clientTLSConfig is what a client needs to speak with who has the certificate of a file.
+// clientTLSConfig returns the configuration of a client that trusts the certificate in certFile.
 func clientTLSConfig(certFile string) (*tls.Config, error) {
 	text, err := os.ReadFile(certFile)
 	if err != nil {

@@ -20,47 +20,46 @@ import (
 )
 
 const (
-	// countTimeout, and countTimeoutPerConn for each connection, is how long the server may take to
-	// have accepted, or closed, what the generator has opened, or closed. With 28 other
-	// processes that wanted two processors it closed 11,000 a second.
+	// countTimeout, plus countTimeoutPerConn for each connection, is how long the server may take
+	// to accept or close what the generator has opened or closed. With 28 other processes competing
+	// for two processors it closed 11,000 a second.
 	countTimeout        = 10 * time.Second
 	countTimeoutPerConn = 200 * time.Microsecond
-	// cleanupTimeout, and cleanupTimeoutPerConn for each connection, is how long the machine may take to be
-	// as it was.
+	// cleanupTimeout, plus cleanupTimeoutPerConn for each connection, is how long the machine may
+	// take to return to its initial state.
 	cleanupTimeout        = time.Second
 	cleanupTimeoutPerConn = 30 * time.Microsecond
-	// broadcastTimeout bounds the waiting for the broadcast when all others have it.
+	// broadcastTimeout limits the wait for the broadcast on the requesting connection after all
+	// others have received it.
 	broadcastTimeout = 10 * time.Second
 )
 
-// heldConnsRun takes a server through the phases of connections that are held. It belongs to the
-// run's goroutine. Phases follow each other without a gap. All but the last end with an event
-// of the generator, which does not go on while one is looked at for long; so nothing else
-// takes care of time, and a phase is up to an interval of the generator longer than it was to
-// be.
+// heldConnsRun takes a server through the phases of held connections. It belongs to the run's
+// goroutine. Phases follow each other without a gap. All but the last end with an event of the
+// generator, which pauses while an event is handled, so a phase may be up to one interval of the
+// generator longer than planned.
 type heldConnsRun struct {
 	*measurement
 	stage       scenario.Stage
-	broadcaster net.Conn // asked for the broadcast that is under way
+	broadcaster net.Conn // requested the broadcast in progress
 
-	linesSent    int64  // lines that were sent to be verified
+	linesSent    int64  // for verification
 	currentPhase string // under way
 	phaseStart   time.Time
-	lastSample   *result.Sample // of the phase before
+	lastSample   *result.Sample // of the previous phase
 }
 
-// runHeldPhases holds the connections, from the first to the last.
+// runHeldPhases opens, holds and closes the connections.
 func (m *measurement) runHeldPhases(ctx context.Context) error {
 	if m.admin == nil || !m.sampled {
-		return errors.New("connections are held and counted with {admin} in the command, on Linux; expected both")
+		return errors.New("held connections need Linux and {admin} in the command")
 	}
 	stages, err := m.workload.SplitStages()
 	if err != nil {
 		return err
 	}
 	h := &heldConnsRun{measurement: m, stage: stages[0]}
-	// The lab's first connection has to be counted: the counts of worker processes come a
-	// moment later.
+	// The lab's first connection must have been counted: worker processes report with a delay.
 	if _, err := m.admin.waitForCounters(ctx, h.countTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (m *measurement) runHeldPhases(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.currentPhase = probe.Closed // also where the generator has ended before its time
+	h.currentPhase = probe.Closed // also if the generator has ended early
 	return h.endPhase(ctx, "", func(p *result.Phase) {
 		p.Result = seen
 		setPhaseCount(p, open-left)
@@ -95,11 +94,11 @@ func (m *measurement) runHeldPhases(ctx context.Context) error {
 	})
 }
 
-// handleEvent takes an event of the generator.
+// handleEvent handles an event of the generator.
 func (h *heldConnsRun) handleEvent(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
-		if e.Plan != nil && e.Plan.Generator != nil { // it says itself what it had before the first
+		if e.Plan != nil && e.Plan.Generator != nil { // its own figures from before the first connection
 			h.lastSample.Load.RSS, h.lastSample.Load.Anonymous = e.Plan.Generator.RSS, e.Plan.Generator.Anonymous
 		}
 		h.phaseStart = time.Now()
@@ -127,7 +126,7 @@ func (h *heldConnsRun) handleEvent(ctx context.Context, e load.Event) error {
 	return nil
 }
 
-// endConnectPhase is when no more connections are opened: the server is to have so many.
+// endConnectPhase waits until the server has accepted open connections and ends the phase.
 func (h *heldConnsRun) endConnectPhase(ctx context.Context, open int64) error {
 	if _, err := h.waitForOpenConns(ctx, open); err != nil {
 		return err
@@ -136,21 +135,20 @@ func (h *heldConnsRun) endConnectPhase(ctx context.Context, open int64) error {
 	return h.endPhase(ctx, probe.Verified, func(p *result.Phase) { setPhaseCount(p, h.lastSample.Counts.Accepted-before) })
 }
 
-// endVerifyPhase is when all lines are back, or given up.
+// endVerifyPhase ends a verification, when all lines have arrived or been given up.
 func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Verification) error {
 	if verification == nil {
-		return errors.New("the load generator reported a verification without its result")
+		return errors.New("the load generator reported a verification without a result")
 	}
 	h.linesSent += verification.Asked
 	next, over := probe.Alone, time.Now()
 	after := h.stage.Phases[5].For.Std()
 	if verification.Number > 1 {
 		h.currentPhase, next = probe.VerifyAgain, probe.Closed
-		// All connections have just spoken, so that the server sends no heartbeat for a
-		// while: it may have the answers to all. It is left to the sample to say what is
-		// not known.
+		// All connections have just sent data, so no heartbeat is due for a while, and the
+		// server may have received all answers. If not, the sample shows it.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
-			sent, answered := probe.Beats(h.record, c, h.linesSent)
+			sent, answered := probe.CountHeartbeats(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
 		})
 		if ctx.Err() != nil {
@@ -166,7 +164,7 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 	return err
 }
 
-// startBroadcastPhase ends the time in which connections were left alone, with a line to all.
+// startBroadcastPhase ends the idle phase and requests a broadcast.
 func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	if err := h.endPhase(ctx, probe.Broadcast, nil); err != nil {
 		return err
@@ -175,7 +173,7 @@ func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
 	return err
 }
 
-// endBroadcastPhase lets go of the connection that has asked for it.
+// endBroadcastPhase closes the connection that requested the broadcast and ends the phase.
 func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, next string, fill func(*result.Phase)) error {
 	h.record.Broadcaster = awaitOwnBroadcast(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
@@ -185,7 +183,7 @@ func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, next string, fill 
 	return h.endPhase(ctx, next, fill)
 }
 
-// endHoldPhase is when the connections were held for as long as they were to be.
+// endHoldPhase ends the hold at the planned time.
 func (h *heldConnsRun) endHoldPhase(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
@@ -199,12 +197,12 @@ func (h *heldConnsRun) endHoldPhase(ctx context.Context) error {
 	return nil
 }
 
-// endPhase ends the phase under way with a sample and begins another one. fill, which may be nil,
-// finds the time in the phase and the sample in last.
+// endPhase takes a sample, ends the current phase and starts the next. fill, which may be nil,
+// completes the phase; the sample is in lastSample.
 func (h *heldConnsRun) endPhase(ctx context.Context, next string, fill func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
-		h.forceServerGC(ctx, laterGCRuns) // sizes are of this sample, and the first
+		h.forceServerGC(ctx, laterGCRuns) // sizes are computed from this and the first sample
 	}
 	before := *h.lastSample
 	now, err := h.sampleCheckpoint(ctx, h.currentPhase)
@@ -225,7 +223,7 @@ func (h *heldConnsRun) endPhase(ctx context.Context, next string, fill func(*res
 	return nil
 }
 
-// setPhaseCount is what a phase is about, with its rate.
+// setPhaseCount sets the phase's count and rate.
 func setPhaseCount(p *result.Phase, n int64) {
 	p.Count = n
 	if p.Took > 0 {
@@ -233,7 +231,7 @@ func setPhaseCount(p *result.Phase, n int64) {
 	}
 }
 
-// sampleCheckpoint samples everything.
+// sampleCheckpoint samples both sides, the machine and the server's counters.
 func (h *heldConnsRun) sampleCheckpoint(ctx context.Context, name string) (*result.Sample, error) {
 	c, err := h.admin.waitForCounters(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
@@ -247,16 +245,16 @@ func (h *heldConnsRun) sampleCheckpoint(ctx context.Context, name string) (*resu
 	return h.recordSample(s), nil
 }
 
-// forceServerGC has a server of one process collect its garbage: of several only the one that shows
-// figures would.
+// forceServerGC collects garbage in a server with one process. With several, only the supervisor
+// would collect.
 func (h *heldConnsRun) forceServerGC(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
 	}
 }
 
-// waitForOpenConns waits until the server has so many connections, but not for ever, and says how
-// many it has.
+// waitForOpenConns waits, up to countTimeout, until the server has want connections, and returns
+// the number it has.
 func (h *heldConnsRun) waitForOpenConns(ctx context.Context, want int64) (int64, error) {
 	c, err := h.admin.waitForCounters(ctx, h.countTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
@@ -266,7 +264,8 @@ func (h *heldConnsRun) countTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// waitForCleanMachine waits until the machine is as it was before the first connection, but not for long.
+// waitForCleanMachine waits, up to a timeout, until the machine's resources are back to the state
+// before the first connection, and samples it.
 func (m *measurement) waitForCleanMachine(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
@@ -276,7 +275,7 @@ func (m *measurement) waitForCleanMachine(ctx context.Context) error {
 		}
 		s := result.Sample{Checkpoint: probe.Left, At: time.Now()}
 		setMachineFields(&s, &taken.Machine)
-		if probe.Excess(m.record, &s) == 0 || time.Since(began) > bound {
+		if probe.LeftoverResources(m.record, &s) == 0 || time.Since(began) > bound {
 			m.record.Samples = append(m.record.Samples, s)
 			return nil
 		}
@@ -286,13 +285,13 @@ func (m *measurement) waitForCleanMachine(ctx context.Context) error {
 	}
 }
 
-// requestBroadcast connects and asks the server for a broadcast over that connection.
+// requestBroadcast connects to the server and requests a broadcast on that connection.
 func requestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("asking for the broadcast: %w", err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(broadcastTimeout)) // an error is Read's, too
+	_ = conn.SetDeadline(time.Now().Add(broadcastTimeout)) // Read returns the same error
 	talk, err := app.LineConn(conn, appName)
 	if err == nil {
 		_, err = io.WriteString(talk, "!"+announcement+"\n")
@@ -304,14 +303,14 @@ func requestBroadcast(ctx context.Context, addr, appName string) (net.Conn, erro
 	return talk, nil
 }
 
-// awaitOwnBroadcast awaits the broadcast on the connection that has asked for it, for a time,
-// reads what else has come, and closes it.
+// awaitOwnBroadcast waits up to timeout for the broadcast on the connection that requested it,
+// reads what else has arrived, and closes it.
 func awaitOwnBroadcast(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}
 	lines := bufio.NewReaderSize(conn, 4096)
 	for wait := timeout; ; {
-		_ = conn.SetReadDeadline(time.Now().Add(wait)) // an error is Read's, too
+		_ = conn.SetReadDeadline(time.Now().Add(wait)) // Read returns the same error
 		line, err := lines.ReadSlice('\n')
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):

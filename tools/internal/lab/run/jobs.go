@@ -11,48 +11,46 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/tools/internal/jobload"
 	"github.com/myriad-go/myriad/tools/internal/lab/probe"
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
-	"github.com/myriad-go/myriad/tools/internal/offer"
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
 const (
-	// jobsDrainTimeout is how long a side may take to end the jobs that it has when no more are
-	// offered, jobsOvertime how much longer than planned a run may take. Then it is ended, which
-	// it may take jobsKillDelay for.
+	// jobsDrainTimeout is how long a contender may take to finish its jobs when no more are
+	// submitted. jobsOvertime is how much longer than planned a run may take; then it is
+	// terminated, with jobsKillDelay to exit.
 	jobsDrainTimeout = 5 * time.Second
 	jobsOvertime     = 30 * time.Second
 	jobsKillDelay    = time.Second
-	// maxAdaptiveWorkers is how many workers a pool may have that finds the number by itself: as
-	// many as in the published experiment.
+	// maxAdaptiveWorkers limits the workers of a pool that finds their number by itself, as in the
+	// published experiment.
 	maxAdaptiveWorkers = 5000
-	// calibrationGain is how much more jobs a larger number of workers has to do, worse how many of
-	// the best a number has to do that a still larger one is tried.
+	// calibrationGain is the factor by which more workers must improve the rate to be preferred.
+	// calibrationLoss is the share of the best rate below which no larger number is tried.
 	calibrationGain, calibrationLoss = 1.03, 0.9
-	// watchdogInterval is the time between two looks of a watchdog.
+	// watchdogInterval is the time between two checks of a memoryWatchdog.
 	watchdogInterval = 20 * time.Millisecond
 )
 
-// jobsRun offers jobs to sides: what becomes of a pool, and of the process that it is in, when
-// more jobs are offered than it can run. Each side is a process of its own that offers jobs to
-// itself; all have the same generator, jobs, deadline and memory. Before the first run of a
-// shape its capacity is measured: the most jobs a second that end within their deadline in a
-// closed loop, with the best fixed number of workers or with the adaptive pool. It is part of
-// that run's record. It belongs to one goroutine.
+// jobsRun submits jobs to pools beyond their capacity. Each contender is a process that submits
+// jobs to itself; all have the same generator, jobs, deadline and memory. The capacity of a shape
+// is measured before its first run: the maximum rate of jobs that end within their deadline in a
+// closed loop, with the best fixed number of workers or with the adaptive pool. It becomes part of
+// that run's record. A jobsRun belongs to one goroutine.
 type jobsRun struct {
 	*runner
 	phase       scenario.Phase
 	scenario    *scenario.Scenario
 	earlierRuns []result.Run
-	// iterations of the work's loop are a millisecond of computing: all sides get
-	// what the first one has found, and do the same work. 0 is not known yet.
+	// iterations of the work's loop are a millisecond of computing, 0 if not yet known. All
+	// contenders use the value that the first one has measured.
 	iterations uint64
 	overtime   time.Duration // jobsOvertime
 }
 
-// runJobs makes one run.
 func (j *jobsRun) runJobs(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	capacity, err := j.findOrMeasureCapacity(ctx, rec)
 	if err != nil {
@@ -65,15 +63,15 @@ func (j *jobsRun) runJobs(ctx context.Context, s scenario.Step, rec *result.Run)
 	return j.runContender(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
-// jobSettings is what is offered to a side.
+// jobSettings are the settings of one run of a contender.
 type jobSettings struct {
 	rate     float64 // 0 for a closed loop
 	inFlight int     // of a closed loop
 	queue    int
-	workers  int // of those with a fixed number; the others may have maxAdaptiveWorkers
+	workers  int // for contenders with a fixed number; others may have maxAdaptiveWorkers
 }
 
-// contenderCommand is the command line of a side.
+// contenderCommand returns the command line of a contender.
 func (j *jobsRun) contenderCommand(s scenario.Subject, window time.Duration, o jobSettings) []string {
 	if !s.Contender.FixedWorkers {
 		o.workers = maxAdaptiveWorkers
@@ -98,8 +96,8 @@ func (j *jobsRun) contenderCommand(s scenario.Subject, window time.Duration, o j
 	return command
 }
 
-// runContender runs a side's process to its end, with a watchdog. What it takes longer than planned
-// is bounded: then it is ended, and what it has counted is its result.
+// runContender runs a contender's process under a memory watchdog. If it exceeds its time it is
+// terminated, and its last counts are its result.
 func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
@@ -111,12 +109,12 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	var line *timelineRecorder
 	dog := memoryWatchdog{maxBytes: j.phase.Memory}
 	complete := false
-	var warming *offer.Result
+	var warming *jobload.Result
 	p, err := j.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: jobsKillDelay}, func(p *process) {
 		line = j.startTimeline(rec, p, nil)
 		dog.start(p)
 	}, func(text []byte) error {
-		l, err := offer.ParseLine(text)
+		l, err := jobload.ParseLine(text)
 		switch {
 		case err != nil:
 			return err
@@ -132,9 +130,9 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	line.stop()
 	run.PeakRSS, run.Killed = dog.stop()
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
-		// It was ended before its window began: all that is counted in that is nothing.
+		// It was killed before its window began: all counts of the window are zero.
 		run.Killed.WarmingUp = true
-		run.Result = &offer.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
+		run.Result = &jobload.Result{Work: j.phase.Shape, Rate: run.Rate, Warmup: warmUp, Duration: run.Window}
 		if warming != nil {
 			run.Result.PeakRSS, run.Result.PeakGoroutines, run.Result.PeakWorkers = warming.PeakRSS, warming.PeakGoroutines, warming.PeakWorkers
 		}
@@ -158,8 +156,8 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	return nil
 }
 
-// findOrMeasureCapacity is that of the shape of jobs: as an earlier run has it, or measured now, which the
-// record of this run keeps.
+// findOrMeasureCapacity returns the capacity for the shape of jobs, from an earlier run or measured
+// now and stored in rec.
 func (j *jobsRun) findOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
@@ -185,9 +183,9 @@ func (j *jobsRun) findOrMeasureCapacity(ctx context.Context, rec *result.Run) (c
 	return c, nil
 }
 
-// measureCapacity measures the capacity with each side of the scenario that is there for that, those
-// first that have a fixed number of workers: from one for each CPU, twice as many each time,
-// until that gets worse.
+// measureCapacity measures the capacity with each contender that the scenario marks for it. Those
+// with a fixed number of workers come first: from one per CPU, doubled each time until the rate
+// falls.
 func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
 	for _, fixed := range []bool{true, false} {
@@ -215,8 +213,8 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodput runs a side in a closed loop that keeps two jobs for each of so many workers in flight,
-// and returns how many a second ended within their deadline.
+// measureGoodput runs a contender in a closed loop with two jobs in flight per worker and returns
+// the rate of jobs that ended within their deadline.
 func (j *jobsRun) measureGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
@@ -244,14 +242,14 @@ func (j *jobsRun) measureGoodput(ctx context.Context, c *result.Capacity, s scen
 	return perSecond
 }
 
-// memoryWatchdog ends a process that takes more memory than it may. It has a goroutine of its own,
-// from begin to end.
+// memoryWatchdog kills a process that exceeds a memory limit. It runs a goroutine from start to
+// stop.
 type memoryWatchdog struct {
 	maxBytes int64 // bytes
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
-	peakRSS  int64          // the goroutine's, as the rest, until end
-	killed   *result.Killed // nil where it has not ended the process
+	peakRSS  int64          // owned by the goroutine until stop, as the next field
+	killed   *result.Killed // nil if the process was not killed
 }
 
 func (w *memoryWatchdog) start(p *process) {
@@ -260,15 +258,15 @@ func (w *memoryWatchdog) start(p *process) {
 	w.running.Go(func() { w.killOverLimit(ctx, p) })
 }
 
-// killOverLimit looks at the most that the process has ever had, so that nothing escapes between two
-// looks, and ends it by its handle, which never means another one.
+// killOverLimit polls the process's peak memory, so that nothing is missed between two polls, and
+// kills it through its handle, which can never refer to another process.
 func (w *memoryWatchdog) killOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
-		if s, err := sample.Take(sample.Memory, p.pid()); err == nil { // or it has ended, or this system does not tell
+		if s, err := sample.Take(sample.Memory, p.pid()); err == nil { // otherwise it has ended, or this system has no such figure
 			total := s.Total()
 			if w.peakRSS = max(w.peakRSS, total.PeakRSS); w.peakRSS > w.maxBytes {
 				w.killed = &result.Killed{After: time.Since(began), RSS: w.peakRSS, Limit: w.maxBytes}
-				_ = p.cmd.Process.Kill() // an error says that it has ended
+				_ = p.cmd.Process.Kill() // fails only if it has ended
 				return
 			}
 		}
@@ -278,7 +276,7 @@ func (w *memoryWatchdog) killOverLimit(ctx context.Context, p *process) {
 	}
 }
 
-// stop ends the watchdog and says what it has seen.
+// stop stops the watchdog and returns what it has observed.
 func (w *memoryWatchdog) stop() (peak int64, ended *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()

@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// minReservedBytes and reservedDivisor are how much memory a run leaves: at least so many bytes, and
-	// that part of all.
+	// minReservedBytes and reservedDivisor define how much memory a run must leave free: at least
+	// that many bytes and that part of the total.
 	minReservedBytes = 256 << 20
 	reservedDivisor  = 20
-	// maxParkedBytes is more than a parked goroutine has ever taken.
+	// maxParkedBytes is more than any parked goroutine has taken.
 	maxParkedBytes = 4 << 10
-	// maxTLSConnBytes is more than a connection with TLS has ever taken on each side.
+	// maxTLSConnBytes is more than any TLS connection has taken on one side.
 	maxTLSConnBytes = 16 << 10
-	// memoryGuardInterval is the time between two looks at the memory: at 30,000 connections a second
-	// of 9 KB each, 27 MB are taken between them.
+	// memoryGuardInterval is the time between two checks: at 30,000 connections a second of 9 KB
+	// each, 27 MB are allocated between them.
 	memoryGuardInterval = 100 * time.Millisecond
 )
 
-// availableMemory is memory that can still be had, in bytes: what there is, of how much in all, and the
-// limit of a control group that leaves the least, "" where that is the machine.
+// availableMemory is memory that can still be allocated, of a total, in bytes, and the cgroup limit
+// that allows the least, "" if that is the machine.
 type availableMemory struct {
 	free, total int64
 	limitedBy   string
 }
 
-// reserve is how much of the memory is to stay free.
+// reserve is the part of the memory that must stay free.
 func (r availableMemory) reserve() int64 { return max(minReservedBytes, r.total/reservedDivisor) }
 
-// inLimit says where it is: nothing for the machine.
+// inLimit returns " in " and the limit's name, "" for the machine.
 func (r availableMemory) inLimit() string {
 	if r.limitedBy == "" {
 		return ""
@@ -45,16 +45,16 @@ func (r availableMemory) inLimit() string {
 	return " in " + r.limitedBy
 }
 
-// readAvailableMemory reads what can be had on this machine by processes of this one's control groups.
-// Of the machine it is what nothing uses, and half of the pages of files that can be dropped;
-// MemAvailable would have much of what sockets hold in it.
+// readAvailableMemory reads the memory available to processes in this process's cgroups. On the
+// machine that is free memory and half of the droppable file pages; MemAvailable would count much
+// of what sockets hold.
 func readAvailableMemory() (availableMemory, error) {
 	m, err := procfs.ReadMemory()
 	if err != nil {
 		return availableMemory{}, err
 	}
 	groups, err := cgroup.ReadLimits(os.Getpid())
-	if err != nil && !procfs.Gone(err) { // a kernel without cgroups
+	if err != nil && !procfs.IsGone(err) { // a kernel without cgroups
 		return availableMemory{}, err
 	}
 	r := availableMemory{free: m.Free + m.FilePages/2, total: m.Total}
@@ -67,9 +67,9 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// startMemoryGuard looks at the memory ten times a second until the returned function is called,
-// which waits. When less than half of what is to stay free is left, the returned context ends,
-// with that as its cause.
+// startMemoryGuard checks the memory ten times a second until the returned function is called,
+// which waits. If less than half of the reserve is free, the returned context ends with that as its
+// cause.
 func startMemoryGuard(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -79,7 +79,7 @@ func startMemoryGuard(ctx context.Context) (context.Context, func()) {
 			if errors.Is(err, procfs.ErrNotAvailable) {
 				return
 			}
-			if err == nil { // or the next look tells
+			if err == nil { // otherwise try again
 				err = room.checkReserve()
 				if err != nil {
 					cancel(err)
@@ -97,11 +97,11 @@ func startMemoryGuard(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// checkReserve fails when less than half of what is to stay free is left.
+// checkReserve returns an error if less than half of the reserve is free.
 func (r availableMemory) checkReserve() error {
 	if r.free >= r.reserve()/2 {
 		return nil
 	}
-	return fmt.Errorf("memory: only %s MB are free%s, less than half of the %s MB that are to stay free",
+	return fmt.Errorf("memory: only %s MB are free%s, less than half of the reserve of %s MB",
 		format.Whole(float64(r.free)/1e6), r.inLimit(), format.Whole(float64(r.reserve())/1e6))
 }

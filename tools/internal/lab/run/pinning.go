@@ -9,22 +9,22 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// choosePinning splits the CPUs that this process may use into two halves.
+// choosePinning splits the CPUs that this process may use between server and load.
 func choosePinning() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
 		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
 	return splitCPUs(cpus, func(cpu int) int {
-		core, err := procfs.Core(cpu)
+		core, err := procfs.FindCore(cpu)
 		if err != nil {
-			return cpu // unknown: a core of its own
+			return cpu // unknown: assume a separate core
 		}
 		return core
 	})
 }
 
-// pinningFor is the pinning of a workload.
+// pinningFor returns the pinning of a workload.
 func (r *runner) pinningFor(w scenario.Workload) result.Pinning {
 	if w.Unpinned && r.pinning.Pinned() {
 		return result.Pinning{Why: "not asked for"}
@@ -32,9 +32,9 @@ func (r *runner) pinningFor(w scenario.Workload) result.Pinning {
 	return r.pinning
 }
 
-// splitCPUs gives the server one half of the CPUs and the load the other, an odd one to the
-// load. CPUs that share a core stay on one side, so that neither side slows the other down,
-// unless there is only one core.
+// splitCPUs gives the server one half of the CPUs and the load the other, including an odd one.
+// CPUs that share a core stay on one side, so that neither side slows the other down, unless there
+// is only one core.
 func splitCPUs(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}

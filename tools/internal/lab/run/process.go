@@ -23,29 +23,30 @@ import (
 
 const (
 	// stopKillDelay is how long a process may take to end after SIGTERM before it is killed, and
-	// how long its children may hold its output open after it has ended; heldKillDelay is for one
-	// that may have a million connections to close, outputKillDelay for one whose output is read.
+	// how long its children may keep its output open after it has ended. heldKillDelay applies to a
+	// process that may have a million connections to close, outputKillDelay to one whose output is
+	// read.
 	stopKillDelay   = 3 * time.Second
 	outputKillDelay = 30 * time.Second
 	heldKillDelay   = time.Minute
-	// groupExitTimeout is how long the kernel may take to end what a killed process has left of
-	// its group: the sockets of 68 processes, a million, took some seconds.
+	// groupExitTimeout is how long the kernel may take to end the rest of a killed process's group:
+	// the sockets of 68 processes, a million, took some seconds.
 	groupExitTimeout = time.Minute
-	// maxTailBytes is how much of a process's last output is kept, in bytes, and maxLineBytes the
-	// longest line of its output.
+	// maxTailBytes is how much of a process's last output is kept, and maxLineBytes the longest
+	// line of its output.
 	maxTailBytes = 4096
 	maxLineBytes = 1 << 20
-	// pollInterval is the time between two looks at something that is awaited.
+	// pollInterval is the time between two checks of an awaited condition.
 	pollInterval = 20 * time.Millisecond
 )
 
-// launcher starts processes, all from one thread that does nothing else and lives until
-// close. That gives three things on Linux. A child begins with the CPU affinity of the thread
-// that starts it, so that it is pinned before its first instruction, and a Go child sees the
-// right GOMAXPROCS. No other goroutine ever runs on the narrowed thread, so the lab itself
-// stays unpinned. And the kernel kills a child (Pdeathsig) when that thread ends: as it
-// outlives the children, that happens only when the whole lab was killed. Each child has a
-// process group of its own, and what it has left of that when it ends is killed.
+// launcher starts processes from one thread that does nothing else and lives until close. On Linux
+// that has three effects. A child inherits the CPU affinity of the thread that starts it, so it is
+// pinned before its first instruction, and a Go child sees the right GOMAXPROCS. No other goroutine
+// runs on the pinned thread, so the lab itself stays unpinned. And the kernel kills a child
+// (Pdeathsig) when that thread ends, which happens before the child ends only if the whole lab was
+// killed. Each child has its own process group; when the child has ended, the rest of the group is
+// killed.
 type launcher struct {
 	starts      chan func()
 	done        chan struct{}
@@ -57,7 +58,7 @@ type launcher struct {
 
 func newLauncher() *launcher {
 	l := &launcher{starts: make(chan func()), done: make(chan struct{})}
-	l.allowedCPUs, _ = readAllowedCPUs() // or nothing is pinned
+	l.allowedCPUs, _ = readAllowedCPUs() // on error nothing is pinned
 	go func() {
 		defer close(l.done)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
@@ -68,13 +69,13 @@ func newLauncher() *launcher {
 	return l
 }
 
-// close ends the launcher's thread. Every process has to have ended before.
+// close ends the launcher's thread. Every process must have ended before.
 func (l *launcher) close() {
 	close(l.starts)
 	<-l.done
 }
 
-// takeLeftoverError fails when something of a group was left since the last call.
+// takeLeftoverError returns the error of a group that did not end since the last call.
 func (l *launcher) takeLeftoverError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,13 +84,13 @@ func (l *launcher) takeLeftoverError() error {
 	return err
 }
 
-// killGroupAndWait kills what an ended process has left of its group, and waits until it has ended.
+// killGroupAndWait kills the rest of an ended process's group and waits until it has ended.
 func (l *launcher) killGroupAndWait(pid int) {
 	killGroup(pid)
 	for end := time.Now().Add(groupExitTimeout); isGroupAlive(pid); time.Sleep(pollInterval) {
 		if time.Now().After(end) {
 			l.mu.Lock()
-			l.leftoverErr = fmt.Errorf("processes that the server or the load generator had started are left %v after they were killed", groupExitTimeout)
+			l.leftoverErr = fmt.Errorf("processes started by the server or the load generator still run %v after they were killed", groupExitTimeout)
 			l.mu.Unlock()
 			return
 		}
@@ -100,30 +101,30 @@ func (l *launcher) killGroupAndWait(pid int) {
 type command struct {
 	args      []string
 	in        io.Reader     // its standard input; nil for none
-	cpus      []int         // where it runs; nil for wherever this process may
+	cpus      []int         // CPUs to run on; nil for all that this process may use
 	killDelay time.Duration // between SIGTERM and SIGKILL
 }
 
-// process is a child process. It is asked to end by SIGTERM when the context ends with which
-// it was started. Its standard error goes to tail.
+// process is a child process. When the context with which it was started ends, it receives SIGTERM.
+// Its standard error goes to tail.
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
 	tail outputTail
 	done chan struct{} // closed when the process has ended and its output has been read
-	err  error         // of the process, valid when done is closed
+	err  error         // exit error of the process, valid when done is closed
 }
 
-// startProcess starts a program. Its output goes to out, which is closed when the process has ended,
-// or to tail when out is nil. The caller has to call end.
+// startProcess starts a program. Its output goes to out, which is closed when the process has
+// ended, or to tail if out is nil. The caller must call stopAndWait.
 func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
 	p.cmd.Cancel = func() error {
 		if p.cmd.Process.Signal(syscall.SIGTERM) != nil {
-			_ = p.cmd.Process.Kill() // it has ended, or this system has no signals
+			_ = p.cmd.Process.Kill() // it has ended, or the system lacks signals
 		}
-		return os.ErrProcessDone // that it was asked to end is no error
+		return os.ErrProcessDone // being asked to end is not an error
 	}
 	p.cmd.WaitDelay = c.killDelay
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.in, &p.tail, &p.tail
@@ -132,7 +133,7 @@ func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteClos
 	}
 	cpus := c.cpus
 	if cpus == nil {
-		cpus = l.allowedCPUs // or those of the process before it would stay the thread's
+		cpus = l.allowedCPUs // otherwise the thread would keep the CPUs of the previous process
 	}
 	started := make(chan error)
 	l.starts <- func() { started <- startOnCPUs(p.cmd, cpus) }
@@ -140,7 +141,7 @@ func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteClos
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
 	}
-	go func() { // waited for by end
+	go func() { // stopAndWait waits for it
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 		stop()
@@ -152,18 +153,18 @@ func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteClos
 	return p, nil
 }
 
-// pid is also the number of the process group on Linux.
+// pid returns the process ID, which on Linux is also the process group's.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stopAndWait ends the process and waits for it and for what it left of its group. It may be called
-// again and from several goroutines.
+// stopAndWait ends the process and waits for it and the rest of its group. It is idempotent and
+// safe for concurrent use.
 func (p *process) stopAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// exitError describes how the process ended by itself: its status and its last words. It is
-// called when done is closed.
+// exitError describes how the process ended by itself: its status and last output. It must be
+// called after done is closed.
 func (p *process) exitError(name string) error {
 	status := "exit status 0"
 	switch {
@@ -175,7 +176,7 @@ func (p *process) exitError(name string) error {
 	return fmt.Errorf("%s ended: %s%s", name, status, p.lastOutput())
 }
 
-// lastOutput are the last words of the process, behind a colon, "" if it said nothing.
+// lastOutput returns the last output of the process after a colon, "" if there is none.
 func (p *process) lastOutput() string {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
@@ -183,10 +184,10 @@ func (p *process) lastOutput() string {
 	return ""
 }
 
-// runAndReadLines runs a program and calls each with each line of its standard output, to its end.
-// started, which may be nil, is called with the process before the first. When ctx ends or each
-// returns an error the program is ended, and the cause or that error is returned. The program
-// has ended in any case when lines returns. A nil process was not started.
+// runAndReadLines runs a program and calls onLine with each line of its standard output. onStart,
+// which may be nil, is called before the first line. If ctx ends or onLine returns an error, the
+// program is terminated, and the cause or that error is returned. The program has ended when
+// runAndReadLines returns. The process is nil if it was not started.
 func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(*process), onLine func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -236,7 +237,7 @@ func (t *outputTail) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
 }
 
-// sleepContext waits for d or until ctx ends, whose cause it returns.
+// sleepContext waits for d or until ctx ends, and returns the cause in the latter case.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -249,24 +250,23 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readyTimeout is how long a server may take to answer its first connection. One that
-	// followed a run of a million connections, on a busy machine, took more than 10 s.
+	// readyTimeout is how long a server may take to answer its first connection. After a run with a
+	// million connections, on a busy machine, it took more than 10 s.
 	readyTimeout = 30 * time.Second
-	// attemptTimeout is how long one attempt to reach it may take.
+	// attemptTimeout limits one attempt to reach it.
 	attemptTimeout = time.Second
 )
 
-// serverProcess is a subject that runs.
+// serverProcess is a running subject.
 type serverProcess struct {
 	*process
 	addr string
 }
 
-// port is where the server listens.
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextWhileRunning returns a context that ends, with the reason as its cause, when the server ends by
-// itself. The returned function releases it and waits.
+// contextWhileRunning returns a context that ends, with the reason as its cause, when the server
+// ends by itself. The returned function releases it and waits.
 func (s *serverProcess) contextWhileRunning(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
@@ -283,7 +283,7 @@ func (s *serverProcess) contextWhileRunning(ctx context.Context) (context.Contex
 	}
 }
 
-// waitUntilReady waits until the server answers, and returns the connection over which it did.
+// waitUntilReady waits until the server answers and returns the connection on which it did.
 func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -294,7 +294,7 @@ func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trus
 			return conn, nil
 		}
 		if bound.Err() == nil || last == nil {
-			last = err // and not that there was no more time
+			last = err // not the expired deadline
 		}
 		if sleepContext(bound, pollInterval) != nil {
 			if ctx.Err() != nil {
@@ -305,8 +305,8 @@ func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trus
 	}
 }
 
-// dialAndCheckApp connects and has the app answer once. So the connection has been accepted, not
-// only queued.
+// dialAndCheckApp connects and checks that the app answers once, which shows that the connection
+// has been accepted and not only queued.
 func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -329,8 +329,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	return conn, nil
 }
 
-// dialWithoutTimeWait connects so that nothing is left of the connection when it is closed: no
-// TIME_WAIT.
+// dialWithoutTimeWait returns a connection that leaves no TIME_WAIT when it is closed.
 func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: broadcastTimeout}).DialContext(ctx, network, addr)
 	if err != nil {
@@ -346,9 +345,8 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// findFreeAddr returns a loopback address that nobody listens on. It looks below the range that
-// systems take client ports from, so that none of the many connections of a load takes the
-// port first.
+// findFreeAddr returns a free loopback address below the range of ephemeral ports, so that none of
+// the load's connections takes the port first.
 func findFreeAddr() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error

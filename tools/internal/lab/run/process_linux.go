@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// startOnCPUs starts a process on the given CPUs, or on those of this thread when
-// there are none. The caller's thread is locked, and keeps the CPUs.
+// startOnCPUs starts a process on the given CPUs, or on those of this thread if there are none. The
+// caller's thread must be locked and keeps the affinity.
 func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 	if len(cpus) > 0 {
 		var set unix.CPUSet
@@ -22,19 +22,17 @@ func startOnCPUs(cmd *exec.Cmd, cpus []int) error {
 			return err
 		}
 	}
-	// A group of its own keeps the terminal's Ctrl-C from the child, whose
-	// end is ours to order, and makes its own children reachable.
+	// A separate group keeps the terminal's Ctrl-C from the child, which the lab
+	// ends itself, and makes its children reachable.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd.Start()
 }
 
-// killGroup kills what is left of the process group of a child. The number
-// cannot belong to anyone else while a member lives; without members the call
-// finds nothing.
+// killGroup kills the rest of a child's process group. While a member lives, the number cannot be
+// reused; without members the call has no effect.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
 
-// isGroupAlive reports whether a process of a group has not ended yet. Without any, the
-// signal of number 0 fails, which costs one call.
+// isGroupAlive reports whether a process of the group has not ended yet.
 func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false
@@ -43,7 +41,7 @@ func isGroupAlive(group int) bool {
 	return err == nil && slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.Group == group && !s.Ended })
 }
 
-// readAllowedCPUs lists the CPUs that this process may run on.
+// readAllowedCPUs returns the CPUs that this process may run on.
 func readAllowedCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -58,8 +56,8 @@ func readAllowedCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// raiseDescriptorLimit raises the soft limit of open descriptors to the hard one,
-// for this process and for the children that it starts from now on.
+// raiseDescriptorLimit raises the soft limit of open descriptors to the hard one for this process
+// and its future children.
 func raiseDescriptorLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// progressPrinter says how far all scenarios are: on a terminal in a line that is rewritten,
-// otherwise in a line for each workload. It may be used from any goroutine.
+// progressPrinter prints the progress of all scenarios: on a terminal in a line that is rewritten,
+// otherwise in a line per workload. It is safe for concurrent use.
 type progressPrinter struct {
 	w     io.Writer  // nil for none
-	width func() int // of the terminal; nil where there is none
+	width func() int // of the terminal; nil if there is none
 	steps []scenario.Step
 
 	mu      sync.Mutex
-	current int // the step that runs, -1 before the first
+	current int // the running step, -1 before the first
 }
 
 func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
@@ -28,7 +28,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.width = func() int {
 			width, _, err := term.GetSize(int(f.Fd()))
-			if err != nil || width <= 0 { // the size of the terminal is not known
+			if err != nil || width <= 0 { // unknown size
 				return 80
 			}
 			return width
@@ -37,7 +37,7 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// startStep says that step i begins, perhaps once more.
+// startStep prints that step i starts, perhaps again.
 func (p *progressPrinter) startStep(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *progressPrinter) startStep(i int) {
 	}
 }
 
-// remainingTime is about how long the rest takes.
+// remainingTime estimates how long the remaining steps take.
 func (p *progressPrinter) remainingTime() time.Duration {
 	return estimateDuration(p.steps[p.current:]).Round(time.Second)
 }
@@ -77,8 +77,8 @@ func estimateDuration(steps []scenario.Step) (sum time.Duration) {
 	return sum
 }
 
-// printLine writes a line of its own if that is final; otherwise it is what the step that runs
-// says of itself, which only a terminal shows.
+// printLine prints a line permanently if final. Otherwise line describes the running step and is
+// shown only on a terminal.
 func (p *progressPrinter) printLine(final bool, line string) {
 	if p.w == nil {
 		return

@@ -1,11 +1,11 @@
-// Package run runs scenarios: it starts a subject's server, waits for it, goes through the
-// phases of a workload with the load generator, samples both at checkpoints, stops them, and
-// has probes work the figures out.
+// Package run runs scenarios: it starts a subject's server, waits for it, goes through the phases
+// of a workload with the load generator, samples both at checkpoints, stops them, and lets probes
+// compute the figures.
 //
-// A session belongs to one goroutine, which makes one run at a time. Beside it there are, in a
-// run, the goroutine that follows the time line, that which reads the load generator's
-// output, and that which watches the server; each is waited for before the run ends. Server
-// and load generator are processes of their own, with a process group each.
+// An experiment belongs to one goroutine, which makes one run at a time. During a run, other
+// goroutines record the timeline, read the load generator's output and watch the server; the run
+// waits for all of them. Server and load generator are separate processes, each with its own
+// process group.
 package run
 
 import (
@@ -28,10 +28,10 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// runner makes runs.
+// runner executes single runs.
 type runner struct {
-	self     string // the executable with the subcommands load and hold
-	cert     string // the certificate and its key; "" where no workload needs it
+	self     string // executable with the subcommands load and hold
+	cert     string // PEM file with certificate and key; "" if no workload needs it
 	pinning  result.Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
@@ -40,7 +40,7 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStep makes one run. It looks at the runs before it, of the same scenario.
+// runStep executes one run. before are the earlier runs of the same scenario.
 func (r *runner) runStep(ctx context.Context, s scenario.Step, all *scenario.Scenario, before []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
@@ -53,7 +53,7 @@ func (r *runner) runStep(ctx context.Context, s scenario.Step, all *scenario.Sce
 		return rec
 	}
 	*w = w.LimitedTo(s.Subject.MaxConns)
-	if stopped != "" { // how many a machine holds is what it is about
+	if stopped != "" { // such scenarios measure how many connections fit
 		*w = w.LimitedTo(fit)
 		rec.Connections = w.Connections
 		rec.AddCaveat(probe.RuleFewer, "%s connections, as more don't fit: %s", format.Count(w.Connections), stopped)
@@ -76,23 +76,23 @@ func (r *runner) runStep(ctx context.Context, s scenario.Step, all *scenario.Sce
 	if err != nil {
 		rec.Error = err.Error()
 	}
-	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // of that what there was is recorded
-		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningFor(*w)})
+	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // partial results of held connections count
+		probe.SetFigures(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningFor(*w)})
 	}
-	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // whose clients live in the lab
-		probe.MarkNoise(&rec)
+	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // its clients run in this process
+		probe.AddNoiseCaveat(&rec)
 	}
 	rec.Took = time.Since(rec.Started)
 	return rec
 }
 
-// runParkedGoroutines has a process of its own park goroutines. Its output is its samples.
+// runParkedGoroutines runs a process that parks goroutines and prints samples.
 func (r *runner) runParkedGoroutines(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	rec.Command = s.Subject.FillCommand(scenario.CommandValues{Self: r.self, Connections: s.Workload.Connections, Processes: 1})
 	p, err := r.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: outputKillDelay}, nil, func(line []byte) error {
 		var sample result.Sample
 		if err := json.Unmarshal(line, &sample); err != nil {
-			return fmt.Errorf("the process said %.100q: %w; expected a sample", line, err)
+			return fmt.Errorf("unexpected output %.100q: %w; expected a sample", line, err)
 		}
 		rec.Samples = append(rec.Samples, sample)
 		return nil
@@ -103,21 +103,21 @@ func (r *runner) runParkedGoroutines(ctx context.Context, s scenario.Step, rec *
 	return err
 }
 
-// measurement is a run under way, its server being up.
+// measurement is a run whose server is running.
 type measurement struct {
 	*runner
 	step      scenario.Step
 	workload  *scenario.Workload
 	record    *result.Run
 	server    *serverProcess
-	generator *process // the last one that was started
+	generator *process // the last one started
 	pinning   result.Pinning
-	admin     *adminClient // nil where the server shows nothing
+	admin     *adminClient // nil if the server exposes no figures
 	timeline  *timelineRecorder
-	baseConns int // sockets, or connections, of the server without any of the load
+	baseConns int // the server's sockets or connections without the load
 }
 
-// runServerAndLoad starts the server, goes through the phases and ends the server.
+// runServerAndLoad starts the server, goes through the phases and stops the server.
 func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningFor(s.Workload)}
 	var trusted *tls.Config
@@ -137,7 +137,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	if held {
 		c.killDelay = heldKillDelay
 	}
-	p, err := r.launcher.startProcess(context.WithoutCancel(ctx), c, nil) // it is ended after the generator
+	p, err := r.launcher.startProcess(context.WithoutCancel(ctx), c, nil) // it must outlive the generator
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 	return m.waitForCleanMachine(ctx)
 }
 
-// newPlace is where the server is to be, and what else its command says.
+// newPlace chooses the server's addresses and the other values of its command line.
 func (m *measurement) newPlace() (scenario.CommandValues, error) {
 	w := m.workload
 	at := scenario.CommandValues{
@@ -171,7 +171,7 @@ func (m *measurement) newPlace() (scenario.CommandValues, error) {
 	return at, err
 }
 
-// runPhases waits for the server, which serves an app, and goes through the phases.
+// runPhases waits until the server is ready and goes through the phases.
 func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tls.Config) error {
 	ctx, stop := m.server.contextWhileRunning(ctx)
 	defer stop()
@@ -183,7 +183,7 @@ func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tl
 	attack, held := w.FindPhase(scenario.Attack), w.FindPhase(scenario.Broadcast) != nil
 	asked := m.admin
 	if w.FindPhase(scenario.Hold) != nil {
-		asked = nil // memory is what it is about
+		asked = nil // requests would disturb the memory measurement
 	}
 	if attack != nil || held {
 		conn.Close()
@@ -191,7 +191,7 @@ func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tl
 		return err
 	}
 	m.timeline = m.startTimeline(m.record, m.server.process, asked)
-	defer m.timeline.stop() // before the server is ended
+	defer m.timeline.stop() // before the server stops
 	switch {
 	case attack != nil:
 		return m.runAttackPhase(ctx, *attack)
@@ -210,8 +210,7 @@ func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tl
 	return nil
 }
 
-// runStage is one run of the load generator. What comes before the last stage has the server run
-// through its code once, or checks it.
+// runStage runs the load generator once. Stages before the last warm the server up or check it.
 func (m *measurement) runStage(ctx context.Context, s scenario.Stage, last bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
@@ -270,11 +269,11 @@ func (m *measurement) runStage(ctx context.Context, s scenario.Stage, last bool)
 	return err
 }
 
-// sampleSettled samples memory while the load holds its connections: when the server has accepted
-// all of them, and everything has settled. It must be done within the hold.
+// sampleSettled samples memory while the load holds its connections, when the server has accepted
+// all of them and memory has settled. Sampling later than the hold adds a caveat.
 func (m *measurement) sampleSettled(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
-	// One that has too few is marked.
+	// Too few connections result in a caveat.
 	_, err := m.sampleWhenSettled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.TotalConns() })
 	if err == nil && checkpoint == probe.Idle && m.measuresIdleCPU() {
 		err = m.measureIdleCPU(ctx)
@@ -288,7 +287,7 @@ func (m *measurement) sampleSettled(ctx context.Context, checkpoint string, hold
 	return nil
 }
 
-// sampleAfterSubscribe samples memory as soon as all have subscribed, if they do.
+// sampleAfterSubscribe samples memory as soon as all clients have subscribed, if subscribed is set.
 func (m *measurement) sampleAfterSubscribe(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
@@ -300,25 +299,24 @@ func (m *measurement) sampleAfterSubscribe(subscribed bool) error {
 	return err
 }
 
-// printProgress tells of the run as it goes on.
+// printProgress prints the progress of the run.
 func (m *measurement) printProgress(final bool, format string, args ...any) {
 	m.progress.printLine(final, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
 }
 
 const (
-	// floodSendBuffer is SO_SNDBUF of the connections of a flood, in bytes: what they have sent
-	// is to be the server's soon.
+	// floodSendBuffer is SO_SNDBUF of flooding connections in bytes, small so that sent data soon
+	// reaches the server.
 	floodSendBuffer = 16 << 10
-	// floodHold is how long connections stay open when the window has ended: they are
-	// counted meanwhile.
+	// floodHold is how long connections stay open after the window, while they are counted.
 	floodHold = time.Second
-	// verifyDrain is how long an answer may not come.
+	// verifyDrain is how long to wait for an answer.
 	verifyDrain = 2 * time.Second
-	// announcement is the line that is broadcast.
+	// announcement is the broadcast line.
 	announcement = "an announcement to all"
 )
 
-// loadConfig is what the load generator is to do in a stage.
+// loadConfig returns the load generator's configuration for a stage.
 func (m *measurement) loadConfig(s scenario.Stage) load.Config {
 	w := m.workload
 	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
@@ -371,25 +369,26 @@ func (m *measurement) loadConfig(s scenario.Stage) load.Config {
 	return c
 }
 
-// addHeldConfig is that of connections that are held, verified twice, with a broadcast.
+// addHeldConfig completes the configuration for held connections: two verifications, heartbeats and
+// a broadcast.
 func addHeldConfig(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
-	if c.WebSocket == nil { // which has pings
+	if c.WebSocket == nil { // WebSockets use pings
 		c.Heartbeat, c.HeartbeatAnswer = app.Heartbeat, app.HeartbeatAnswer
 	}
 	alone, beats, after := s.Phases[1].For.Std(), s.Phases[3], s.Phases[5].For.Std()
 	slack := scenario.MaxHeartbeatDelay(beats.Heartbeat.Std())
-	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // and as much for the answers
+	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // one more slack for the answers
 	c.HoldAfter = after
 	c.ProgressEvery = min(max(alone/20, 20*time.Millisecond), time.Second)
 	return c
 }
 
-// runLoadGenerator runs the load generator on its CPUs and calls at with each of its events, in
-// order; it may be nil. When ctx ends or at returns an error the generator is ended. It has
-// ended in any case when generate returns. A generator that fails because of what its result
-// says has not failed here: the result is marked.
+// runLoadGenerator runs the load generator on its CPUs and calls onEvent, which may be nil, with
+// each event in order. If ctx ends or onEvent returns an error, the generator is terminated; it has
+// ended in any case when runLoadGenerator returns. A failure that the result explains is not an
+// error here: it becomes a caveat.
 func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -406,7 +405,7 @@ func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEve
 	p, err := m.launcher.runAndReadLines(ctx, run, started, func(line []byte) error {
 		var e load.Event
 		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("the load generator said %.100q: %w", line, err)
+			return fmt.Errorf("unexpected output of the load generator %.100q: %w", line, err)
 		}
 		m.timeline.recordEvent(e)
 		if e.Result != nil {
@@ -427,8 +426,8 @@ func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEve
 	return seen, nil
 }
 
-// findBlockingLimit says why a run can't be made, "" if it can: the subject holds fewer connections, or the
-// machine does. Nothing has been started.
+// findBlockingLimit returns why a run is impossible, "" if it is possible: the subject or the
+// machine can hold too few connections. fittingConns is how many would fit. Nothing is started.
 func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
@@ -445,7 +444,7 @@ func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
 	n := w.LimitedTo(s.Subject.MaxConns).Connections
 	report, err := examineStep(s, n)
 	if n < 1 || err != nil {
-		return "", 0 // or it fails
+		return "", 0 // the run itself will fail
 	}
 	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Exceeded(n) })
 	if i < 0 {
@@ -459,15 +458,15 @@ func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
 	if wall.Needs != "" {
 		text += ", needs " + wall.Needs
 	}
-	if unknown == nil && room.free > room.reserve() { // which is to stay free
+	if unknown == nil && room.free > room.reserve() { // leave the reserve free
 		most := float64(wall.Holds) * float64(room.free-room.reserve()) / float64(room.free)
 		fittingConns = scenario.CommandValues{Processes: s.Subject.ProcessesFor(w)}.FittingConns(int(most))
 	}
-	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n), fittingConns
+	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// examineStep has package doctor say how many connections of a step this machine holds, with both
-// ends on it. A server of somebody else's is taken for one with a goroutine for each.
+// examineStep predicts how many connections of a step this machine can hold, with both ends on it.
+// Other people's servers are assumed to use a goroutine per connection.
 func examineStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {

@@ -17,8 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// What a sample has at the checkpoints of a window, of memory, and of connections that are
-// held.
+// The parts of a sample at the checkpoints of a window, of memory, and of held connections.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
 	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
@@ -26,30 +25,30 @@ const (
 )
 
 const (
-	// settleTime is how long memory is left alone before it is sampled.
+	// settleTime is how long the server is left alone before memory is sampled.
 	settleTime = 200 * time.Millisecond
-	// maxSlabChange is by how much the kernel's small objects may change in the time of settle,
-	// in bytes, when nothing comes or goes any more: those of closed sockets are given back
-	// a while later. slabStableTimeout is how long that is waited for.
+	// maxSlabChange is the maximum change of the kernel's small objects within settleTime, in
+	// bytes, for memory to count as stable: objects of closed sockets are freed with a delay.
+	// slabStableTimeout limits the wait.
 	maxSlabChange     = 1 << 20
 	slabStableTimeout = 2 * time.Second
-	// closeTimeout is how long a server may take to close the sockets whose peers are gone.
+	// closeTimeout is how long a server may take to close sockets whose peers are gone.
 	closeTimeout = 5 * time.Second
-	// idleLeadTime is how long a server is left alone after its memory was sampled, for which it
-	// has collected garbage, before idlePeriods pieces of idlePeriod show what it does at rest.
+	// idleLeadTime is how long a server is left alone after a memory sample, for which it has
+	// collected garbage, before its idle CPU time is measured in idlePeriods periods.
 	idleLeadTime    = 500 * time.Millisecond
 	idlePeriods     = 4
 	idlePeriod      = 500 * time.Millisecond
-	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // and some to spare
+	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // with some slack
 )
 
-// recordSample adds a sample to the record.
+// recordSample appends a sample to the record.
 func (m *measurement) recordSample(s result.Sample) *result.Sample {
 	m.record.Samples = append(m.record.Samples, s)
 	return &m.record.Samples[len(m.record.Samples)-1]
 }
 
-// takeSample looks at both sides and at the machine.
+// takeSample samples both sides and the machine.
 func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
@@ -61,7 +60,7 @@ func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s resul
 	if m.generator != nil {
 		generator = m.generator.pid()
 	}
-	groups, err := procfs.Groups(m.server.pid(), generator)
+	groups, err := procfs.GroupProcesses(m.server.pid(), generator)
 	if err != nil {
 		return s, err
 	}
@@ -79,19 +78,19 @@ func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s resul
 		total := own.Total()
 		s.Lab = total.CPU()
 	}
-	if parts&sample.Network != 0 { // of a window the load's own result is better
+	if parts&sample.Network != 0 { // for a window, the load's own result is more precise
 		s.Load = m.generatorUsage(groups[generator], parts)
 	}
 	if parts&sample.MachineMemory != 0 {
-		if slabs, err := procfs.ReadSlabs(); err == nil { // on most machines only root may
+		if slabs, err := procfs.ReadSlabs(); err == nil { // usually only root may read it
 			s.TCP = slabs["TCP"].Objects
 		}
 	}
 	return s, nil
 }
 
-// generatorUsage is the generator's side. When it has ended only its time is left, and before it
-// begins there is nothing.
+// generatorUsage returns the generator's usage: only processor time after it has ended, nothing
+// before it starts.
 func (m *measurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
@@ -104,12 +103,12 @@ func (m *measurement) generatorUsage(pids []int, parts sample.Parts) load.Usage 
 	case <-m.generator.done:
 		state := m.generator.cmd.ProcessState
 		return load.Usage{Process: sample.Process{User: state.UserTime(), System: state.SystemTime()}}
-	case <-time.After(time.Second): // it was about to end
+	case <-time.After(time.Second): // it was about to exit
 		return load.Usage{}
 	}
 }
 
-// totalUsage is what processes use together.
+// totalUsage returns the sum over the processes of s.
 func totalUsage(s *sample.Sample) load.Usage {
 	return load.Usage{Process: s.Total(), Processes: len(s.Processes)}
 }
@@ -120,9 +119,9 @@ func setMachineFields(s *result.Sample, m *sample.Machine) {
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addConnCount has the server say how many connections it has, where it can. Otherwise it looks at
-// the server's descriptors: those of a shard are not to be seen, and each that is leaves an
-// object in one of the kernel's caches. So it is done behind the rest of a sample.
+// addConnCount adds the server's connections to s: from its counters if available, otherwise from
+// its descriptors. Descriptor tables of single threads are not visible then, and each visible
+// descriptor leaves a kernel object behind, so it must come after the rest of a sample.
 func (m *measurement) addConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
 		with, err := m.takeSample(s.Checkpoint, sample.Sockets)
@@ -140,7 +139,8 @@ func (m *measurement) addConnCount(ctx context.Context, s *result.Sample) error 
 	return nil
 }
 
-// closeFirstConnAndSample closes the lab's first connection, and samples the server without any.
+// closeFirstConnAndSample closes the lab's first connection, waits until the server has closed it,
+// and samples the server without connections.
 func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
@@ -156,7 +156,7 @@ func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn fun
 			return err
 		}
 		if now.Server.Sockets < with.Server.Sockets || time.Now().After(end) {
-			break // a server whose sockets are not to be seen goes on
+			break // continue if the server's sockets are not visible
 		}
 		if err := sleepContext(ctx, pollInterval); err != nil {
 			return err
@@ -174,8 +174,8 @@ func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn fun
 	return nil
 }
 
-// sampleWhenSettled waits until the number of the server's connections is as wanted and memory is
-// still, at most for bound, samples it, and reports whether it was so.
+// sampleWhenSettled waits until accept agrees with the number of the server's connections and
+// memory is stable, at most for timeout, then takes a sample. It reports whether accept agreed.
 func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, timeout time.Duration, accept func(open int) bool) (bool, error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
@@ -212,15 +212,15 @@ func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, 
 	}
 }
 
-// measuresIdleCPU says whether what the server does at rest is measured: where a load is compared with it,
-// and the hold before is long enough for that and for a sample of memory.
+// measuresIdleCPU reports whether the server's idle CPU time is measured: if a load follows the
+// hold, and the hold is long enough for it and a memory sample.
 func (m *measurement) measuresIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// measureIdleCPU leaves the server alone, and adds to the last sample how busy it was.
+// measureIdleCPU leaves the server alone and adds its CPU usage to the last sample.
 func (m *measurement) measureIdleCPU(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
@@ -240,8 +240,8 @@ func (m *measurement) measureIdleCPU(ctx context.Context) error {
 	return nil
 }
 
-// sampleWindowEdge samples at the beginning and at the end of a window. Connections are counted by the
-// port that the server has them on; of a flood with the segments that they carried.
+// sampleWindowEdge samples at the start or the end of a window. Connections are counted by the
+// server's port; those of a flood with their TCP segments.
 func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	if !m.sampled {
 		return nil
@@ -259,7 +259,7 @@ func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
 	case flood:
-		if found, err := sock.SumSegments(m.server.port(), most); err == nil { // or the kernel does not tell
+		if found, err := sock.SumSegments(m.server.port(), most); err == nil { // not all kernels support it
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
 	case checkpoint == "measuring":
@@ -268,21 +268,20 @@ func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	return nil
 }
 
-// SampleSelf samples the memory of this process, with what Go says of it.
+// SampleSelf samples the memory of this process, including Go's runtime statistics.
 func SampleSelf(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // or there is what Go says
+	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // Go's statistics remain on error
 	s.Server = totalUsage(&taken)
 	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 
-// startForeignCPUWatch begins to watch what else the machine does. The returned function says how many
-// CPUs were busy with anything but this process and those that it has started and waited for
-// meanwhile, and how many of them the host of a virtual machine took; 0 where the system does
-// not tell.
+// startForeignCPUWatch starts to observe the CPU usage of others. The returned function returns how
+// many CPUs were busy with anything but this process and its ended children, and how many of them
+// the host of a virtual machine took; 0 if the system has no such figures.
 func startForeignCPUWatch() func() (foreign, stolen float64) {
 	before, err := sample.Take(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {

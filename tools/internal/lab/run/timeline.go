@@ -13,27 +13,25 @@ import (
 )
 
 const (
-	// firstTickInterval is the time between two ticks at the beginning of a run.
+	// firstTickInterval is the time between two ticks at the start of a run.
 	firstTickInterval = time.Second
-	// maxTicks is how many ticks a run keeps: at so many every second one is dropped, and
-	// from then on there is twice the time between two.
+	// maxTicks is the maximum number of ticks of a run: when it is reached, every second tick is
+	// dropped and the interval doubles.
 	maxTicks = 3600
-	// adminTickTimeout is how long a tick waits for what a server says of itself.
+	// adminTickTimeout limits how long a tick waits for the server's figures.
 	adminTickTimeout = 500 * time.Millisecond
 )
 
-// timelineRecorder keeps the ticks of a run: one goroutine takes them from follow until stop, which
-// waits for it. What the load generator says arrives on the run's goroutine meanwhile: that is
-// a few atomics. A tick looks at /proc from outside, which takes the lab's time and not the
-// server's. What the server says of itself is asked for over a connection to its admin
-// address; that takes its time and memory, so that it is not asked where memory is what the
-// run is about. All methods may be called on nil, which is the time line of a run without
-// /proc.
+// timelineRecorder records the ticks of a run on one goroutine, from startTimeline to stop, which
+// waits for it. Events of the load generator arrive on the run's goroutine and are stored in
+// atomics. A tick reads /proc, which takes the lab's time and not the server's. Figures from the
+// server's admin address cost the server time and memory, so they are not requested in runs that
+// measure memory. All methods accept a nil receiver, the timeline of a run without /proc.
 type timelineRecorder struct {
 	record   *result.Run
 	server   int // process group
 	admin    *adminClient
-	workers  bool // the server has several processes, and one of them answers for all
+	workers  bool // several processes; the supervisor reports for all
 	sampler  [2]sample.Sampler
 	interval time.Duration
 	ticks    []result.Tick
@@ -44,7 +42,7 @@ type timelineRecorder struct {
 	generatorUsage                 atomic.Pointer[load.Usage]
 }
 
-// startTimeline begins the time line of a run whose server is ready. stop fills Run.Timeline in.
+// startTimeline starts the timeline of a run whose server is ready. stop sets Run.Timeline.
 func (r *runner) startTimeline(record *result.Run, server *process, admin *adminClient) *timelineRecorder {
 	if !r.sampled {
 		return nil
@@ -60,7 +58,7 @@ func (r *runner) startTimeline(record *result.Run, server *process, admin *admin
 	return t
 }
 
-// stop ends it with a last tick.
+// stop takes a last tick and ends the timeline.
 func (t *timelineRecorder) stop() {
 	if t == nil {
 		return
@@ -71,11 +69,11 @@ func (t *timelineRecorder) stop() {
 	t.record.Timeline = t.ticks
 }
 
-// addTick takes a tick. There is none once the server has ended. What can't be read stays 0.
+// addTick records a tick, none after the server has ended. Figures that can't be read stay 0.
 func (t *timelineRecorder) addTick(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
-	groups, err := procfs.Groups(t.server, generator)
+	groups, err := procfs.GroupProcesses(t.server, generator)
 	if err != nil || len(groups[t.server]) == 0 {
 		return
 	}
@@ -100,7 +98,7 @@ func (t *timelineRecorder) addTick(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-// addServerReport fills in what the server says in time.
+// addServerReport adds the server's figures from its admin address if they arrive in time.
 func (t *timelineRecorder) addServerReport(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
@@ -110,7 +108,7 @@ func (t *timelineRecorder) addServerReport(ctx context.Context, usage *load.Usag
 	t.admin.addRuntimeUsage(ctx, t.workers, usage)
 }
 
-// dropEverySecondTick drops every second tick, but not the first.
+// dropEverySecondTick thins the ticks, keeping the first, and doubles the interval.
 func (t *timelineRecorder) dropEverySecondTick() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
@@ -120,7 +118,7 @@ func (t *timelineRecorder) dropEverySecondTick() {
 	t.interval *= 2
 }
 
-// setGeneratorGroup says that a load generator has been started, or with 0 that it has ended.
+// setGeneratorGroup sets the process group of a new load generator, or 0 when it has ended.
 func (t *timelineRecorder) setGeneratorGroup(group int) {
 	if t == nil {
 		return
@@ -131,7 +129,7 @@ func (t *timelineRecorder) setGeneratorGroup(group int) {
 	t.generatorGroup.Store(int64(group))
 }
 
-// recordEvent takes an event of the load generator.
+// recordEvent stores the figures of an event of the load generator.
 func (t *timelineRecorder) recordEvent(e load.Event) {
 	if t == nil {
 		return

@@ -18,25 +18,25 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Options say what is changed of scenarios. The zero value leaves them as they are written.
+// Options modify scenarios. The zero value leaves them as written.
 type Options struct {
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
 	Rounds int
-	// Duration replaces that of every Load without heartbeats, Flood, Publish, Jobs and Attack; 0
-	// keeps them.
+	// Duration replaces the duration of every Load without heartbeats, Flood, Publish, Jobs and
+	// Attack; 0 keeps them.
 	Duration time.Duration
-	// Connections is the most that a workload has, or goroutines. 0 keeps them.
+	// Connections limits the connections or goroutines of a workload; 0 keeps them.
 	Connections int
 	// Only keeps the runs whose "workload/subject" it matches; nil keeps all.
 	Only *regexp.Regexp
-	// Subjects are compared in addition to the scenario's own.
+	// Subjects are added to those of the scenario.
 	Subjects []Subject
-	// Scale is the name of a scale of the scenarios; "" runs them as they are written.
+	// Scale is the name of a scale; "" runs scenarios as written.
 	Scale string
 }
 
-// Apply returns the scenario as it is run on this machine: a subject for each model, at the
-// scale and with the other options applied to it. s stays as it is.
+// Apply returns the scenario as it is run on this machine: with a subject for each model, at the
+// scale and with the other options applied. s is not modified.
 func (o Options) Apply(s Scenario) (Scenario, error) {
 	switch {
 	case o.Connections < 0:
@@ -55,7 +55,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	s.Answer = slices.Clone(s.Answer)
 	for i := range s.Workloads {
 		w := s.Workloads[i]
-		for j := range w.Phases { // which are copies
+		for j := range w.Phases { // the phases are copies
 			p := &w.Phases[j]
 			if o.Duration != 0 && p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Publish, Jobs, Attack}, p.Do) {
 				p.For = Duration(o.Duration)
@@ -75,7 +75,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	return s, s.Check()
 }
 
-// String says what makes workloads smaller, or their times others.
+// String names the options that reduce workloads or change durations.
 func (o Options) String() string {
 	var words []string
 	if o.Scale != "" && o.Scale != fullScale {
@@ -90,9 +90,9 @@ func (o Options) String() string {
 	return JoinWords(words)
 }
 
-// WithPeers returns the scenario with the sides of the module peers, whose executable it is.
+// WithPeers returns the scenario with the executable of the module peers filled in.
 func (s Scenario) WithPeers(executable string) (Scenario, error) {
-	path, err := filepath.Abs(executable) // or it would be looked for in PATH
+	path, err := filepath.Abs(executable) // otherwise it would be searched in PATH
 	if err == nil {
 		_, err = os.Stat(path)
 	}
@@ -107,7 +107,7 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// PeerSubjects are the sides of the module peers, which are left out without its executable.
+// PeerSubjects returns the subjects of the module peers, which are excluded without its executable.
 func (s *Scenario) PeerSubjects() (names []string) {
 	for _, x := range s.Subjects {
 		if x.commandContains(peersPlaceholder) {
@@ -117,24 +117,26 @@ func (s *Scenario) PeerSubjects() (names []string) {
 	return names
 }
 
-// hostLimits is what of a machine scenarios depend on before they are run.
+// hostLimits are the properties of a machine that decide what can run.
 type hostLimits struct {
-	// modelError says why a model can't run, nil if it can, and missing why a program can't.
+	// modelError returns why a model can't run, nil if it can; programError why a program is
+	// missing.
 	modelError   func(model string) error
 	programError func(program string) error
-	// maxTableConns is how many connections a server with one table of descriptors can hold, 0
-	// for any number, and wall what stops it there.
+	// maxTableConns is how many connections a server with one descriptor table can hold, 0 for any
+	// number; tableLimit describes the limit.
 	maxTableConns int
 	tableLimit    string
 }
 
-// anyHost is a machine on which every model can run.
+// anyHost is a machine without limits.
 var anyHost = hostLimits{modelError: func(string) error { return nil }, programError: func(string) error { return nil }}
 
-// ownDescriptors is how many descriptors a server has for the lab's connections and its own.
+// ownDescriptors is the number of descriptors that a server needs for itself and the lab's
+// connections.
 const ownDescriptors = 100
 
-// readHostLimits is the machine that the lab runs on.
+// readHostLimits returns the limits of this machine.
 func readHostLimits() hostLimits {
 	h := hostLimits{modelError: func(model string) error {
 		_, err := models.Find(model)
@@ -151,8 +153,8 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// expandForHost returns the scenario as it is on a machine: a subject for each model that can run
-// there, and how many connections each can hold. The notes say what can't be run.
+// expandForHost returns the scenario with a subject for each model that can run on h, and with the
+// connections that each can hold. Notes explain what can't run.
 func (s Scenario) expandForHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
@@ -183,14 +185,14 @@ func (s Scenario) expandForHost(h hostLimits) Scenario {
 	return s
 }
 
-// withModel is the subject with one of its models.
+// withModel returns the subject for one of its models.
 func (s Subject) withModel(model string) Subject {
 	s.Name, s.Models = strings.ReplaceAll(s.Name, modelPlaceholder, model), nil
 	s.Command = s.Command.replaceAll(modelPlaceholder, model)
 	return s
 }
 
-// noteLimitedSubjects notes which subjects have fewer connections than their workloads.
+// noteLimitedSubjects adds notes about subjects that hold fewer connections than their workloads.
 func (s *Scenario) noteLimitedSubjects(only *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
@@ -210,21 +212,21 @@ func (s *Scenario) noteLimitedSubjects(only *regexp.Regexp) {
 	}
 }
 
-// Scale says how a scenario is made smaller. Zero values change nothing.
+// Scale defines how a scenario is reduced. Zero values change nothing.
 type Scale struct {
 	// Rounds replaces the scenario's, and those of its workloads.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Connections is the most that a workload has; larger ones are made as small.
+	// Connections limits the connections of a workload.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Duration, WarmUp and Hold are the longest that phases have: Hold that of Hold.
+	// Duration, WarmUp and Hold limit the phases; Hold applies to Hold phases.
 	Duration Duration `json:"duration,omitempty" toml:"duration"`
 	WarmUp   Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	Hold     Duration `json:"hold,omitempty" toml:"hold"`
-	// Without are the names of workloads and subjects that are left out.
+	// Without lists excluded workloads and subjects.
 	Without []string `json:"without,omitempty" toml:"without"`
 }
 
-// fullScale is the scenario as it is written.
+// fullScale is the name of the unreduced scenario.
 const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
@@ -239,7 +241,7 @@ func (x Scale) validate(name string) error {
 	return nil
 }
 
-// findScale finds one of the scenario's scales; "" and "full" change nothing.
+// findScale returns the scale with a name; "" and "full" change nothing.
 func (s *Scenario) findScale(name string) (Scale, error) {
 	x, ok := s.Scales[name]
 	if !ok && name != "" && name != fullScale {
@@ -249,8 +251,8 @@ func (s *Scenario) findScale(name string) (Scale, error) {
 	return x, nil
 }
 
-// scaleScenario returns the scenario at a scale; s stays as it is. A workload that becomes the same as
-// one before it by that is left out.
+// scaleScenario returns the scenario at a scale; s is not modified. A workload that becomes
+// identical to an earlier one is dropped.
 func (x Scale) scaleScenario(s Scenario) Scenario {
 	without := func(name string) bool { return slices.Contains(x.Without, name) }
 	s.Subjects = slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool { return without(x.Name) })
@@ -276,8 +278,8 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 	return s
 }
 
-// scaleWorkload returns the workload as small as the scale has it. Heartbeats of a shorter hold come
-// more often, so that there are as many.
+// scaleWorkload limits a workload to the scale. If a hold becomes shorter, heartbeats become
+// proportionally more frequent.
 func (x Scale) scaleWorkload(w Workload) Workload {
 	if x.Connections > 0 {
 		w.Connections = min(w.Connections, x.Connections)
@@ -308,7 +310,8 @@ func (x Scale) scaleWorkload(w Workload) Workload {
 	return w
 }
 
-// noteChanges notes how the scenario differs from what it was, by which options.
+// noteChanges adds notes about how the scenario differs from the original, and which options caused
+// it.
 func (s *Scenario) noteChanges(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
@@ -348,8 +351,8 @@ func (s *Scenario) noteChanges(original *Scenario, o Options) {
 	}
 }
 
-// isSameLoad says whether two workloads are the same load, whatever they are called. How long
-// connections are held does not count: it serves to sample them.
+// isSameLoad reports whether two workloads are the same load, ignoring names and hold durations,
+// which only serve sampling.
 func isSameLoad(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()

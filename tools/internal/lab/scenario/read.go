@@ -20,17 +20,17 @@ import (
 //go:embed files
 var files embed.FS
 
-// Reader reads scenarios. Figures says of a figure's name whether there is such a figure, and
-// whether more or less of it is better.
+// Reader reads scenarios. Figures reports whether a figure exists and whether it has a better
+// direction.
 type Reader struct {
 	Figures func(name string) (better, ok bool)
 }
 
-// maxFileBytes is the most that a scenario's file has, in bytes.
+// maxFileBytes limits a scenario's file.
 const maxFileBytes = 1 << 20
 
-// Read reads a scenario from its file, in TOML, of 1 MiB at most. It is checked as it is
-// written, with all that each of its scales makes of it.
+// Read reads a scenario from TOML, at most 1 MiB, and checks it as written and at each of its
+// scales.
 func (r Reader) Read(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
@@ -47,8 +47,7 @@ func (r Reader) Read(in io.Reader) (s Scenario, err error) {
 	return s, r.checkScenario(&s, findTableLines(text))
 }
 
-// findTableLines are the lines on which the tables of a file begin, by the table's name, in their
-// order.
+// findTableLines returns the line numbers of the TOML tables by name, in order.
 func findTableLines(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
@@ -71,7 +70,7 @@ func findTableLines(text []byte) map[string][]int {
 	return lines
 }
 
-// explainTOMLError says on which line a file is no scenario.
+// explainTOMLError adds the line and what was expected to an error of the TOML decoder.
 func explainTOMLError(err error) error {
 	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
 		line, _ := e.Errors[0].Position()
@@ -88,9 +87,8 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// checkScenario looks at a scenario as its file has it: the whole on a machine on which everything
-// can run, then that at each scale. Errors have the line on which the table begins that they
-// are of.
+// checkScenario checks a scenario on a machine without limits, as written and at each scale. Errors
+// contain the line of their table.
 func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
@@ -136,7 +134,7 @@ func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 	return nil
 }
 
-// ReadFile reads a scenario from the file of that name, as Read does.
+// ReadFile reads a scenario from a file.
 func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -147,7 +145,7 @@ func (r Reader) ReadFile(name string) (s Scenario, err error) {
 	return s, addFileName(name, err)
 }
 
-// addFileName says of which file an error is.
+// addFileName adds the file's name to an error.
 func addFileName(name string, err error) error {
 	if e, ok := errors.AsType[Error](err); ok {
 		return Errorf("%s: %s", name, e)
@@ -158,12 +156,11 @@ func addFileName(name string, err error) error {
 	return nil
 }
 
-// builtInOrder is that of the built-in scenarios; one that it doesn't name comes behind.
+// builtInOrder is the order of the built-in scenarios; others follow.
 var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"
 
-// BuiltInNames are the names of the built-in scenarios.
 func BuiltInNames() (names []string) {
 	entries, err := files.ReadDir("files")
 	if err != nil {
@@ -182,7 +179,7 @@ func BuiltInNames() (names []string) {
 	return names
 }
 
-// BuiltInFile is the file of a built-in scenario.
+// BuiltInFile returns the TOML file of a built-in scenario.
 func BuiltInFile(name string) ([]byte, error) {
 	text, err := files.ReadFile(path.Join("files", name+extension))
 	if err != nil {
@@ -192,7 +189,6 @@ func BuiltInFile(name string) ([]byte, error) {
 	return text, nil
 }
 
-// ReadBuiltIn is a built-in scenario.
 func (r Reader) ReadBuiltIn(name string) (s Scenario, err error) {
 	text, err := BuiltInFile(name)
 	if err != nil {

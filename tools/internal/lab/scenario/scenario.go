@@ -1,6 +1,5 @@
-// Package scenario has scenarios as data: the servers that are compared, the workloads that
-// are applied to each, the tables of others and the claims that the figures are held
-// against. A scenario is read from a TOML file and says nothing of how it is run.
+// Package scenario defines scenarios as data: the compared servers, the workloads, reference tables
+// and claims. Scenarios are read from TOML files and do not define how they are run.
 package scenario
 
 import (
@@ -12,60 +11,57 @@ import (
 	"time"
 )
 
-// Scenario is a question to the machine, as data.
+// Scenario is a question to be answered by measurements.
 type Scenario struct {
-	// Name is what the scenario is called on the command line.
+	// Name is the scenario's name on the command line.
 	Name string `json:"name" toml:"name"`
-	// Question says in one sentence what it asks.
+	// Question is the question in one sentence.
 	Question string `json:"question" toml:"question"`
-	// About is a paragraph or two: how its figures are to be read.
+	// About explains in a paragraph or two how to read the figures.
 	About string `json:"about,omitempty" toml:"about"`
 	// Subjects are the servers to compare, at most 64.
 	Subjects []Subject `json:"subjects" toml:"subject"`
 	// Workloads are the loads to apply, at most 64.
 	Workloads []Workload `json:"workloads" toml:"workload"`
-	// Baseline names the subject to which the others are compared. It may be missing in
-	// Subjects; then no ratio is shown. In a file the default is the first subject.
+	// Baseline names the subject with which the others are compared. If it is not among Subjects,
+	// no ratio is shown. In a file the default is the first subject.
 	Baseline string `json:"baseline" toml:"baseline"`
-	// Auto names the subject that chooses for itself: the report says how it compares with
-	// the best of the others. "" is none.
+	// Auto names the subject that chooses a model by itself: the report compares it with the best
+	// of the others. "" is none.
 	Auto string `json:"auto,omitempty" toml:"auto"`
-	// Main is the figure that tables begin with, with its ± and its ratio to the baseline.
-	// "" is the first that a workload has of those that the probes say.
+	// Main is the first figure of tables, with its ± and its ratio to the baseline. "" is the first
+	// main figure of the probes that the workload has.
 	Main string `json:"main,omitempty" toml:"main"`
-	// Rounds is how often each subject is run under each workload, from 1 to 1000. In a
-	// file the default is 3.
+	// Rounds is how often each subject is run under each workload, 1 to 1000. In a file the default
+	// is 3.
 	Rounds int `json:"rounds" toml:"rounds"`
-	// Answer is what the report begins with: a sentence of several clauses. The figure of
-	// the first is its picture.
+	// Answer is the report's first sentence, in clauses. The figure of the first clause is shown as
+	// a chart.
 	Answer []Clause `json:"answer,omitempty" toml:"answer"`
-	// References are the tables of others that are reproduced.
+	// References are the published tables to compare with.
 	References []ReferenceTable `json:"published,omitempty" toml:"published"`
-	// Claims are what the figures are held against.
-	Claims []Claim `json:"claims,omitempty" toml:"claim"`
-	// Scales are what the scenario becomes at a scale, by the scale's name.
+	Claims     []Claim          `json:"claims,omitempty" toml:"claim"`
+	// Scales are the reductions of the scenario by name.
 	Scales map[string]Scale `json:"scales,omitempty" toml:"scale"`
 
-	// Notes are sentences on what this machine and the options have changed of it.
+	// Notes are sentences about changes by this machine and the options.
 	Notes []string `json:"-" toml:"-"`
 }
 
-// Error says what is wrong with a scenario or with the options to run it, and what was
-// expected. Nothing has been started.
+// Error is an error in a scenario or in the options to run it. Nothing has been started.
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Errorf makes an Error.
 func Errorf(format string, args ...any) error { return Error(fmt.Sprintf(format, args...)) }
 
 const (
 	maxRounds = 1000
-	// MaxParts bounds the subjects and the workloads of a scenario.
+	// MaxParts limits the subjects and the workloads of a scenario.
 	MaxParts = 64
 )
 
-// Check returns an Error when the scenario cannot be run.
+// Check returns an Error if the scenario can't be run.
 func (s *Scenario) Check() error {
 	if s.Rounds < 1 || s.Rounds > maxRounds {
 		return Errorf("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
@@ -91,7 +87,7 @@ func (s *Scenario) Check() error {
 	return nil
 }
 
-// addUniqueName says that a name was seen before, and keeps it.
+// addUniqueName adds a name to seen, or returns an error if it is there already.
 func addUniqueName(seen map[string]bool, what, name string) error {
 	if seen[name] {
 		return Errorf("two %ss are named %q; expected a name for each", what, name)
@@ -104,7 +100,7 @@ func (s *Scenario) addNote(format string, args ...any) {
 	s.Notes = append(slices.Clip(s.Notes), fmt.Sprintf(format, args...))
 }
 
-// FindSubject finds a subject by its name, nil where there is none.
+// FindSubject returns the subject with a name, or nil.
 func (s *Scenario) FindSubject(name string) *Subject {
 	i := slices.IndexFunc(s.Subjects, func(x Subject) bool { return x.Name == name })
 	if i < 0 {
@@ -113,7 +109,7 @@ func (s *Scenario) FindSubject(name string) *Subject {
 	return &s.Subjects[i]
 }
 
-// FindWorkload finds a workload by its name, nil where there is none.
+// FindWorkload returns the workload with a name, or nil.
 func (s *Scenario) FindWorkload(name string) *Workload { return findWorkload(s.Workloads, name) }
 
 func findWorkload(all []Workload, name string) *Workload {
@@ -124,10 +120,10 @@ func findWorkload(all []Workload, name string) *Workload {
 	return &all[i]
 }
 
-// RoundsFor is how many rounds a workload has.
+// RoundsFor returns the number of rounds of a workload.
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateDuration is about how long the scenario takes.
+// EstimateDuration estimates how long the scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
@@ -144,10 +140,10 @@ func (s *Scenario) EstimateDuration() (all time.Duration) {
 	return all
 }
 
-// estimatedCalibrationRuns is about how many closed loops measure a capacity.
+// estimatedCalibrationRuns is the approximate number of runs that measure a capacity.
 const estimatedCalibrationRuns = 11
 
-// Step is a run that is planned.
+// Step is a planned run.
 type Step struct {
 	Scenario string
 	Workload Workload
@@ -155,12 +151,12 @@ type Step struct {
 	Round    int // from 1
 }
 
-// WorkloadAndSubject is how --only knows the step.
+// WorkloadAndSubject returns the name that --only matches.
 func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Subject.Name }
 
-// PlanSteps lists the runs of a scenario in their order: workload by workload, round by round,
-// the subjects that serve it in turn, starting with another one each round. Where only is
-// set, it keeps the pairs whose "workload/subject" it matches.
+// PlanSteps returns the runs of a scenario in order: workload by workload, round by round, the
+// subjects in turn, starting with another one each round. Only pairs whose "workload/subject"
+// matches only, if set, are kept.
 func (s *Scenario) PlanSteps(only *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
@@ -179,17 +175,17 @@ func (s *Scenario) PlanSteps(only *regexp.Regexp) (steps []Step, err error) {
 		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// runsWorkload says whether a workload is run with any subject.
+// runsWorkload reports whether any subject runs the workload.
 func (s *Scenario) runsWorkload(w Workload, only *regexp.Regexp) bool {
 	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.CanRun(w) && matchesOnly(only, w, x) })
 }
 
-// matchesOnly says whether a pair is one of Options.Only.
+// matchesOnly reports whether Options.Only selects a pair.
 func matchesOnly(only *regexp.Regexp, w Workload, x Subject) bool {
 	return only == nil || only.MatchString(w.Name+"/"+x.Name)
 }
 
-// JoinWords writes words as "a, b and c".
+// JoinWords joins words as "a, b and c".
 func JoinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

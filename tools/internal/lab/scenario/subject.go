@@ -13,66 +13,63 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Subject is one server of a scenario, or another program that is compared.
+// Subject is a server of a scenario, or another compared program.
 type Subject struct {
-	// Name is what the server is called in the report, at most 40 bytes, without spaces,
-	// slashes and colons.
+	// Name is the server's name in the report, at most 40 bytes, without spaces, slashes and
+	// colons.
 	Name string `json:"name" toml:"name"`
-	// Apps are those that the server can serve; it is not run under workloads of another.
-	// Nil is all.
+	// Apps are the apps that the server supports; nil is all.
 	Apps []string `json:"apps,omitempty" toml:"apps"`
-	// Workloads are the names of those that it is run under. Nil is all.
+	// Workloads are the workloads to run it under; nil is all.
 	Workloads []string `json:"workloads,omitempty" toml:"workloads"`
-	// MaxConns is how many connections the server can hold, 0 for any number, and Wall
-	// says what stops it there.
+	// MaxConns is how many connections the server can hold, 0 for any number; Wall describes the
+	// limit.
 	MaxConns int    `json:"max_conns,omitempty" toml:"max_conns"`
 	Wall     string `json:"wall,omitempty" toml:"wall"`
-	// PerCPU says that {processes} is as many as there are CPUs at least.
+	// PerCPU makes {processes} at least the number of CPUs.
 	PerCPU bool `json:"per_cpu,omitempty" toml:"per_cpu"`
-	// Parks says that the command is no server: it parks "{n}" goroutines, prints samples
-	// as JSON, a line each, and ends. It is run under Park only.
+	// Parks means that the command is no server: it parks "{n}" goroutines, prints samples as lines
+	// of JSON and exits. It is run under Park only.
 	Parks bool `json:"parks,omitempty" toml:"parks"`
-	// Command is the program and its arguments; no shell sees it. The words in braces are
-	// those of Fill. The server listens on all of its addresses or on 127.0.0.1,
-	// stays in the foreground and ends at SIGTERM.
+	// Command is the program and its arguments, without a shell. Placeholders in braces are
+	// replaced by FillCommand. The server listens on all addresses or on 127.0.0.1, stays in the
+	// foreground and ends at SIGTERM.
 	Command Words `json:"command" toml:"command"`
-	// Models has the subject stand for one of each of these I/O models that can run here:
-	// "{model}" in its name and in its command is the model's name.
+	// Models expands the subject to one for each of these I/O models that can run here; "{model}"
+	// in its name and command is replaced by the model's name.
 	Models []string `json:"-" toml:"models"`
-	// OneTable says that the server has one table of descriptors: MaxConns and Wall follow
-	// from the hard RLIMIT_NOFILE.
+	// OneTable means that the server has one descriptor table: MaxConns and Wall follow from the
+	// hard RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
-	// Protocol is what it speaks under the app PubSub, as load.PubSub has it. Default
-	// "redis".
+	// Protocol is its protocol under the app PubSub, as in load.PubSub. Default "redis".
 	Protocol string `json:"protocol,omitempty" toml:"protocol"`
-	// Optional has it left out where its program is not installed.
+	// Optional excludes it if its program is not installed.
 	Optional bool `json:"-" toml:"optional"`
-	// Contender is set for one that is offered Jobs.
+	// Contender is set for a program that runs Jobs.
 	Contender *Contender `json:"side,omitempty" toml:"side"`
 }
 
-// Contender says how a subject is offered jobs. Its command understands the flags of "myriad
-// offer", which are put behind it, and prints what that prints.
+// Contender describes a subject that runs jobs. Its command accepts the flags of "myriad offer",
+// which are appended, and prints the same output.
 type Contender struct {
-	// FixedWorkers says that it gets the best number of workers; others may have 5,000.
+	// FixedWorkers gives it the best number of workers; others may use up to 5,000.
 	FixedWorkers bool `json:"told,omitempty" toml:"told"`
-	// MeasuresCapacity says that it runs in a closed loop first, to measure the capacity: with
-	// more and more workers with a given number, and the best of these is the number
-	// that all get.
+	// MeasuresCapacity runs it in a closed loop first to measure the capacity. With FixedWorkers
+	// the number of workers is increased, and the best number is used by all contenders.
 	MeasuresCapacity bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// Placeholders that are filled in before a scenario is run. {peers} stands for the executable
-// of the module peers where it is given.
+// Placeholders that are replaced before a scenario is run. {peers} is the executable of the module
+// peers, if given.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
 	autoModel        = models.Auto
 )
 
-// ParseSubject reads a subject written as "name=command line", such as
-// "mine=/usr/bin/server --port {port}". One that can't serve all apps is written as
-// "name:app,app=command line". Where jobs is set it is offered jobs.
+// ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}", or
+// "name:app,app=command line" for a server that supports only some apps. With jobs set, the subject
+// is a contender.
 func ParseSubject(text string, jobs bool) (Subject, error) {
 	name, line, ok := strings.Cut(text, "=")
 	if !ok {
@@ -93,12 +90,12 @@ func ParseSubject(text string, jobs bool) (Subject, error) {
 	return s, s.validate()
 }
 
-// RunsJobs says whether the scenario's subjects are offered jobs.
+// RunsJobs reports whether the scenario submits jobs.
 func (s *Scenario) RunsJobs() bool {
 	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.FindPhase(Jobs) != nil })
 }
 
-// validate returns an Error when the subject cannot be started.
+// validate returns an Error if the subject can't be started.
 func (s Subject) validate() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
 		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
@@ -137,7 +134,7 @@ func (s Subject) validate() error {
 	return nil
 }
 
-// CanRun says whether the subject is run under a workload.
+// CanRun reports whether the subject is run under a workload.
 func (s Subject) CanRun(w Workload) bool {
 	return !s.commandContains(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
@@ -145,19 +142,19 @@ func (s Subject) CanRun(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin says whether the subject gets an address at which to show its figures.
+// HasAdmin reports whether the command has {admin}, an address for its figures.
 func (s Subject) HasAdmin() bool { return s.commandContains("{admin}") }
 
-// HasHeartbeat says whether the subject is to send heartbeats.
+// HasHeartbeat reports whether the subject sends heartbeats.
 func (s Subject) HasHeartbeat() bool { return s.commandContains("{heartbeat}") }
 
 func (s Subject) commandContains(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ProcessesFor is how many processes the server is to have under a workload: {processes},
-// where its command has that. Each is to have three quarters of the connections that its table
-// of descriptors can hold, since the kernel spreads connections over them by chance.
+// ProcessesFor returns the number of server processes for a workload, {processes} if the command
+// has that. Each gets at most three quarters of the connections that its descriptor table can hold,
+// because the kernel distributes connections randomly.
 func (s Subject) ProcessesFor(w Workload) int {
 	if !s.commandContains("{processes}") {
 		return 1
@@ -170,10 +167,10 @@ func (s Subject) ProcessesFor(w Workload) int {
 	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
-// maxProcesses is the most that a Server starts.
+// maxProcesses is the maximum of tcp.Server.Processes.
 const maxProcesses = 1024
 
-// Model is the I/O model of a server of Myriad's own, "" for any other.
+// Model returns the I/O model of a Myriad server, "" for others.
 func (s Subject) Model() string {
 	if len(s.Command) < 2 || s.Command[0] != "{self}" || s.Command[1] != "serve" {
 		return ""
@@ -184,7 +181,7 @@ func (s Subject) Model() string {
 	return autoModel
 }
 
-// CommandValues is what a command's placeholders stand for.
+// CommandValues are the values of a command's placeholders.
 type CommandValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
@@ -192,11 +189,11 @@ type CommandValues struct {
 	Connections, Processes int
 }
 
-// FillCommand returns the command with its placeholders filled in. {room} is what a server has to
-// have room for: the connections of the load, chance in how they are spread over processes,
-// and the lab's own.
+// FillCommand returns the command with its placeholders replaced. {room} is the number of
+// connections a server must accept: those of the load, with a margin for their random distribution
+// over processes, and the lab's own.
 func (s Subject) FillCommand(p CommandValues) []string {
-	_, port, _ := net.SplitHostPort(p.Addr) // a subject that is no server has none
+	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
@@ -206,7 +203,7 @@ func (s Subject) FillCommand(p CommandValues) []string {
 		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.maxServerConns()), "{processes}", strconv.Itoa(p.Processes))
 }
 
-// maxServerConns is {room}.
+// maxServerConns returns the value of {room}.
 func (p CommandValues) maxServerConns() int {
 	if p.Processes < 2 {
 		return p.Connections + 1000
@@ -214,7 +211,7 @@ func (p CommandValues) maxServerConns() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// FittingConns is how many connections fit into a {room}.
+// FittingConns returns how many connections of the load fit if the server accepts maxServerConns.
 func (p CommandValues) FittingConns(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
@@ -222,7 +219,7 @@ func (p CommandValues) FittingConns(maxServerConns int) int {
 	return (maxServerConns - 1000*p.Processes) * 2 / 3
 }
 
-// allModelNames are the I/O models, whether they can run here or not.
+// allModelNames returns the I/O models, including those that can't run here.
 func allModelNames() (names []string) {
 	for _, m := range models.All() {
 		names = append(names, m.Name)

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that a file has as a text such as "1.5s", and JSON as
-// nanoseconds.
+// Duration is a time.Duration that is a text such as "1.5s" in TOML and nanoseconds in JSON.
 type Duration time.Duration
 
 // UnmarshalText reads a text such as "1.5s".
@@ -23,12 +22,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // UnmarshalJSON reads nanoseconds.
 func (d *Duration) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*int64)(d)) }
 
-// Std is the duration as a time.Duration.
+// Std returns d as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Words are a command line. A file has one text, which is split at spaces; single or double
+// Words is a command line. In TOML it is one text, which is split at spaces; single or double
 // quotes keep spaces in a word, and nothing else is special.
 type Words []string
 
@@ -41,7 +40,7 @@ func (w *Words) UnmarshalText(text []byte) (err error) {
 // UnmarshalJSON reads a list of words.
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
-// replaceAll returns the words with some pairs of old and new texts replaced.
+// replaceAll replaces pairs of old and new texts in all words.
 func (w Words) replaceAll(oldnew ...string) Words {
 	r := strings.NewReplacer(oldnew...)
 	words := make(Words, len(w))

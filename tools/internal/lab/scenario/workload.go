@@ -14,67 +14,65 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Workload is a load to apply to each subject: connections, and the phases that they go
-// through.
+// Workload is a load applied to each subject: connections and the phases that they go through.
 type Workload struct {
-	// Name is what the workload is called in the report, at most 40 bytes, without spaces
-	// and slashes.
+	// Name is the workload's name in the report, at most 40 bytes, without spaces and slashes.
 	Name string `json:"name" toml:"name"`
-	// Caption is a sentence that stands above its table; "{connections}" and "{heartbeat}"
-	// in it are the workload's, at whatever scale. Default: made of the rest.
+	// Caption is a sentence above its table; "{connections}" and "{heartbeat}" are replaced by the
+	// workload's values. Default: generated.
 	Caption string `json:"caption,omitempty" toml:"caption"`
-	// App is one of package app; none for phases that have no server.
+	// App is one of package app; empty for phases without a server.
 	App string `json:"app,omitempty" toml:"app"`
-	// TLS has the connections encrypted, with a certificate that the lab makes.
+	// TLS encrypts the connections with a certificate that the lab creates.
 	TLS bool `json:"tls,omitempty" toml:"tls"`
-	// Connections is how many connections there are, at least 1; goroutines under Park.
+	// Connections is the number of connections, at least 1; goroutines under Park.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is a line end. It
-	// is 0 for apps whose messages are all the same.
+	// Size is the size of a message in bytes, 2 to 1 MiB, including the line end. It is 0 for apps
+	// with fixed messages.
 	Size int `json:"size,omitempty" toml:"size"`
-	// Pipeline is how many messages each connection keeps in flight. Default 1.
+	// Pipeline is the number of messages in flight on each connection. Default 1.
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
-	// LoadModel is the I/O model of the load generator; default the best that can run.
-	// LoadLoops is how many loops it has, up to 1024. Default one, or one for each CPU that
-	// is its own; more where one descriptor table has too few places.
+	// LoadModel is the I/O model of the load generator; default the best that can run. LoadLoops is
+	// its number of loops, up to 1024; default one, or one per pinned CPU, and more if one
+	// descriptor table is too small.
 	LoadModel string `json:"load_model,omitempty" toml:"load_model"`
 	LoadLoops int    `json:"load_loops,omitempty" toml:"load_loops"`
 	// Unpinned lets server and load generator run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Whole has subjects left out that can't hold all connections, instead of applying the
-	// workload with as many as they can.
+	// Whole excludes subjects that can't hold all connections, instead of applying the workload
+	// with as many as they can hold.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
-	// Reduced says that options or a scale have fewer connections or other times than the file.
+	// Reduced means that options or a scale have reduced connections or changed durations.
 	Reduced bool `json:"reduced,omitempty" toml:"-"`
-	// Phases are gone through in order.
+	// Phases run in order.
 	Phases []Phase `json:"phases,omitempty" toml:"phases"`
 }
 
-// What a phase does.
+// The actions of phases.
 const (
-	// Connect opens connections; those of the phases before it are closed then. A list
-	// that does not begin with it does so with all.
+	// Connect opens connections and closes those of previous phases. A list that does not begin
+	// with Connect opens all connections.
 	Connect = "connect"
-	// Hold leaves the connections alone, with a Heartbeat but for that.
+	// Hold keeps the connections idle except for a Heartbeat.
 	Hold = "hold"
-	// Load keeps every connection busy in a closed loop, or sends at a Rate, and measures a
-	// window of time. With a Heartbeat it only answers those of the server; its app is Sink.
+	// Load keeps every connection busy in a closed loop, or sends at a Rate, and measures a time
+	// window. With a Heartbeat it only answers those of the server; its app is Sink.
 	Load = "load"
-	// Verify has each connection exchange a message.
+	// Verify exchanges a message on each connection.
 	Verify = "verify"
-	// Broadcast has the server send a line to all connections.
+	// Broadcast makes the server send a line to all connections.
 	Broadcast = "broadcast"
-	// Flood sends on every connection as much as the server takes, without waiting for
-	// answers, and measures a window of time.
+	// Flood sends as much as the server accepts on every connection, without waiting for answers,
+	// and measures a time window.
 	Flood = "flood"
-	// Publish has messages published to topics that all connections subscribe to, and
-	// compared, in a closed loop or at a Rate, and measures a window of time.
+	// Publish publishes messages to topics that all connections subscribe to, in a closed loop or
+	// at a Rate, compares them, and measures a time window.
 	Publish = "publish"
-	// Attack has every attacker of package faults at the server, with honest clients.
+	// Attack runs every attacker of package faults against the server, with honest clients.
 	Attack = "attack"
-	// Jobs offers jobs to a pool, in the process that has it.
+	// Jobs submits jobs to a pool in the pool's process.
 	Jobs = "jobs"
 	// Park parks goroutines.
 	Park = "park"
@@ -84,53 +82,49 @@ var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish,
 
 // Phase is a part of a workload.
 type Phase struct {
-	// Do is one of those above.
+	// Do is one of the actions above.
 	Do string `json:"do" toml:"do"`
-	// For is how long it takes, of Hold, Load, Flood, Publish, Attack and Jobs, from 100 ms
-	// to 24 h.
+	// For is the duration of Hold, Load, Flood, Publish, Attack and Jobs, from 100 ms to 24 h.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the time before it under the same load, of Load, Flood, Publish and Jobs.
+	// WarmUp is the preceding time under the same load, of Load, Flood, Publish and Jobs.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
-	// Connections is how many a Connect opens instead of all.
+	// Connections is how many connections a Connect opens, instead of all.
 	Connections int `json:"connections,omitempty" toml:"connections"`
-	// Rate is how many connections a Connect opens a second, 0 for as many as the server
-	// takes; of Jobs how many are offered a second where Times is 0; of Load and Publish how
-	// many messages are sent a second on all connections together, 0 for a closed loop.
+	// Rate is per second: the connections that a Connect opens, 0 for as fast as possible; the Jobs
+	// submitted if Times is 0; the messages that Load and Publish send on all connections together,
+	// 0 for a closed loop.
 	Rate int `json:"rate,omitempty" toml:"rate"`
-	// Messages is how many messages a Verify has in flight on each connection at once.
-	// Default 1.
+	// Messages is the number of messages in flight on each connection of a Verify. Default 1.
 	Messages int `json:"messages,omitempty" toml:"messages"`
-	// InFlight is how many connections at most wait for the answer to a Verify between
-	// which connections are held, 1 to 1,048,576. Default 1,000.
+	// InFlight limits the connections that wait for the answer of a Verify among held connections,
+	// 1 to 1,048,576. Default 1,000.
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
 	// Heartbeat is the time between two heartbeats of a Hold or a Load, from 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
 
-	// Topics and Publishers are those of a Publish, and Slow the subscribers that never
-	// read, as load.PubSub has them. Default 1 topic, 1 publisher.
+	// Topics and Publishers belong to Publish, and Slow is the number of subscribers that never
+	// read, as in load.PubSub. Default 1 topic, 1 publisher.
 	Topics     int `json:"topics,omitempty" toml:"topics"`
 	Publishers int `json:"publishers,omitempty" toml:"publishers"`
 	Slow       int `json:"slow,omitempty" toml:"slow"`
 
-	// Every is the time between two lines of the log of an Attack, from 1 s. Default 1
-	// min, or a quarter of For if that is less. Honest is how many honest clients there
-	// are, at most 10,000. Default 100.
+	// Every is the time between two log lines of an Attack, from 1 s. Default 1 min, or a quarter
+	// of For if that is less. Honest is the number of honest clients, at most 10,000. Default 100.
 	Every  Duration `json:"every,omitempty" toml:"every"`
 	Honest int      `json:"honest,omitempty" toml:"honest"`
 
-	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as "myriad offer --work"
-	// has them. The capacity is measured once for each.
+	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as in "myriad offer --work". The
+	// capacity is measured once for each.
 	Shape string `json:"shape,omitempty" toml:"shape"`
-	// Times is the part of the capacity that is offered, above 0 and up to 1000.
+	// Times is the submitted rate as a multiple of the capacity, above 0 and up to 1000.
 	Times float64 `json:"times,omitempty" toml:"times"`
-	// Memory is how many bytes a side may use, from 16 MiB; a watchdog ends it when it
-	// takes more. Default 2 GiB.
+	// Memory is how many bytes a contender may use, from 16 MiB; a watchdog kills it if it uses
+	// more. Default 2 GiB.
 	Memory int64 `json:"memory,omitempty" toml:"memory"`
-	// Deadline is within which time from its submission a job has to end to be of use,
-	// from 1 ms to an hour. Default 200 ms.
+	// Deadline is the time from submission within which a job must end to count, from 1 ms to an
+	// hour. Default 200 ms.
 	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
-	// Queue is how many jobs may wait in a side that has a queue, from 1 to 16,777,216.
-	// Default 1,024.
+	// Queue is the queue length of contenders with a queue, from 1 to 16,777,216. Default 1,024.
 	Queue int `json:"queue,omitempty" toml:"queue"`
 }
 
@@ -157,7 +151,6 @@ const (
 
 var shapes = []string{"published", "cpu", "mixed"}
 
-// withDefaults is the phase with its defaults.
 func (p Phase) withDefaults() Phase {
 	set := func(v *int, standard int) {
 		if *v == 0 {
@@ -188,7 +181,7 @@ func (p Phase) withDefaults() Phase {
 	return p
 }
 
-// WithDefaults is the workload with the defaults of its phases.
+// WithDefaults returns the workload with the defaults of its phases.
 func (w Workload) WithDefaults() Workload {
 	w.Pipeline = max(w.Pipeline, 1)
 	w.Phases = slices.Clone(w.Phases)
@@ -198,7 +191,7 @@ func (w Workload) WithDefaults() Workload {
 	return w
 }
 
-// FindPhase is the first phase that does something, nil where there is none.
+// FindPhase returns the first phase with an action, or nil.
 func (w *Workload) FindPhase(action string) *Phase {
 	i := slices.IndexFunc(w.Phases, func(p Phase) bool { return p.Do == action })
 	if i < 0 {
@@ -207,7 +200,7 @@ func (w *Workload) FindPhase(action string) *Phase {
 	return &w.Phases[i]
 }
 
-// TotalConns is how many connections there are in the end: publishers and slow subscribers, too.
+// TotalConns returns the number of connections including publishers and slow subscribers.
 func (w *Workload) TotalConns() int {
 	if p := w.FindPhase(Publish); p != nil {
 		return w.Connections + p.Publishers + p.Slow
@@ -215,7 +208,7 @@ func (w *Workload) TotalConns() int {
 	return w.Connections
 }
 
-// HeartbeatInterval is the time between two heartbeats, 0 where there are none.
+// HeartbeatInterval returns the time between two heartbeats, 0 for none.
 func (w *Workload) HeartbeatInterval() time.Duration {
 	for _, p := range w.Phases {
 		if p.Heartbeat > 0 {
@@ -225,23 +218,22 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresTime says whether the time is what the workload is about, and not memory: what else
-// the machine does disturbs it.
+// MeasuresTime reports whether the workload measures speed rather than memory, so that other
+// activity on the machine disturbs it.
 func (w *Workload) MeasuresTime() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
-// Stage are phases on the same connections: one run of the load generator.
+// Stage is a sequence of phases on the same connections: one run of the load generator.
 type Stage struct {
-	// Connections is how many there are, Rate how many are opened a second.
+	// Connections is their number, Rate how many are opened per second.
 	Connections, Rate int
 	Phases            []Phase
-	// Held has the lines of held connections checked one by one, with a broadcast and
-	// heartbeats.
+	// Held checks the lines of held connections one by one, with a broadcast and heartbeats.
 	Held bool
 }
 
-// FindPhase is the first phase of the stage that does something, the zero one for none.
+// FindPhase returns the first phase with an action, or the zero Phase.
 func (s *Stage) FindPhase(action string) Phase {
 	for _, p := range s.Phases {
 		if p.Do == action {
@@ -251,7 +243,7 @@ func (s *Stage) FindPhase(action string) Phase {
 	return Phase{}
 }
 
-// Name is what the stage is about: its load or exchange.
+// Name returns the main action of the stage: its load or exchange.
 func (s *Stage) Name() string {
 	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
 	return s.Phases[max(i, 0)].Do
@@ -262,7 +254,7 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStages are the stages of the workload's phases, those that have connections.
+// SplitStages groups the phases with connections into stages.
 func (w Workload) SplitStages() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
@@ -293,7 +285,7 @@ func (w Workload) SplitStages() (stages []Stage, err error) {
 	return stages, nil
 }
 
-// validate returns an Error when the workload cannot be applied.
+// validate returns an Error if the workload can't be applied.
 func (w Workload) validate() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
@@ -304,8 +296,7 @@ func (w Workload) validate() error {
 	return nil
 }
 
-// checkRange returns an Error, which begins with what has the value in it, when a value is out of
-// its bounds.
+// checkRange returns an Error if value is outside min to max. what is a format for the value.
 func checkRange[T cmp.Ordered](what string, value, min, max T) error {
 	if value < min || value > max {
 		return Errorf(what+"; expected %v to %v", value, min, max)
@@ -346,7 +337,7 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-// validateLoad is the part of check for workloads with a load generator.
+// validateLoad validates a workload with a load generator.
 func (w Workload) validateLoad() error {
 	stages, err := w.SplitStages()
 	sink := w.App == app.Sink
@@ -387,7 +378,6 @@ func (w Workload) validateLoad() error {
 	return err
 }
 
-// validate returns what is wrong with the phase.
 func (p Phase) validate(w Workload) error {
 	if !slices.Contains(allPhases, p.Do) {
 		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
@@ -399,7 +389,7 @@ func (p Phase) validate(w Workload) error {
 	switch p.Do {
 	case Hold:
 		if p.Heartbeat == 0 && w.FindPhase(Broadcast) == nil {
-			least = Duration(minHold) // memory is sampled meanwhile
+			least = Duration(minHold) // memory is sampled during the hold
 		}
 	case Attack:
 		least = Duration(minAttack)
@@ -448,10 +438,10 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CalibrationTime is how long one run takes that measures the capacity for Jobs.
+// CalibrationTime returns how long one run of the capacity measurement for Jobs takes.
 func (p *Phase) CalibrationTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
-// formatCaption is the caption with its placeholders filled in, or one that is made of the rest.
+// formatCaption returns the caption with its placeholders replaced, or a generated one.
 func (w Workload) formatCaption() string {
 	if w.Caption == "" {
 		var words []string
@@ -466,12 +456,12 @@ func (w Workload) formatCaption() string {
 	return w.fillPlaceholders(w.Caption)
 }
 
-// fillPlaceholders fills the workload's placeholders in.
 func (w Workload) fillPlaceholders(text string) string {
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// LimitedTo is the workload for a subject that can hold so many connections; 0 is any number.
+// LimitedTo returns the workload for a subject that can hold at most maxConns connections; 0 is any
+// number.
 func (w Workload) LimitedTo(maxConns int) Workload {
 	if maxConns > 0 {
 		w.Connections = min(w.Connections, maxConns)
@@ -479,7 +469,7 @@ func (w Workload) LimitedTo(maxConns int) Workload {
 	return w
 }
 
-// EstimateDuration is about how long one run takes, starting and stopping included.
+// EstimateDuration estimates how long one run takes, including start and stop.
 func (w Workload) EstimateDuration() time.Duration {
 	each := 50 * time.Microsecond // to connect or to exchange a message
 	if w.TLS {
@@ -488,12 +478,12 @@ func (w Workload) EstimateDuration() time.Duration {
 	all := 400 * time.Millisecond
 	for _, p := range w.Phases {
 		all += time.Duration(p.For + p.WarmUp)
-		if p.Do == Flood { // it goes on until it is steady
+		if p.Do == Flood { // it continues until the rate is steady
 			all += time.Duration(p.For / 2)
 		}
 		switch p.Do {
 		case Jobs:
-			all += 1400 * time.Millisecond // most sides have ended within a second
+			all += 1400 * time.Millisecond // most contenders exit within a second
 		case Park:
 			all += time.Duration(w.Connections) * 3 * time.Microsecond
 		case Verify, Broadcast, Flood, Load, Publish:
@@ -511,14 +501,14 @@ func (w Workload) EstimateDuration() time.Duration {
 	return all
 }
 
-// Timeout is how long one run may take before it is ended as failed.
+// Timeout returns how long one run may take before it fails.
 func (w Workload) Timeout() time.Duration {
-	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and sides end slowly
+	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and contenders may exit slowly
 		return w.EstimateDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CalibrationTime()+10*time.Second) + time.Minute
 	}
 	return 5*w.EstimateDuration() + time.Minute
 }
 
-// MaxHeartbeatDelay is how late a heartbeat may be: a server looks at each connection in an
-// eighth of the time, or in 400 ms.
+// MaxHeartbeatDelay returns how late a heartbeat may be: a server checks each connection once in an
+// eighth of the interval, at least every 400 ms.
 func MaxHeartbeatDelay(every time.Duration) time.Duration { return max(every/8, 400*time.Millisecond) }

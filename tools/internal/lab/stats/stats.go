@@ -15,21 +15,20 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// Never is the latency of jobs of which none has run: longer than any, and still a number
-// that JSON can have.
+// Never is the latency of jobs that never ran: larger than any other, and still valid in JSON.
 const Never = math.MaxFloat64
 
-// IsNeverLatency says whether a value is Never, or the mean of it and another one.
+// IsNeverLatency reports whether a value is Never, or the mean of it and another one.
 func IsNeverLatency(v float64) bool { return v >= Never/4 }
 
 const confidence = 0.95
 
-// rangeFactors are by the number of values: multiplied by their range they are half a
-// confidence interval of 95 %.
+// rangeFactors, by the number of values, multiplied by their range give half a confidence interval
+// of 95 %.
 var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
 
-// Median returns the middle of the values, the mean of the two middle ones when their number
-// is even, and false when there are none.
+// Median returns the median of the values, the mean of the two middle ones if their number is even,
+// and false if there are none.
 func Median(values []float64) (float64, bool) {
 	if len(values) == 0 {
 		return 0, false
@@ -42,8 +41,8 @@ func Median(values []float64) (float64, bool) {
 	return sorted[half-1]/2 + sorted[half]/2, true
 }
 
-// MedianMargin returns the ± of the median of the values, in their unit, and false when there are
-// fewer than two, or some are Never.
+// MedianMargin returns the ± of the median, in the unit of the values, and false if there are fewer
+// than two values or one is Never.
 func MedianMargin(values []float64) (float64, bool) {
 	n := len(values)
 	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
@@ -56,7 +55,7 @@ func MedianMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMargin returns the ± of the median as a part of it, and false where that has no meaning.
+// RelativeMargin returns the ± of the median as a fraction of it, and false if that is undefined.
 func RelativeMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
 	m, ok2 := MedianMargin(values)
@@ -66,8 +65,8 @@ func RelativeMargin(values []float64) (float64, bool) {
 	return m / middle, true
 }
 
-// RatiosByRound divides each value by the base's value of the same round. A round that lacks either
-// of them, or whose base is not positive, gives none.
+// RatiosByRound divides each value by the base's value of the same round. Rounds without either
+// value, or with a base that is not positive, are skipped.
 func RatiosByRound(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {

@@ -15,10 +15,10 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// cell finds a cell of a page by its table's caption and its line's first cell.
-func cell(t *testing.T, p *page.Page, caption, line string, column int) string {
+// findCell finds a cell of a page by its table's caption and its line's first cell.
+func findCell(t *testing.T, p *page.Page, caption, line string, column int) string {
 	t.Helper()
-	for _, cells := range tableOf(t, p, caption).Lines {
+	for _, cells := range findTable(t, p, caption).Lines {
 		if cells[0] == line {
 			return cells[column]
 		}
@@ -27,8 +27,8 @@ func cell(t *testing.T, p *page.Page, caption, line string, column int) string {
 	return ""
 }
 
-// tableOf finds a table by its caption.
-func tableOf(t *testing.T, p *page.Page, caption string) *page.Table {
+// findTable finds a table by its caption.
+func findTable(t *testing.T, p *page.Page, caption string) *page.Table {
 	t.Helper()
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
@@ -41,7 +41,7 @@ func tableOf(t *testing.T, p *page.Page, caption string) *page.Table {
 	return nil
 }
 
-func chart(t *testing.T, p *page.Page, id string) *page.Chart {
+func findChart(t *testing.T, p *page.Page, id string) *page.Chart {
 	t.Helper()
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
@@ -54,13 +54,13 @@ func chart(t *testing.T, p *page.Page, id string) *page.Chart {
 	return nil
 }
 
-// liveOf is a live of a source, with nothing of the machine: no walls, no sockets.
-func liveOf(src Source) *live { return &live{source: src} }
+// newServerState is a live of a source, with nothing of the machine: no walls, no sockets.
+func newServerState(src Source) *serverState { return &serverState{source: src} }
 
 // TestRates has a server whose counters grow evenly.
 func TestRates(t *testing.T) {
-	src := newSource(tcp.Stats{Model: "epoll", Loops: 2})
-	l := liveOf(src)
+	src := newFakeSource(tcp.Stats{Model: "epoll", Loops: 2})
+	l := newServerState(src)
 	begin := time.Now()
 	var s tcp.Stats
 	for i := range int64(30) {
@@ -71,9 +71,9 @@ func TestRates(t *testing.T) {
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
-		l.look(begin.Add(time.Duration(i) * time.Second))
+		l.sampleIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
-	p := l.show(begin.Add(29 * time.Second))
+	p := l.buildPage(begin.Add(29 * time.Second))
 	for _, want := range []struct {
 		caption, line string
 		column        int
@@ -94,19 +94,19 @@ func TestRates(t *testing.T) {
 		{"Memory", "buffers", 1, "1 MiB"},
 		{"Memory", "buffers", 2, format.Bytes(float64(1<<20) / 1029)},
 	} {
-		if got := cell(t, p, want.caption, want.line, want.column); got != want.is {
+		if got := findCell(t, p, want.caption, want.line, want.column); got != want.is {
 			t.Errorf("%s, %s: %q, want %q", want.caption, want.line, got, want.is)
 		}
 	}
 	if !slices.Contains(p.Facts, [2]string{"Utilisation of the loops", "50 %"}) {
 		t.Errorf("the facts are %q; want 50 %% of utilisation", p.Facts)
 	}
-	c := chart(t, p, "connections")
+	c := findChart(t, p, "connections")
 	if n := len(c.Series[0].X); n != 30 || c.Series[0].X[0] != -29 || c.Series[0].X[29] != 0 || c.Series[0].Y[29] != 1029 {
 		t.Errorf("the chart of connections has %d points, %v, %v", n, c.Series[0].X, c.Series[0].Y)
 	}
-	if len(l.past) > pastRoom {
-		t.Errorf("%d moments are kept, want at most %d", len(l.past), pastRoom)
+	if len(l.snapshots) > maxSnapshots {
+		t.Errorf("%d moments are kept, want at most %d", len(l.snapshots), maxSnapshots)
 	}
 	var text strings.Builder
 	if err := p.WriteHTML(&text); err != nil || !strings.Contains(text.String(), "1,029") {
@@ -117,38 +117,38 @@ func TestRates(t *testing.T) {
 // What is read at the end of a load is of one time: no rate of before stands beside the
 // connections that are left.
 func TestRatesEndWithTheLoad(t *testing.T) {
-	src := newSource(tcp.Stats{Model: "epoll"})
-	l := liveOf(src)
+	src := newFakeSource(tcp.Stats{Model: "epoll"})
+	l := newServerState(src)
 	begin := time.Now()
 	for i := range int64(10) {
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
-		l.look(begin.Add(time.Duration(i) * time.Second))
+		l.sampleIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
-	l.look(begin.Add(10 * time.Second))
-	p := l.show(begin.Add(11 * time.Second))
+	l.sampleIfDue(begin.Add(10 * time.Second))
+	p := l.buildPage(begin.Add(11 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
 		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
 	}
-	if got := cell(t, p, "Counters", "messages_total", 2); got != "0" {
+	if got := findCell(t, p, "Counters", "messages_total", 2); got != "0" {
 		t.Errorf("messages_total grew by %s a second; want 0", got)
 	}
 }
 
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
-	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: format.Bytes(float64(1<<20) / fewConns)} {
-		src := newSource(tcp.Stats{Model: "epoll"})
-		l := liveOf(src)
+	for open, want := range map[int64]string{0: "–", minConnsForMemory - 1: "–", minConnsForMemory: format.Bytes(float64(1<<20) / minConnsForMemory)} {
+		src := newFakeSource(tcp.Stats{Model: "epoll"})
+		l := newServerState(src)
 		began := time.Now()
-		l.look(began)
+		l.sampleIfDue(began)
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
-		p := l.show(began.Add(time.Second))
-		if got := cell(t, p, "Memory", "buffers", 2); got != want {
+		p := l.buildPage(began.Add(time.Second))
+		if got := findCell(t, p, "Memory", "buffers", 2); got != want {
 			t.Errorf("%d connections: %q for each, want %q", open, got, want)
 		}
 		i := slices.IndexFunc(p.Facts, func(f [2]string) bool { return f[0] == "Memory per connection" })
-		if said := p.Facts[i][1]; strings.Contains(said, "(from 100 connections on)") != (open < fewConns) {
+		if said := p.Facts[i][1]; strings.Contains(said, "(from 100 connections on)") != (open < minConnsForMemory) {
 			t.Errorf("%d connections: the page says %q for each", open, said)
 		}
 	}
@@ -158,7 +158,7 @@ func TestMemoryOfFew(t *testing.T) {
 // received instead.
 func TestMessagesOrReceives(t *testing.T) {
 	for messages, want := range map[int64]string{0: "Receives", 7: "Messages"} {
-		p := liveOf(newSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).show(time.Now())
+		p := newServerState(newFakeSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).buildPage(time.Now())
 		var names []string
 		for _, f := range p.Figures {
 			names = append(names, f[0])
@@ -166,7 +166,7 @@ func TestMessagesOrReceives(t *testing.T) {
 		if !slices.Equal(names, []string{"Connections", want, "Handler time, p99"}) {
 			t.Errorf("%d messages: the figures at the top are %q", messages, names)
 		}
-		if n := len(chart(t, p, "messages").Series); n != 1+int(min(messages, 1)) {
+		if n := len(findChart(t, p, "messages").Series); n != 1+int(min(messages, 1)) {
 			t.Errorf("%d messages: the chart has %d curves", messages, n)
 		}
 	}
@@ -174,16 +174,16 @@ func TestMessagesOrReceives(t *testing.T) {
 
 // What is kept stays within its bounds, however often somebody looks.
 func TestLooksAreBounded(t *testing.T) {
-	l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
+	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 	begin := time.Now()
 	for i := range 5000 {
-		l.look(begin.Add(time.Duration(i) * lookAgain / 3))
-		if len(l.past) > pastRoom || len(l.points) > ringRoom {
-			t.Fatalf("%d moments and %d points are kept", len(l.past), len(l.points))
+		l.sampleIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
+		if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
+			t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
 		}
 	}
-	if n := len(l.points); n != ringRoom {
-		t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, ringRoom)
+	if n := len(l.points); n != maxPoints {
+		t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, maxPoints)
 	}
 	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
 		t.Error("walls or sockets were looked at though nobody asked for the page")
@@ -193,13 +193,13 @@ func TestLooksAreBounded(t *testing.T) {
 // A watch adds a point a second, and ends when it is told to.
 func TestPointASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
+		l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
-			l.watch(stop)
+			l.sampleEverySecond(stop)
 			close(ended)
 		}()
-		time.Sleep(20*time.Second + lookAgain/2)
+		time.Sleep(20*time.Second + minSampleInterval/2)
 		close(stop)
 		<-ended
 		if n := len(l.points); n != 21 {
@@ -208,17 +208,17 @@ func TestPointASecond(t *testing.T) {
 	})
 }
 
-// listening is a source with listeners.
-type listening struct{ Source }
+// listenerSource is a source with listeners.
+type listenerSource struct{ Source }
 
-func (listening) ListenerStats() []tcp.ListenerStats {
+func (listenerSource) ListenerStats() []tcp.ListenerStats {
 	return []tcp.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
 }
 
 // The page tells of each listener.
 func TestListenerTable(t *testing.T) {
-	p := liveOf(listening{newSource(tcp.Stats{})}).show(time.Now())
-	if got, want := tableOf(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
+	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).buildPage(time.Now())
+	if got, want := findTable(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("the listener is told as %q, want %q", got, want)
 	}
 }
@@ -232,9 +232,9 @@ func TestLivePage(t *testing.T) {
 		"drains, or has ended":                    {Model: "epoll", Draining: true, AcceptingPaused: true},
 		"3 worker processes":                      {Model: "goroutine", Processes: 3, Restarts: 1},
 	} {
-		h := Handler(Config{Source: newSource(s)})
+		h := Handler(Config{Source: newFakeSource(s)})
 		for _, target := range []string{"/", "/live"} {
-			w := expect(t, h, "GET", target, 200, want)
+			w := requestAndExpect(t, h, "GET", target, 200, want)
 			if whole := strings.Contains(w.Body.String(), "<script>"); whole != (target == "/") {
 				t.Errorf("%s is the whole page: %v", target, whole)
 			}
@@ -246,8 +246,8 @@ func TestLivePage(t *testing.T) {
 			}
 		}
 	}
-	h := Handler(Config{Source: newSource(tcp.Stats{})})
-	if w := ask(h, "POST", "/control/pause"); w.Code != http.StatusNotFound {
+	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
+	if w := request(h, "POST", "/control/pause"); w.Code != http.StatusNotFound {
 		t.Errorf("an order without a token configured: %d, want 404", w.Code)
 	}
 }
@@ -255,8 +255,8 @@ func TestLivePage(t *testing.T) {
 // TestWallTable shows walls by how near they are, those that count from what is in use
 // with the connections added.
 func TestWallTable(t *testing.T) {
-	l := liveOf(newSource(tcp.Stats{Model: "epoll"}))
-	l.walls = walls{
+	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
+	l.walls = wallReport{
 		open: 90,
 		report: &doctor.Report{Walls: []doctor.Wall{
 			{Name: "nofile", What: "descriptors", Present: "soft 100", Holds: 100},
@@ -273,7 +273,7 @@ func TestWallTable(t *testing.T) {
 		"somaxconn": {"90", "900", "10 %", "hurts, does not stop: the queue"},
 	} {
 		for i, is := range want {
-			if got := cell(t, p, caption, line, i+1); got != is {
+			if got := findCell(t, p, caption, line, i+1); got != is {
 				t.Errorf("%s: column %d is %q, want %q", line, i+1, got, is)
 			}
 		}
@@ -282,10 +282,10 @@ func TestWallTable(t *testing.T) {
 	if len(table.Lines) != 4 || table.Lines[3][0] != "somaxconn" || table.Tone(1, 3) != page.Warn || table.Tone(3, 3) != page.Plain {
 		t.Errorf("the table is %v, %v", table.Lines, table.Tones)
 	}
-	if got := cell(t, p, "What is in use of the limits that can be read", "memory", 1); got != "1 MiB" {
+	if got := findCell(t, p, "What is in use of the limits that can be read", "memory", 1); got != "1 MiB" {
 		t.Errorf("in use of memory is %q", got)
 	}
-	if got := tone(0.96); got != page.Bad {
+	if got := toneOfShare(0.96); got != page.Bad {
 		t.Errorf("96 %% is %q", got)
 	}
 }

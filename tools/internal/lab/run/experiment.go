@@ -18,41 +18,37 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/version"
 )
 
-// Options say how to run scenarios. The zero value runs them as they are written.
+// Options configure an experiment. The zero value runs scenarios as they are written.
 type Options struct {
 	scenario.Options
-	// Dir is the directory of the report, for what Write writes. "" is none. It is made; one
-	// that exists has to be empty.
+	// Dir is the directory of the report, created if necessary; an existing one must be empty. ""
+	// writes no report.
 	Dir string
-	// Write writes the reports to Dir when the runs have ended, and Judge works out what
-	// follows from them. Both may be nil.
+	// Write writes the reports to Dir after the runs, and Evaluate computes the verdicts. Both may
+	// be nil.
 	Write    func(dir string, s *result.Set) error
 	Evaluate func(s *result.Set)
-	// Strict has claims that are strict fail the bench, too.
+	// Strict makes claims with IfStrict fail the bench.
 	Strict bool
-	// Progress gets a line with where the report will be, as soon as the runs begin, and how far
-	// they are: a line that is rewritten when it is a terminal, otherwise a line for each
-	// workload. Nil is no progress.
+	// Progress receives the directory of the report and the progress: a line that is rewritten on a
+	// terminal, otherwise a line per workload. Nil disables it.
 	Progress io.Writer
-	// Self is the executable that has the subcommands load and hold, and that "{self}" in a
-	// subject's command stands for; "" is the running one.
+	// Self is the executable with the subcommands load and hold, which also replaces "{self}" in
+	// commands; "" is the running one.
 	Self string
-	// Command is what the report shows as the command that made it; "" is the running
-	// process's own command line.
+	// Command is the command line shown in the report; "" is that of this process.
 	Command string
 }
 
-// RunScenarios runs scenarios one after the other. It takes as long as they do.
+// RunScenarios runs scenarios one after the other.
 //
-// A run that fails is part of its report, with its error, and the next one goes on. When ctx
-// ends, or the reports can't be written, the set so far is returned together with the error,
-// in which errors.Is finds ctx.Err(); when nothing could be started, such as with a
-// scenario.Error, the set is nil.
+// A failed run is part of its report, and the next one follows. If ctx ends or the reports can't be
+// written, the set so far is returned together with the error, in which errors.Is finds ctx.Err().
+// If nothing could be started, as with a scenario.Error, the set is nil.
 //
-// All starts processes of its own, a server and a load generator at a time, and has ended and
-// waited for all of them when it returns. On Linux those that it has started end also when
-// this process is killed. There it raises this process's soft limit of open descriptors to the
-// hard one and leaves it so, for its children to inherit.
+// RunScenarios starts a server and a load generator at a time and has waited for all processes when
+// it returns. On Linux they also end if this process is killed. There it raises the soft limit of
+// open descriptors to the hard one for this process and its children.
 func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, error) {
 	s, err := planExperiment(all, o)
 	if err != nil {
@@ -66,7 +62,7 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 	return s.runAndReport(ctx)
 }
 
-// makeEmptyDir makes the directory of a report. One that exists has to be empty.
+// makeEmptyDir creates the directory of a report. An existing one must be empty.
 func makeEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line ends", dir)
@@ -86,17 +82,18 @@ func makeEmptyDir(dir string) error {
 	return nil
 }
 
-// experiment makes a set: it goes through the steps of all reports in their order. It belongs to
-// one goroutine.
+// experiment executes the steps of all reports in order and collects a set. It belongs to one
+// goroutine.
 type experiment struct {
 	runner
 	options Options
 	set     *result.Set
 	steps   []scenario.Step  // of all reports
-	reports []*result.Report // that each step belongs to
+	reports []*result.Report // report of each step
 }
 
-// planExperiment returns the session of scenarios with the options applied. Nothing is started.
+// planExperiment applies the options to the scenarios and returns the experiment. Nothing is
+// started.
 func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
@@ -113,7 +110,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 			return nil, err
 		}
 		steps, err := one.PlanSteps(o.Only)
-		if err != nil { // of several scenarios Only may leave some out
+		if err != nil { // Only may exclude some of several scenarios
 			none = err
 			continue
 		}
@@ -129,7 +126,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	return s, nil
 }
 
-// runAndReport makes the runs, and writes the reports.
+// runAndReport executes the steps, evaluates the set and writes the reports.
 func (s *experiment) runAndReport(ctx context.Context) (_ *result.Set, err error) {
 	end, err := s.setUp()
 	defer func() { err = errors.Join(err, end()) }()
@@ -152,7 +149,7 @@ func (s *experiment) runAndReport(ctx context.Context) (_ *result.Set, err error
 	return s.set, err
 }
 
-// setUp makes what the runs need. end, which is never nil, takes it back.
+// setUp creates what the runs need. tearDown, which is never nil, releases it.
 func (s *experiment) setUp() (tearDown func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
@@ -178,21 +175,20 @@ func (s *experiment) setUp() (tearDown func() error, err error) {
 	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
 		return tearDown, nil
 	}
-	// Below the report's directory: what kills this process leaves nothing elsewhere.
+	// In the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
 		s.cert, err = writeSelfSignedCert(tmp)
 	}
 	return tearDown, err
 }
 
-// addNoteToReports notes something in every report.
 func (s *experiment) addNoteToReports(text string, args ...any) {
 	for _, r := range s.set.Reports {
 		r.AddNote(text, args...)
 	}
 }
 
-// runSteps goes through all steps, until ctx ends.
+// runSteps executes all steps until ctx ends.
 func (s *experiment) runSteps(ctx context.Context) error {
 	defer s.progress.clearLine()
 	for i, st := range s.steps {
@@ -202,11 +198,11 @@ func (s *experiment) runSteps(ctx context.Context) error {
 		r := s.reports[i]
 		s.progress.startStep(i)
 		run := s.runner.runStep(ctx, st, &r.Scenario, r.Runs)
-		stopped := ctx.Err() != nil && run.Error != "" // which is why it failed: that says nothing of the server
+		stopped := ctx.Err() != nil && run.Error != "" // the interrupt made it fail, not the server
 		if stopped {
 			run.Error, run.Skipped = "", "interrupted"
 		}
-		if !stopped || len(run.Phases) > 0 || st.Workload.FindPhase(scenario.Broadcast) != nil { // it has seen something
+		if !stopped || len(run.Phases) > 0 || st.Workload.FindPhase(scenario.Broadcast) != nil { // it has partial results
 			r.Runs = append(r.Runs, run)
 		}
 		if stopped {
@@ -216,14 +212,14 @@ func (s *experiment) runSteps(ctx context.Context) error {
 	return nil
 }
 
-// noteInterrupted says that the set was not made to its end.
+// noteInterrupted adds a note about the interrupted step and returns an interruptedError.
 func (s *experiment) noteInterrupted(ctx context.Context, step int) error {
 	s.reports[step].AddNote("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
-// interruptedError says in which run a set was interrupted. why is what ended the context: it
-// is for errors.Is, not for people.
+// interruptedError names the run in which a set was interrupted. why is the context's error, for
+// errors.Is.
 type interruptedError struct {
 	run, of int
 	why     error

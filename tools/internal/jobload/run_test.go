@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"bytes"
@@ -19,12 +19,12 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// fake is a side that accepts a job if it returns true.
-type fake func(j *Job) bool
+// fakePool is a side that accepts a job if it returns true.
+type fakePool func(j *Job) bool
 
-func (f fake) Try(j *Job) bool { return f(j) }
-func (f fake) Workers() int    { return 0 }
-func (f fake) Close()          {}
+func (f fakePool) TrySubmit(j *Job) bool { return f(j) }
+func (f fakePool) Workers() int          { return 0 }
+func (f fakePool) Close()                {}
 
 func reject(*Job) bool { return false }
 func accept(*Job) bool { return true }
@@ -32,7 +32,7 @@ func accept(*Job) bool { return true }
 // job is how long a published job waits.
 const job = 20 * time.Millisecond
 
-func plan(rate float64, duration time.Duration) Plan {
+func newTestPlan(rate float64, duration time.Duration) Plan {
 	return Plan{
 		Pool: "fake", Work: Published, Rate: rate, Duration: duration, Drain: 5 * time.Second, Deadline: time.Second,
 		Workers: 1, Iterations: 1,
@@ -41,10 +41,10 @@ func plan(rate float64, duration time.Duration) Plan {
 
 // run runs a plan and returns its lines, the last of which has a result. Of pools that
 // aren't ours it takes the fake.
-func runPlan(t *testing.T, ctx context.Context, p Plan, try fake) (lines []Line, r *Result) {
+func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []Line, r *Result) {
 	t.Helper()
-	sides := Own()
-	sides["fake"] = func(Plan) (Side, error) { return try, nil }
+	sides := OwnContenders()
+	sides["fake"] = func(Plan) (Contender, error) { return try, nil }
 	var out bytes.Buffer
 	if err := Run(ctx, p, sides, &out); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestSchedule(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Duration
 		start := time.Now()
-		_, r := runPlan(t, t.Context(), plan(1000, time.Second), func(j *Job) bool {
+		_, r := runPlan(t, t.Context(), newTestPlan(1000, time.Second), func(j *Job) bool {
 			mu.Lock()
 			n := len(at)
 			at = append(at, time.Since(start))
@@ -88,9 +88,9 @@ func TestSchedule(t *testing.T) {
 			t.Fatalf("%d jobs submitted, %+v; want 1,000, none late", len(at), r)
 		}
 		for i, got := range at {
-			due, most := time.Duration(i)*time.Millisecond, 2*nap
+			due, most := time.Duration(i)*time.Millisecond, 2*workPause
 			if i > 500 && due < 500*time.Millisecond+hold {
-				most = 2 * relief
+				most = 2 * reserveDelay
 			}
 			if got < due || got > due+most {
 				t.Fatalf("job %d was submitted after %v, want %v to %v later", i, got, due, most)
@@ -103,13 +103,13 @@ func TestSchedule(t *testing.T) {
 // missed.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(100, 2*time.Second)
+		p := newTestPlan(100, 2*time.Second)
 		p.Drain = 500 * time.Millisecond
 		_, r := runPlan(t, t.Context(), p, func(*Job) bool {
 			time.Sleep(500 * time.Millisecond)
 			return false
 		})
-		const lanes = 1 + reserves
+		const lanes = 1 + reserveSubmitters
 		if r.LateP99 < time.Second || r.LateP99 > 2500*time.Millisecond {
 			t.Errorf("late by %v; want seconds", r.LateP99)
 		}
@@ -123,7 +123,7 @@ func TestLate(t *testing.T) {
 // 12.5 ms and take 20 ms.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(80, 100*time.Millisecond)
+		p := newTestPlan(80, 100*time.Millisecond)
 		p.Pool, p.Queue, p.Deadline = "channel", 2, 45*time.Millisecond
 		_, r := runPlan(t, t.Context(), p, nil)
 		near := func(name string, got, want time.Duration) {
@@ -151,10 +151,10 @@ func TestLatency(t *testing.T) {
 
 // TestOwn runs the sides with few jobs and no room for all of them.
 func TestOwn(t *testing.T) {
-	for name := range Own() {
+	for name := range OwnContenders() {
 		for work := range shapes {
 			t.Run(name+" "+work, func(t *testing.T) {
-				p := plan(2000, 50*time.Millisecond)
+				p := newTestPlan(2000, 50*time.Millisecond)
 				p.Pool, p.Work, p.Workers, p.Queue, p.Iterations = name, work, 2, 3, 1000
 				p.Deadline = time.Minute // also on a machine that is busy
 				_, r := runPlan(t, t.Context(), p, nil)
@@ -175,7 +175,7 @@ func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		var kept []*Job
-		_, r := runPlan(t, t.Context(), plan(100, time.Second), func(j *Job) bool {
+		_, r := runPlan(t, t.Context(), newTestPlan(100, time.Second), func(j *Job) bool {
 			n++
 			switch n % 10 {
 			case 0, 1:
@@ -202,32 +202,32 @@ func TestEnds(t *testing.T) {
 		}
 		before := time.Now()
 		for _, j := range kept {
-			j.Do()
+			j.Execute()
 		}
 		if took := time.Since(before); took > 0 {
 			t.Errorf("jobs took %v after the end; want them to do nothing", took)
 		}
-		kept[0].Shed()
+		kept[0].MarkShed()
 		defer func() {
 			if recover() == nil {
 				t.Error("a job that ended twice did not panic")
 			}
 		}()
-		kept[0].Expired()
+		kept[0].MarkExpired()
 	})
 }
 
 // TestHang has a pool that does not answer.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lanes = 1 + reserves
+		const lanes = 1 + reserveSubmitters
 		answer := make(chan bool)
 		begin := time.Now()
-		_, r := runPlan(t, t.Context(), plan(100, time.Second), func(*Job) bool { return <-answer })
+		_, r := runPlan(t, t.Context(), newTestPlan(100, time.Second), func(*Job) bool { return <-answer })
 		if r.Offered != lanes || r.Unfinished != lanes || r.Missed != 100-lanes || !strings.Contains(r.Overran, "had not returned") {
 			t.Errorf("got %+v; want a job of each of %d lanes, and why", r, lanes)
 		}
-		if took, want := time.Since(begin), 6*time.Second+maxHang; took != want {
+		if took, want := time.Since(begin), 6*time.Second+submitTimeout; took != want {
 			t.Errorf("it took %v, want %v", took, want)
 		}
 		for range lanes {
@@ -243,7 +243,7 @@ func TestEndsEarly(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(after, func() { cancel(errors.New("for a reason")) })
-			p := plan(100, time.Second)
+			p := newTestPlan(100, time.Second)
 			p.Warmup = 500 * time.Millisecond
 			lines, r := runPlan(t, ctx, p, accept)
 			if r.Elapsed != max(0, after-p.Warmup) || r.Offered != want || r.Overran != "ended from outside: for a reason" {
@@ -259,7 +259,7 @@ func TestEndsEarly(t *testing.T) {
 // TestProgress has a line each quarter of a second, and an error of writing returned.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(100, 875*time.Millisecond)
+		p := newTestPlan(100, 875*time.Millisecond)
 		p.Drain = 0
 		lines, _ := runPlan(t, t.Context(), p, accept)
 		if len(lines) != 4 {
@@ -270,11 +270,11 @@ func TestProgress(t *testing.T) {
 				t.Errorf("line %d is %+v, want progress after %v", i, l, want)
 			}
 		}
-		gone := failing{errors.New("gone")}
-		if err := Run(t.Context(), p, Sides{"fake": func(Plan) (Side, error) { return fake(reject), nil }}, gone); !errors.Is(err, gone.error) {
+		gone := failingWriter{errors.New("gone")}
+		if err := Run(t.Context(), p, Contenders{"fake": func(Plan) (Contender, error) { return fakePool(reject), nil }}, gone); !errors.Is(err, gone.error) {
 			t.Errorf("got %v, want %v", err, gone)
 		}
-		if err := Run(t.Context(), p, Sides{"fake": func(Plan) (Side, error) { return nil, gone }}, nil); !errors.Is(err, gone) {
+		if err := Run(t.Context(), p, Contenders{"fake": func(Plan) (Contender, error) { return nil, gone }}, nil); !errors.Is(err, gone) {
 			t.Errorf("got %v, want %v", err, gone)
 		}
 	})
@@ -286,12 +286,12 @@ func TestProgress(t *testing.T) {
 func TestProgressOfJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		r := newRun(plan(0, time.Second), fake(accept), &out)
+		r := newJobRun(newTestPlan(0, time.Second), fakePool(accept), &out)
 		do := func() {
-			j := &Job{run: r, counted: true, submitted: r.now()}
-			r.tally(0).counts[nOffered]++
+			j := &Job{generator: r, inWindow: true, submitted: r.now()}
+			r.shardOf(0).counts[nOffered]++
 			r.slots <- struct{}{}
-			j.Do()
+			j.Execute()
 		}
 		finished := func() (all []uint64) {
 			for text := range bytes.Lines(out.Bytes()) {
@@ -304,23 +304,23 @@ func TestProgressOfJobs(t *testing.T) {
 			return all
 		}
 		do()
-		time.Sleep(reporting)
+		time.Sleep(reportInterval)
 		do()
 		do()
-		r.said.mu.Lock()
-		time.Sleep(reporting)
+		r.lines.mu.Lock()
+		time.Sleep(reportInterval)
 		do()
-		r.said.mu.Unlock()
-		r.said.line(Line{Progress: r.result(0)}, 0)
-		time.Sleep(reporting)
+		r.lines.mu.Unlock()
+		r.lines.tryWriteLine(Line{Progress: r.newResult(0)}, 0)
+		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {
 			t.Errorf("lines with %v jobs, want %v", got, want)
 		}
-		if err := r.said.last(Line{Result: r.result(r.now())}); err != nil {
+		if err := r.lines.writeLastLine(Line{Result: r.newResult(r.now())}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(reporting)
+		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5, 5}; !reflect.DeepEqual(got, want) {
 			t.Errorf("lines with %v jobs, want %v", got, want)
@@ -328,31 +328,31 @@ func TestProgressOfJobs(t *testing.T) {
 	})
 }
 
-type failing struct{ error }
+type failingWriter struct{ error }
 
-func (f failing) Write([]byte) (int, error) { return 0, f.error }
+func (f failingWriter) Write([]byte) (int, error) { return 0, f.error }
 
 // TestWarmup counts no job of the warm-up, whenever it ends, but in Steady.
 func TestWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(100, time.Second)
+		p := newTestPlan(100, time.Second)
 		p.Warmup, p.Deadline = 500*time.Millisecond, 30*time.Millisecond
 		n := 0
 		_, r := runPlan(t, t.Context(), p, func(j *Job) bool {
 			n++
 			switch {
 			case n > 50:
-				go j.Do()
+				go j.Execute()
 			case n%5 == 0:
 				return false
 			case n%5 == 1:
-				j.Expired()
+				j.MarkExpired()
 			case n%5 == 2:
-				j.Shed()
+				j.MarkShed()
 			case n%5 == 3:
-				go j.Do()
+				go j.Execute()
 			default:
-				time.AfterFunc(job, j.Do) // ends late
+				time.AfterFunc(job, j.Execute) // ends late
 			}
 			return true
 		})
@@ -371,15 +371,15 @@ func TestWarmup(t *testing.T) {
 // that rejects.
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(0, time.Second)
+		p := newTestPlan(0, time.Second)
 		p.Pool, p.Workers, p.Queue, p.Inflight, p.Warmup = "channel", 4, 8, 8, 500*time.Millisecond
 		_, r := runPlan(t, t.Context(), p, nil)
 		// Each of the workers does one in 20 ms.
 		if r.Finished < 200 || r.Finished > 208 || r.Steady < 200 || r.Steady > 208 || r.Unfinished != 0 || r.Rejected != 0 || r.Max != 2*job {
 			t.Errorf("got %+v; want some 200 finished, 40 ms each", r)
 		}
-		_, r = runPlan(t, t.Context(), plan(0, time.Second), reject)
-		if want := uint64(time.Second / retry); r.Offered < want || r.Offered > want+1 || r.Rejected != r.Offered {
+		_, r = runPlan(t, t.Context(), newTestPlan(0, time.Second), reject)
+		if want := uint64(time.Second / retryDelay); r.Offered < want || r.Offered > want+1 || r.Rejected != r.Offered {
 			t.Errorf("%d offered, %d rejected; want %d, and perhaps one at the end", r.Offered, r.Rejected, want)
 		}
 	})
@@ -388,7 +388,7 @@ func TestClosedLoop(t *testing.T) {
 // TestContext ends a job's context at its deadline, for who asks, waits, or derives one.
 func TestContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(10, time.Second)
+		p := newTestPlan(10, time.Second)
 		p.Deadline = 300 * time.Millisecond
 		runPlan(t, t.Context(), p, func(j *Job) bool {
 			if j.Err() != nil {
@@ -403,7 +403,7 @@ func TestContext(t *testing.T) {
 				if took := time.Since(begin); took != p.Deadline || !errors.Is(j.Err(), context.DeadlineExceeded) {
 					t.Errorf("the context has ended after %v, %v; want %v", took, j.Err(), p.Deadline)
 				}
-				j.Expired()
+				j.MarkExpired()
 			}()
 			return true
 		})

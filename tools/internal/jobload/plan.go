@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"cmp"
@@ -57,9 +57,9 @@ type Flags interface {
 }
 
 // AddFlags adds the flags of a plan, one for each field.
-func (p *Plan) AddFlags(f Flags, sides Sides) {
-	f.StringVar(&p.Pool, "pool", "", "offer jobs to this `POOL`: "+names(sides))
-	f.StringVar(&p.Work, "work", Published, "offer jobs of this `SHAPE`: "+names(shapes))
+func (p *Plan) AddFlags(f Flags, sides Contenders) {
+	f.StringVar(&p.Pool, "pool", "", "offer jobs to this `POOL`: "+sortedKeys(sides))
+	f.StringVar(&p.Work, "work", Published, "offer jobs of this `SHAPE`: "+sortedKeys(shapes))
 	f.Float64Var(&p.Rate, "rate", 0, "offer as many jobs a second; 0 is a closed loop")
 	f.IntVar(&p.Inflight, "inflight", 0, "with a closed loop, have as many jobs in flight (default: as --workers)")
 	f.DurationVar(&p.Warmup, "warmup", 0, "offer jobs for this long before, which are not counted")
@@ -77,45 +77,45 @@ type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }
 
-func wrong(format string, args ...any) error { return PlanError{fmt.Sprintf(format, args...)} }
+func planErrorf(format string, args ...any) error { return PlanError{fmt.Sprintf(format, args...)} }
 
-// Check says what is wrong with a plan, with a PlanError.
-func (p *Plan) Check(sides Sides) error {
+// Validate says what is wrong with a plan, with a PlanError.
+func (p *Plan) Validate(sides Contenders) error {
 	if sides[p.Pool] == nil {
-		return wrong("--pool is %q; expected one of %s", p.Pool, names(sides))
+		return planErrorf("--pool is %q; expected one of %s", p.Pool, sortedKeys(sides))
 	}
 	if shapes[p.Work] == nil {
-		return wrong("--work is %q; expected one of %s", p.Work, names(shapes))
+		return planErrorf("--work is %q; expected one of %s", p.Work, sortedKeys(shapes))
 	}
 	switch {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also not a number
-		return wrong("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
+		return planErrorf("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
 	case p.Inflight > 0 && p.Rate > 0:
-		return wrong("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
+		return planErrorf("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
 	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1 && p.Duration > 0:
-		return wrong("--rate is %v with a --duration of %v; expected at least one job", p.Rate, p.Duration)
+		return planErrorf("--rate is %v with a --duration of %v; expected at least one job", p.Rate, p.Duration)
 	case p.Memory != 0 && (p.Memory < minMemory || p.Memory > maxMemory):
-		return wrong("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
+		return planErrorf("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
 	case p.Iterations > maxIterations:
-		return wrong("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterations))
+		return planErrorf("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterations))
 	}
 	return cmp.Or(
-		between("inflight", p.Inflight, 0, maxWorkers),
-		between("workers", p.Workers, 1, maxWorkers),
-		between("queue", p.Queue, 0, maxQueue),
-		between("warmup", p.Warmup, 0, maxTime),
-		between("duration", p.Duration, time.Millisecond, maxTime),
-		between("drain", p.Drain, 0, maxTime),
-		between("deadline", p.Deadline, time.Nanosecond, maxTime),
+		checkRange("inflight", p.Inflight, 0, maxWorkers),
+		checkRange("workers", p.Workers, 1, maxWorkers),
+		checkRange("queue", p.Queue, 0, maxQueue),
+		checkRange("warmup", p.Warmup, 0, maxTime),
+		checkRange("duration", p.Duration, time.Millisecond, maxTime),
+		checkRange("drain", p.Drain, 0, maxTime),
+		checkRange("deadline", p.Deadline, time.Nanosecond, maxTime),
 	)
 }
 
-func between[T cmp.Ordered](flag string, v, least, most T) error {
-	if v < least || v > most {
-		return wrong("--%s is %v; expected %v to %v", flag, v, least, most)
+func checkRange[T cmp.Ordered](flag string, v, min, max T) error {
+	if v < min || v > max {
+		return planErrorf("--%s is %v; expected %v to %v", flag, v, min, max)
 	}
 	return nil
 }
 
-// names are the keys of a map in order.
-func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+// sortedKeys are the keys of a map in order.
+func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

@@ -22,30 +22,30 @@ import (
 // This file makes a page of what is known of a server. Texts and figures only: how it
 // looks package page knows.
 
-// followEvery is how long the page waits before it asks again.
-const followEvery = 2 * time.Second
+// pageUpdateInterval is how long the page waits before it asks again.
+const pageUpdateInterval = 2 * time.Second
 
-// show is the page as it is now, for somebody who asks for it.
-func (l *live) show(now time.Time) *page.Page {
+// buildPage is the page as it is now, for somebody who asks for it.
+func (l *serverState) buildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = now
-	l.lookLocked(now)
-	stats, p := l.past[len(l.past)-1].stats, l.lately()
+	l.lastRequest = now
+	l.sampleIfDueLocked(now)
+	stats, p := l.snapshots[len(l.snapshots)-1].stats, l.currentPoint()
 	made := &page.Page{
-		Title: "Myriad", Figures: figures(stats, p), Facts: l.facts(stats, p), Live: &page.Live{URL: "live", Every: followEvery},
+		Title: "Myriad", Figures: mainFigures(stats, p), Facts: l.listFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
 	}
-	made.Lead, made.Tone = status(stats)
-	if l.buttons {
-		made.Sections = append(made.Sections, controlSection(stats, l.upgrades))
+	made.Lead, made.Tone = formatStatus(stats)
+	if l.hasControl {
+		made.Sections = append(made.Sections, controlSection(stats, l.canUpgrade))
 	}
 	made.Sections = append(made.Sections,
 		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), l.linkSection())
 	return made
 }
 
-// status says in a sentence how the server is.
-func status(s tcp.Stats) (string, page.Tone) {
+// formatStatus says in a sentence how the server is.
+func formatStatus(s tcp.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
 		return "The server has not started.", page.Warn
@@ -57,62 +57,62 @@ func status(s tcp.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// fewConns is how many connections there are at least where memory is shown for each of
+// minConnsForMemory is how many connections there are at least where memory is shown for each of
 // them: the memory of a process grows by some megabytes for other reasons, too.
-const fewConns = 100
+const minConnsForMemory = 100
 
-// eachOf is memory for each of so many connections, a dash where it says nothing of them.
-func eachOf(bytes, conns float64) string {
-	if conns < fewConns {
+// formatBytesPerConn is memory for each of so many connections, a dash where it says nothing of them.
+func formatBytesPerConn(bytes, conns float64) string {
+	if conns < minConnsForMemory {
 		return "–"
 	}
-	return known(format.Bytes(max(bytes, 0) / conns))
+	return orDash(format.Bytes(max(bytes, 0) / conns))
 }
 
-// grownEach is by how much anonymous memory has grown since the first look, for each
+// formatMemoryGrowthPerConn is by how much anonymous memory has grown since the first look, for each
 // connection that has come since. So it is counted by load, hold and bench, too, which look
 // before the first connection, as Serve does where it begins with the server.
-func (l *live) grownEach(p point) string {
-	return eachOf(p.anonymous-l.base.anonymous, p.open-l.base.open)
+func (l *serverState) formatMemoryGrowthPerConn(p point) string {
+	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
 
-// figures are the three that matter most.
-func figures(s tcp.Stats, p point) [][2]string {
+// mainFigures are the three that matter most.
+func mainFigures(s tcp.Stats, p point) [][2]string {
 	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
-		all = append(all, [2]string{"Messages", rate(p.messages) + " a second"})
+		all = append(all, [2]string{"Messages", formatRate(p.messages) + " a second"})
 	} else {
-		all = append(all, [2]string{"Receives", rate(p.reads) + " a second"})
+		all = append(all, [2]string{"Receives", formatRate(p.reads) + " a second"})
 	}
-	return append(all, [2]string{"Handler time, p99", span(p.handler)})
+	return append(all, [2]string{"Handler time, p99", formatSeconds(p.handler)})
 }
 
-// facts are further figures, and what server this is.
-func (l *live) facts(s tcp.Stats, p point) [][2]string {
-	each := l.grownEach(p)
-	if p.open-l.base.open < fewConns {
-		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.base.open+fewConns))
+// listFacts are further figures, and what server this is.
+func (l *serverState) listFacts(s tcp.Stats, p point) [][2]string {
+	each := l.formatMemoryGrowthPerConn(p)
+	if p.open-l.firstWithMemory.open < minConnsForMemory {
+		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.firstWithMemory.open+minConnsForMemory))
 	}
 	facts := [][2]string{
-		{"Accepted", rate(p.accepted) + " a second"},
-		{"Received, sent a second", known(format.Bytes(p.bytesIn)) + ", " + known(format.Bytes(p.bytesOut))},
-		{"Loop lag, p99", span(p.lag)},
-		{"CPU", ofCPU(p.cpu)},
-		{"Utilisation of the loops", known(format.Percent(p.busy))},
+		{"Accepted", formatRate(p.accepted) + " a second"},
+		{"Received, sent a second", orDash(format.Bytes(p.bytesIn)) + ", " + orDash(format.Bytes(p.bytesOut))},
+		{"Loop lag, p99", formatSeconds(p.lag)},
+		{"CPU", formatCPUShare(p.cpu)},
+		{"Utilisation of the loops", orDash(format.Percent(p.busy))},
 		{"Memory per connection", each},
-		{"I/O model", known(s.Model)},
+		{"I/O model", orDash(s.Model)},
 	}
-	if at := l.address(); at != nil {
+	if at := l.listenAddr(); at != nil {
 		facts = append(facts, [2]string{"Listens on", at.String()})
 	}
 	process := fmt.Sprintf("%d, %s", os.Getpid(), runtime.Version())
 	if s.Processes > 0 {
 		process = fmt.Sprintf("%d worker processes of %d, %s", s.Processes, os.Getpid(), runtime.Version())
 	}
-	return append(facts, [2]string{"Process", process}, [2]string{"Watched since", l.began.Format("2006-01-02 15:04:05 MST")})
+	return append(facts, [2]string{"Process", process}, [2]string{"Watched since", l.start.Format("2006-01-02 15:04:05 MST")})
 }
 
-func (l *live) figureSection(s tcp.Stats, p point) page.Section {
+func (l *serverState) figureSection(s tcp.Stats, p point) page.Section {
 	tables := []*page.Table{l.listenerTable(), timeTable(p), l.memoryTable(s, p), l.counterTable()}
 	var parts []page.Part
 	for _, t := range tables {
@@ -123,13 +123,13 @@ func (l *live) figureSection(s tcp.Stats, p point) page.Section {
 	return page.Section{
 		ID: "figures", Title: "All figures",
 		Lead: fmt.Sprintf("Rates are of the time between the last two looks, a second or two, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
-			"this page's server began to look, for each connection more than there were then; it is shown from %d on.", fewConns),
+			"this page's server began to look, for each connection more than there were then; it is shown from %d on.", minConnsForMemory),
 		Parts: parts,
 	}
 }
 
 // listenerTable is nil for a server that does not know of listeners, or has not started.
-func (l *live) listenerTable() *page.Table {
+func (l *serverState) listenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
 		return nil
@@ -149,22 +149,22 @@ func (l *live) listenerTable() *page.Table {
 	return t
 }
 
-// fixed is a Source that always says the same.
-type fixed tcp.Stats
+// fixedSource is a Source that always says the same.
+type fixedSource tcp.Stats
 
-func (f *fixed) Stats() tcp.Stats { return tcp.Stats(*f) }
+func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// figure is a value that package metrics tells Prometheus of a server.
-type figure struct {
+// metricValue is a value that package metrics tells Prometheus of a server.
+type metricValue struct {
 	name, help string
 	value      float64
-	grows      bool
+	isCounter  bool
 }
 
-// figuresOf are all of them but histograms, in the order of their names.
-func figuresOf(s tcp.Stats) (all []figure) {
+// gatherMetricValues are all of them but histograms, in the order of their names.
+func gatherMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
-	r.MustRegister(metrics.NewServerCollector((*fixed)(&s), nil))
+	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
 	families, _ := r.Gather() // of a registry with one collector nothing is inconsistent
 	for _, f := range families {
 		for _, m := range f.Metric {
@@ -175,25 +175,25 @@ func figuresOf(s tcp.Stats) (all []figure) {
 			for _, label := range m.Label {
 				name += ": " + label.GetValue()
 			}
-			all = append(all, figure{name, f.GetHelp(), m.GetCounter().GetValue() + m.GetGauge().GetValue(), m.Counter != nil})
+			all = append(all, metricValue{name, f.GetHelp(), m.GetCounter().GetValue() + m.GetGauge().GetValue(), m.Counter != nil})
 		}
 	}
 	return all
 }
 
-// bad are the beginnings of the names of counters that should not grow.
-var bad = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
+// errorCounterPrefixes are the beginnings of the names of counters that should not grow.
+var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
 // counterTable has what Prometheus gets of the server.
-func (l *live) counterTable() *page.Table {
+func (l *serverState) counterTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
-	first, last := &l.past[0], &l.past[len(l.past)-1]
+	first, last := &l.snapshots[0], &l.snapshots[len(l.snapshots)-1]
 	before := make(map[string]float64)
-	for _, f := range figuresOf(first.stats) {
+	for _, f := range gatherMetricValues(first.stats) {
 		before[f.name] = f.value
 	}
-	for _, f := range figuresOf(last.stats) {
+	for _, f := range gatherMetricValues(last.stats) {
 		write, grown := format.Number, "–"
 		switch {
 		case strings.Contains(f.name, "bytes"):
@@ -203,11 +203,11 @@ func (l *live) counterTable() *page.Table {
 		case f.value == math.Trunc(f.value):
 			write = func(v float64) string { return format.Count(int64(v)) }
 		}
-		if f.grows {
-			grown = rate(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
+		if f.isCounter {
+			grown = formatRate(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
 		}
 		t.AddRow(f.name, write(f.value), grown, f.help)
-		if f.value > 0 && slices.ContainsFunc(bad, func(name string) bool { return strings.HasPrefix(f.name, name) }) {
+		if f.value > 0 && slices.ContainsFunc(errorCounterPrefixes, func(name string) bool { return strings.HasPrefix(f.name, name) }) {
 			t.SetLastRowTone(1, page.Warn)
 		}
 	}
@@ -217,38 +217,38 @@ func (l *live) counterTable() *page.Table {
 func timeTable(p point) *page.Table {
 	t := &page.Table{Caption: "Times, as the bounds of buckets that double"}
 	t.AddRow("What", "p50", "p99", "What it is")
-	t.AddRow("handler", span(p.handler50), span(p.handler), "how long its calls take")
-	t.AddRow("lag", span(p.lag50), span(p.lag), "how long turns of event loops take")
+	t.AddRow("handler", formatSeconds(p.handler50), formatSeconds(p.handler), "how long its calls take")
+	t.AddRow("lag", formatSeconds(p.lag50), formatSeconds(p.lag), "how long turns of event loops take")
 	return t
 }
 
-func (l *live) memoryTable(s tcp.Stats, p point) *page.Table {
+func (l *serverState) memoryTable(s tcp.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
 	t.AddRow("What", "Bytes", "Per connection", "What it is")
 	line := func(name string, bytes float64, each, what string) {
-		t.AddRow(name, known(format.Bytes(bytes)), each, what)
+		t.AddRow(name, orDash(format.Bytes(bytes)), each, what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {
 		whose = "of the supervisor and its workers"
 	}
-	line("anonymous", p.anonymous, l.grownEach(p), "memory "+whose+" that no file holds")
+	line("anonymous", p.anonymous, l.formatMemoryGrowthPerConn(p), "memory "+whose+" that no file holds")
 	line("RSS", p.rss, "–", "all memory "+whose)
 	line("heap", p.heap, "–", "Go's, of this process alone, with what is not collected yet")
-	line("buffers", p.buffers, eachOf(p.buffers, p.open), "of connections, see Limits.MaxBuffered")
+	line("buffers", p.buffers, formatBytesPerConn(p.buffers, p.open), "of connections, see Limits.MaxBuffered")
 	return t
 }
 
-// curve is a curve of a chart, of points.
-type curve struct {
+// chartCurve is a curve of a chart, of points.
+type chartCurve struct {
 	name string
 	of   func(*point) float64
 }
 
-func (l *live) chartSection(now time.Time) page.Section {
+func (l *serverState) chartSection(now time.Time) page.Section {
 	points := l.points
 	s := page.Section{ID: "charts", Title: "The last 10 minutes", Lead: "One point a second, as long as the server of this page runs."}
-	chart := func(id, title, label string, unit page.Unit, curves ...curve) {
+	chart := func(id, title, label string, unit page.Unit, curves ...chartCurve) {
 		c := &page.Chart{
 			ID: id, Title: title,
 			X: page.Axis{Label: "time, 0:00 is now", Unit: page.Clock}, Y: page.Axis{Label: label, Unit: unit},
@@ -263,26 +263,26 @@ func (l *live) chartSection(now time.Time) page.Section {
 		}
 		s.Parts = append(s.Parts, page.Part{Chart: c})
 	}
-	chart("connections", "Connections", "open", page.Number, curve{"open", func(p *point) float64 { return p.open }})
-	receives := curve{"receives", func(p *point) float64 { return p.reads }}
-	if l.past[len(l.past)-1].stats.Messages > 0 {
-		chart("messages", "Messages and receives", "a second", page.Number, curve{"messages", func(p *point) float64 { return p.messages }}, receives)
+	chart("connections", "Connections", "open", page.Number, chartCurve{"open", func(p *point) float64 { return p.open }})
+	receives := chartCurve{"receives", func(p *point) float64 { return p.reads }}
+	if l.snapshots[len(l.snapshots)-1].stats.Messages > 0 {
+		chart("messages", "Messages and receives", "a second", page.Number, chartCurve{"messages", func(p *point) float64 { return p.messages }}, receives)
 	} else {
 		chart("messages", "Receives", "a second", page.Number, receives)
 	}
 	chart("bytes", "Bytes", "a second", page.Bytes,
-		curve{"received", func(p *point) float64 { return p.bytesIn }}, curve{"sent", func(p *point) float64 { return p.bytesOut }})
+		chartCurve{"received", func(p *point) float64 { return p.bytesIn }}, chartCurve{"sent", func(p *point) float64 { return p.bytesOut }})
 	chart("times", "Times, p99", "handler, and loop lag", page.Seconds,
-		curve{"handler", func(p *point) float64 { return p.handler }}, curve{"lag", func(p *point) float64 { return p.lag }})
+		chartCurve{"handler", func(p *point) float64 { return p.handler }}, chartCurve{"lag", func(p *point) float64 { return p.lag }})
 	chart("memory", "Memory", "of the processes", page.Bytes,
-		curve{"RSS", func(p *point) float64 { return p.rss }}, curve{"anonymous", func(p *point) float64 { return p.anonymous }},
-		curve{"buffers", func(p *point) float64 { return p.buffers }})
+		chartCurve{"RSS", func(p *point) float64 { return p.rss }}, chartCurve{"anonymous", func(p *point) float64 { return p.anonymous }},
+		chartCurve{"buffers", func(p *point) float64 { return p.buffers }})
 	chart("processors", "CPU", "% of a CPU, and of the loops' time", page.Share,
-		curve{"CPU", func(p *point) float64 { return p.cpu }}, curve{"loop utilisation", func(p *point) float64 { return p.busy }})
+		chartCurve{"CPU", func(p *point) float64 { return p.cpu }}, chartCurve{"loop utilisation", func(p *point) float64 { return p.busy }})
 	return s
 }
 
-func (l *live) wallSection() page.Section {
+func (l *serverState) wallSection() page.Section {
 	w := &l.walls
 	s := page.Section{ID: "walls", Title: "Walls"}
 	if w.report == nil {
@@ -293,12 +293,12 @@ func (l *live) wallSection() page.Section {
 	t.AddRow("Wall", "Connections now", "It stops at", "Near", "What it is")
 	free := 0
 	nearest := slices.Clone(w.report.Walls)
-	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.stops(&a), w.stops(&b)) })
+	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.stopsAt(&a), w.stopsAt(&b)) })
 	for i := range nearest {
 		if wall := &nearest[i]; wall.Holds == doctor.Unlimited {
 			free++
 		} else {
-			w.line(t, wall)
+			w.addWallRow(t, wall)
 		}
 	}
 	s.Lead = fmt.Sprintf("What package doctor predicts for this server on this machine, at its present number of connections. "+
@@ -306,15 +306,15 @@ func (l *live) wallSection() page.Section {
 	if len(t.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: t})
 	}
-	if used := useTable(w.report.Walls); len(used.Lines) > 1 {
+	if used := limitUsageTable(w.report.Walls); len(used.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: used})
 	}
 	return s
 }
 
-// line adds a wall.
-func (w *walls) line(t *page.Table, wall *doctor.Wall) {
-	stops, what := w.stops(wall), wall.What
+// addWallRow adds a wall.
+func (w *wallReport) addWallRow(t *page.Table, wall *doctor.Wall) {
+	stops, what := w.stopsAt(wall), wall.What
 	if wall.Present != "" {
 		what += ": " + wall.Present
 	}
@@ -325,12 +325,12 @@ func (w *walls) line(t *page.Table, wall *doctor.Wall) {
 	if stops > 0 {
 		near = float64(w.open) / float64(stops)
 	}
-	t.AddRow(wall.Name, format.Count(w.open), format.Count(stops), known(format.Percent(near)), what)
-	t.SetLastRowTone(3, tone(near))
+	t.AddRow(wall.Name, format.Count(w.open), format.Count(stops), orDash(format.Percent(near)), what)
+	t.SetLastRowTone(3, toneOfShare(near))
 }
 
-// useTable is what is in use of limits whose use is known, the fullest first.
-func useTable(walls []doctor.Wall) *page.Table {
+// limitUsageTable is what is in use of limits whose use is known, the fullest first.
+func limitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
 	share := func(w doctor.Wall) float64 { return float64(w.Used) / float64(w.Limit) }
@@ -346,13 +346,13 @@ func useTable(walls []doctor.Wall) *page.Table {
 			of += ", " + w.Of
 		}
 		t.AddRow(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
-		t.SetLastRowTone(3, tone(share(w)))
+		t.SetLastRowTone(3, toneOfShare(share(w)))
 	}
 	return t
 }
 
-// tone is that of a share of a limit.
-func tone(share float64) page.Tone {
+// toneOfShare is that of a share of a limit.
+func toneOfShare(share float64) page.Tone {
 	switch {
 	case share >= 0.95:
 		return page.Bad
@@ -362,7 +362,7 @@ func tone(share float64) page.Tone {
 	return page.Plain
 }
 
-func (l *live) talkerSection() page.Section {
+func (l *serverState) talkerSection() page.Section {
 	t := &l.talkers
 	s := page.Section{ID: "talkers", Title: "Top talkers"}
 	if t.err != nil {
@@ -370,51 +370,51 @@ func (l *live) talkerSection() page.Section {
 		return s
 	}
 	over := "since they began; the next look tells what is said now"
-	if t.over > 0 {
-		over = fmt.Sprintf("over the last %v", t.over.Round(100*time.Millisecond))
+	if t.elapsed > 0 {
+		over = fmt.Sprintf("over the last %v", t.elapsed.Round(100*time.Millisecond))
 	}
 	s.Lead = fmt.Sprintf("Of %s connections those with most traffic %s. The kernel counts it; it is looked at only while this page is open. "+
-		"Behind a proxy the addresses are the proxy's.", format.Count(t.all), over)
+		"Behind a proxy the addresses are the proxy's.", format.Count(t.connCount), over)
 	table := &page.Table{Caption: "Connections, the loudest first"}
 	table.AddRow("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last received")
 	for i := range t.top {
 		one := &t.top[i]
 		in, out := "…", "…"
-		if t.over > 0 {
+		if t.elapsed > 0 {
 			in, out = format.Bytes(one.inRate), format.Bytes(one.outRate)
 		}
 		bytes := func(n int64) string { return format.Bytes(float64(n)) }
 		table.AddRow(one.Remote.String(), in, out, bytes(one.BytesIn), bytes(one.BytesOut), bytes(one.Unsent),
 			format.Seconds(one.RTT.Seconds()), format.Seconds(one.SinceInput.Seconds())+" ago")
-		if l.buttons {
-			table.Actions = append(table.Actions, closeAction(one.Remote))
+		if l.hasControl {
+			table.Actions = append(table.Actions, newCloseButton(one.Remote))
 		}
 	}
-	if l.buttons {
+	if l.hasControl {
 		table.Actions = append([]page.Action{{}}, table.Actions...) // of the headings
 	}
 	s.Parts = []page.Part{{Table: table}}
 	return s
 }
 
-func (l *live) linkSection() page.Section {
+func (l *serverState) linkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// rate writes a number a second, span a time; known has a dash for what
+// formatRate writes a number a second, span a time; known has a dash for what
 // is not.
-func rate(v float64) string { return known(format.Number(v)) }
-func span(v float64) string { return known(format.Seconds(v)) }
+func formatRate(v float64) string    { return orDash(format.Number(v)) }
+func formatSeconds(v float64) string { return orDash(format.Seconds(v)) }
 
-// ofCPU writes processor time a second.
-func ofCPU(v float64) string {
+// formatCPUShare writes processor time a second.
+func formatCPUShare(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
 	}
 	return format.Percent(v) + " of a CPU"
 }
 
-func known(text string) string {
+func orDash(text string) string {
 	if text == "" {
 		return "–"
 	}

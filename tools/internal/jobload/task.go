@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"os"
@@ -22,8 +22,8 @@ const (
 	Mixed = "mixed"
 )
 
-// task is what a job does.
-type task struct {
+// jobTask is what a job does.
+type jobTask struct {
 	wait, compute time.Duration
 	bytes         int
 }
@@ -31,31 +31,31 @@ type task struct {
 // shapes are the tasks of a hundred jobs, by shape: so many of each.
 var shapes = map[string][]struct {
 	percent uint64
-	task
+	jobTask
 }{
-	Published: {{100, task{wait: 20 * time.Millisecond, bytes: 500_000}}},
-	CPU:       {{100, task{compute: time.Millisecond}}},
+	Published: {{100, jobTask{wait: 20 * time.Millisecond, bytes: 500_000}}},
+	CPU:       {{100, jobTask{compute: time.Millisecond}}},
 	Mixed: {
-		{80, task{compute: 200 * time.Microsecond}},
-		{19, task{wait: 5 * time.Millisecond, compute: 100 * time.Microsecond}},
-		{1, task{wait: 50 * time.Millisecond, bytes: 100_000}},
+		{80, jobTask{compute: 200 * time.Microsecond}},
+		{19, jobTask{wait: 5 * time.Millisecond, compute: 100 * time.Microsecond}},
+		{1, jobTask{wait: 50 * time.Millisecond, bytes: 100_000}},
 	},
 }
 
-// taskOf is the task of the job with a number. All sides get the same ones in the same order.
-func taskOf(shape string, number uint64) task {
+// taskForJob is the task of the job with a number. All sides get the same ones in the same order.
+func taskForJob(shape string, number uint64) jobTask {
 	n := pacer.Random(1, number) % 100
 	for _, s := range shapes[shape] {
 		if n < s.percent {
-			return s.task
+			return s.jobTask
 		}
 		n -= s.percent
 	}
-	return task{}
+	return jobTask{}
 }
 
-// do does it, with so many iterations for a millisecond of computing.
-func (t task) do(iterations uint64) {
+// computeAndWait does it, with so many iterations for a millisecond of computing.
+func (t jobTask) computeAndWait(iterations uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
 		hold[i] = 1
@@ -71,9 +71,9 @@ func (t task) do(iterations uint64) {
 
 var pageSize = os.Getpagesize()
 
-// Iterations measures how many iterations are a millisecond of computing while nothing
+// MeasureIterations measures how many iterations are a millisecond of computing while nothing
 // else runs. It takes some 30 ms.
-func Iterations() uint64 {
+func MeasureIterations() uint64 {
 	const try = 1 << 16 // so short that some are not interrupted on a busy machine
 	best := time.Hour
 	for range 192 {

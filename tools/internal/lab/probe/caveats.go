@@ -32,12 +32,12 @@ const (
 	RuleFewer      = "fewer"
 )
 
-// Breaking are the rules with which a run of ours is not compared, whatever its figures are.
-var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
+// ExcludingRules are the rules that exclude a run of ours from comparisons, whatever its figures.
+var ExcludingRules = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
-// Doubtful are the rules with which another run might have other figures: no answer and no
-// comparison stands on those.
-var Doubtful = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
+// UncertainRules are the rules with which another run might have other figures: no answer and no
+// comparison relies on such runs.
+var UncertainRules = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
 	littleTolerance = 0.10
@@ -49,8 +49,8 @@ const (
 	fullyBusy       = 0.95
 )
 
-// mark marks the rules that a run broke.
-func mark(in Input) {
+// addCaveats adds a caveat for each rule that a run broke.
+func addCaveats(in Input) {
 	r, w := in.Run, in.Workload
 	stages, _ := w.SplitStages()
 	n := 0
@@ -62,14 +62,14 @@ func mark(in Input) {
 			}
 			want += w.TotalConns() - w.Connections
 			n++
-			markResult(r, seen, want)
+			addLoadCaveats(r, seen, want)
 		}
 	}
 	f := func(name string) float64 { return r.Figures[name] }
-	if in.Pinning.Pinned() && has(r, "load-busy") && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
+	if in.Pinning.Pinned() && hasFigure(r, "load-busy") && f("load-busy") >= fullyBusy && hasFigure(r, "server-busy") && f("server-busy") < fullyBusy {
 		r.AddCaveat(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
 	}
-	if has(r, "expected") {
+	if hasFigure(r, "expected") {
 		if off := f("in-flight")/f("expected") - 1; math.Abs(off) > littleTolerance {
 			r.AddCaveat(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
 		}
@@ -77,10 +77,10 @@ func mark(in Input) {
 	if from := r.FindSample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.TotalConns() {
 		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.TotalConns())
 	}
-	if has(r, "received") {
-		markFlood(r, r.LastLoadResult())
+	if hasFigure(r, "received") {
+		addFloodCaveats(r, r.LastLoadResult())
 	}
-	if has(r, "beats-each") {
+	if hasFigure(r, "beats-each") {
 		p := w.FindPhase(scenario.Load)
 		want := 0.0
 		if r.Heartbeats {
@@ -90,57 +90,57 @@ func mark(in Input) {
 			r.AddCaveat(RuleBeats, "%.2f heartbeats on each connection in %v, expected %.0f", each, p.For, want)
 		}
 	}
-	markMemory(r, w)
-	markJobs(r)
+	addMemoryCaveats(r, w)
+	addJobCaveats(r)
 }
 
-func has(r *result.Run, figure string) bool {
+func hasFigure(r *result.Run, figure string) bool {
 	_, ok := r.Figures[figure]
 	return ok
 }
 
-// markResult marks the rules that the load generator saw broken.
-func markResult(r *result.Run, seen *load.Result, want int) {
-	if seen.Mismatched > 0 {
+// addLoadCaveats adds caveats for problems that the load generator reported.
+func addLoadCaveats(r *result.Run, loadResult *load.Result, want int) {
+	if loadResult.Mismatched > 0 {
 		first := ""
-		if seen.FirstMismatch != nil {
-			first = "; first: " + seen.FirstMismatch.String()
+		if loadResult.FirstMismatch != nil {
+			first = "; first: " + loadResult.FirstMismatch.String()
 		}
-		r.AddCaveat(RuleMismatch, "%d connections got an answer that differed from what was sent%s", seen.Mismatched, first)
+		r.AddCaveat(RuleMismatch, "%d connections got an answer that differed from what was sent%s", loadResult.Mismatched, first)
 	}
-	if n := total(seen.Lost); n > 0 {
-		r.AddCaveat(RuleLost, "%d connections ended early (%s)", n, format.Tally(seen.Lost))
+	if n := sumCounts(loadResult.Lost); n > 0 {
+		r.AddCaveat(RuleLost, "%d connections ended early (%s)", n, format.Tally(loadResult.Lost))
 	}
-	if seen.Undelivered+seen.Doubled+seen.Reordered > 0 {
-		r.AddCaveat(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", seen.Undelivered, seen.Doubled, seen.Reordered)
+	if loadResult.Undelivered+loadResult.Doubled+loadResult.Reordered > 0 {
+		r.AddCaveat(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", loadResult.Undelivered, loadResult.Doubled, loadResult.Reordered)
 	}
-	if seen.Unanswered > 0 {
-		r.AddCaveat(RuleUnanswered, "%d messages without an answer at the end", seen.Unanswered)
+	if loadResult.Unanswered > 0 {
+		r.AddCaveat(RuleUnanswered, "%d messages without an answer at the end", loadResult.Unanswered)
 	}
-	if n := total(seen.ConnectErrors); n > 0 || seen.Connected != want {
-		r.AddCaveat(RuleConnect, "%d of %d connections established, %d errors (%s)", seen.Connected, want, n, format.Tally(seen.ConnectErrors))
+	if n := sumCounts(loadResult.ConnectErrors); n > 0 || loadResult.Connected != want {
+		r.AddCaveat(RuleConnect, "%d of %d connections established, %d errors (%s)", loadResult.Connected, want, n, format.Tally(loadResult.ConnectErrors))
 	}
 }
 
-func total(byCause map[string]int64) (n int64) {
+func sumCounts(byCause map[string]int64) (n int64) {
 	for _, count := range byCause {
 		n += count
 	}
 	return n
 }
 
-// markFlood marks a flood of which nothing came back, or at a rate that varied.
-func markFlood(r *result.Run, seen *load.Result) {
+// addFloodCaveats adds caveats for a flood without answers or with a varying rate.
+func addFloodCaveats(r *result.Run, loadResult *load.Result) {
 	switch {
-	case seen.BytesReceived == 0 && r.Figures["unanswered"] == 0:
+	case loadResult.BytesReceived == 0 && r.Figures["unanswered"] == 0:
 		r.AddCaveat(RuleUnanswered, "not one answer came in the window")
-	case seen.Variation > load.SteadyVariation:
-		r.AddCaveat(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", seen.Variation*100, seen.Window.Seconds())
+	case loadResult.Variation > load.SteadyVariation:
+		r.AddCaveat(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", loadResult.Variation*100, loadResult.Window.Seconds())
 	}
 }
 
-// markMemory marks a run whose memory others have disturbed.
-func markMemory(r *result.Run, w scenario.Workload) {
+// addMemoryCaveats adds caveats for memory that others have disturbed.
+func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	base, idle, after := r.FindSample(Touched), r.FindSample(Idle), r.FindSample(Exchanged)
 	if base == nil || idle == nil || after == nil {
 		return
@@ -158,8 +158,7 @@ func markMemory(r *result.Run, w scenario.Workload) {
 	}
 }
 
-// markJobs marks a run in which jobs were offered.
-func markJobs(r *result.Run) {
+func addJobCaveats(r *result.Run) {
 	j := r.Jobs
 	if j == nil {
 		return
@@ -174,13 +173,13 @@ func markJobs(r *result.Run) {
 	if due := f.Offered + f.Missed; due > 0 && float64(f.Late+f.Missed)/float64(due) > lateTolerance {
 		r.AddCaveat(RuleLate, "of %d jobs that were due %d were offered more than 10 ms late, and %d never", due, f.Late, f.Missed)
 	}
-	if good := goodput(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
+	if good := jobGoodput(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
 		r.AddCaveat(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/j.Capacity*100)
 	}
 	if f.Overran != "" {
 		r.AddCaveat(RuleOverran, "%s", f.Overran)
 	}
-	if j.Killed != nil { // what was under way then is no fault of the counts
+	if j.Killed != nil { // jobs in progress at the kill are no counting error
 		return
 	}
 	if f.Unfinished > 0 {
@@ -192,10 +191,10 @@ func markJobs(r *result.Run) {
 	}
 }
 
-// MarkNoise marks a run that something else on the machine disturbed, and says whether it
-// did.
-func MarkNoise(r *result.Run) bool {
-	foreign, stolen := Foreign(r)
+// AddNoiseCaveat adds a caveat if other activity on the machine disturbed the run, and reports
+// whether it did.
+func AddNoiseCaveat(r *result.Run) bool {
+	foreign, stolen := ForeignCPUs(r)
 	if foreign <= noiseTolerance {
 		return false
 	}

@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"errors"
@@ -30,13 +30,13 @@ func TestPlanErrors(t *testing.T) {
 		"--memory is 1; expected 0 (no limit), or 16777216 to":                     func(p *Plan) { p.Memory = 1 },
 		"--iterations is 1125899906842624; expected 0 (measured) to 1099511627776": func(p *Plan) { p.Iterations = 1 << 50 },
 	} {
-		p := plan(10, time.Second)
+		p := newTestPlan(10, time.Second)
 		p.Pool = "naive"
-		if err := p.Check(Own()); err != nil {
+		if err := p.Validate(OwnContenders()); err != nil {
 			t.Fatalf("the plan that is changed is wrong already: %v", err)
 		}
 		change(&p)
-		err := Run(t.Context(), p, Own(), io.Discard)
+		err := Run(t.Context(), p, OwnContenders(), io.Discard)
 		if _, ok := errors.AsType[PlanError](err); !ok || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want a PlanError with %q", err, says)
 		}
@@ -46,7 +46,7 @@ func TestPlanErrors(t *testing.T) {
 func TestFlags(t *testing.T) {
 	var p Plan
 	f := flag.NewFlagSet("", flag.ContinueOnError)
-	p.AddFlags(f, Own())
+	p.AddFlags(f, OwnContenders())
 	if err := f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestFlags(t *testing.T) {
 		Pool: "ours", Work: Published, Rate: 5, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
 		Workers: 5000, Queue: 100_000, Memory: 20_000_000,
 	}
-	if err := p.Check(Own()); err != nil || p != want {
+	if err := p.Validate(OwnContenders()); err != nil || p != want {
 		t.Errorf("got %+v, %v; want %+v", p, err, want)
 	}
 }
@@ -78,20 +78,20 @@ func TestParseLine(t *testing.T) {
 // TestMixed has the tasks of mixed jobs in their proportions.
 func TestMixed(t *testing.T) {
 	const jobs = 100_000
-	found := map[task]int{}
+	found := map[jobTask]int{}
 	for i := range uint64(jobs) {
-		found[taskOf(Mixed, i)]++
+		found[taskForJob(Mixed, i)]++
 	}
 	for _, s := range shapes[Mixed] {
-		if n, want := found[s.task], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
-			t.Errorf("%d of %d jobs are %+v, want some %d", n, jobs, s.task, want)
+		if n, want := found[s.jobTask], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
+			t.Errorf("%d of %d jobs are %+v, want some %d", n, jobs, s.jobTask, want)
 		}
 	}
 }
 
 // TestIterations counts more in a millisecond than any machine's clock is off by.
 func TestIterations(t *testing.T) {
-	if n := Iterations(); n < 1000 {
+	if n := MeasureIterations(); n < 1000 {
 		t.Errorf("%d iterations are a millisecond", n)
 	}
 }

@@ -6,84 +6,80 @@ import (
 	"strings"
 )
 
-// ReferenceTable is a table that others have published, beside which ours stands with the same
+// ReferenceTable is a table published by others, with which our figures are compared in the same
 // columns.
 type ReferenceTable struct {
-	// Title and Source say whose it is, Machine on what it was measured.
+	// Title and Source identify it; Machine is what it was measured on.
 	Title   string `json:"title" toml:"title"`
 	Source  string `json:"source" toml:"source"`
 	Machine string `json:"machine" toml:"machine"`
-	// Faults are what is known to be wrong with it, a sentence each.
+	// Faults are its known defects, a sentence each.
 	Faults []string `json:"faults,omitempty" toml:"faults"`
-	// Notes say what of ours is to be known when comparing, a sentence each.
+	// Notes are what to consider when comparing, a sentence each.
 	Notes []string `json:"notes,omitempty" toml:"notes"`
-	// Count is what a row has so many of, such as "connections": a column of its own. ""
-	// is none.
-	Count string `json:"count,omitempty" toml:"count"`
-	// Columns are its figures.
+	// Count is the unit of the rows' Count, such as "connections", shown as a column; "" for none.
+	Count   string         `json:"count,omitempty" toml:"count"`
 	Columns []Column       `json:"columns" toml:"column"`
 	Rows    []ReferenceRow `json:"rows" toml:"rows"`
 }
 
-// Column is a column of a published table.
+// Column is a column of a reference table.
 type Column struct {
-	// Name is its heading, and Figure the name of ours that stands under it; "" where
-	// there is none.
+	// Name is its heading; Figure is our figure to show in it, "" for none.
 	Name   string `json:"name" toml:"name"`
 	Figure string `json:"figure,omitempty" toml:"figure"`
-	// Unit is that of the published figures, in which ours are written too: one of Units.
-	// "" is as ours are written elsewhere, which times are always.
+	// Unit is the unit of the published figures, one of UnitFactors, in which ours are shown, too.
+	// "" uses our usual format, as times always do.
 	Unit string `json:"unit,omitempty" toml:"unit"`
-	// Relative names a subject: the figure is written as a multiple of that subject's in
-	// the same round, and where the watchdog has ended that subject also as it is. Where
-	// there is no multiple it is written as it is.
+	// Relative names a subject: our figure is shown as a multiple of that subject's in the same
+	// round, and in addition as it is if the watchdog killed that subject. Without a multiple it is
+	// shown as it is.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
-// UnitFactors are the units of columns, in those of figures.
+// UnitFactors are the units of columns, in units of figures.
 var UnitFactors = map[string]float64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
 	"kB/s": 1e3, "Mbps": 1e6,
 }
 
-// ReferenceRow is a row of a published table.
+// ReferenceRow is a row of a reference table.
 type ReferenceRow struct {
-	// Name is what the row is about.
+	// Name describes the row.
 	Name string `json:"name" toml:"name"`
-	// Count is how many there were of what Published.Count says; 0 is not known.
+	// Count is in units of ReferenceTable.Count; 0 is unknown.
 	Count int `json:"count,omitempty" toml:"count"`
-	// Cells are the published figures, as they were written, one a column.
+	// Cells are the published figures as written, one per column.
 	Cells []string `json:"cells" toml:"cells"`
-	// Workload is the one whose runs stand below it, Design the subject that is the
-	// published design, and Ours those that answer it; all others are left out. Where Ours
-	// is empty they are all subjects of the workload but the designs of the table.
+	// Workload is the workload whose runs are shown below the row, Design the subject that
+	// reimplements the published design, and Ours the subjects to compare. If Ours is empty, these
+	// are all subjects of the workload except the table's designs.
 	Workload string   `json:"workload" toml:"workload"`
 	Design   string   `json:"design,omitempty" toml:"design"`
 	Ours     []string `json:"ours,omitempty" toml:"ours"`
-	// About names the figures by which ours is to be ahead of Design in the same run.
+	// About lists the figures in which ours are compared with Design in the same run.
 	About []string `json:"about,omitempty" toml:"about"`
 }
 
-// Claim is what the figures of subjects are held against. Either AtMost or AtLeast is set.
+// Claim is a limit for the figures of subjects. Either AtMost or AtLeast is set.
 type Claim struct {
-	// Text is the claim in words.
+	// Text states the claim.
 	Text string `json:"text" toml:"text"`
-	// Subjects are those that it is claimed of; nil is all of the workload.
+	// Subjects are those the claim applies to; nil is all of the workload.
 	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
-	// Workload is the one whose runs tell; "" is each.
+	// Workload is the workload whose runs count; "" is each.
 	Workload string `json:"workload,omitempty" toml:"workload"`
-	// Figure is the one that is claimed of, AtMost and AtLeast are its bounds. Where Of is
-	// set they are multiples of the same figure under that workload. Plus is added to the
-	// bound.
+	// Figure is the claimed figure, AtMost and AtLeast its limits. If Of is set, the limits are
+	// multiples of the same figure under that workload. Plus is added to the limit.
 	Figure  string   `json:"figure" toml:"figure"`
 	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
 	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
 	Of      string   `json:"of,omitempty" toml:"of"`
 	Plus    float64  `json:"plus,omitempty" toml:"plus"`
-	// From is the fewest connections of which it can be judged.
+	// From is the minimum number of connections for a verdict.
 	From int `json:"from,omitempty" toml:"from"`
-	// Fails says when the claim fails the bench: UnlessMet, also where it was not measured;
-	// IfNotMet; or IfStrict, which is IfNotMet with --strict. Default: never.
+	// Fails defines when the claim fails the bench: UnlessMet (also if it was not measured),
+	// IfNotMet, or IfStrict (IfNotMet with --strict). Default: never.
 	Fails string `json:"fails,omitempty" toml:"fails"`
 }
 
@@ -94,26 +90,26 @@ const (
 	IfStrict  = "if strict"
 )
 
-// Clause is a part of the sentence with which the report begins. In Text stand {subject} for
-// the best subject that is not the baseline, {baseline}, {value} and {base} for their
-// figures, {ratio} for the first divided by the second, {inverse} for the second divided by the
-// first, and {connections} for those of the workload.
+// Clause is a part of the report's first sentence. Placeholders in Text are {subject} for the best
+// subject other than the baseline, {baseline}, {value} and {base} for their figures, {ratio} for
+// value/base, {inverse} for base/value, and {connections} for those of the workload.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
 	Figure   string `json:"figure" toml:"figure"`
-	// Subject is whose figure it is; "" is that of the clause before, of the first the best.
+	// Subject is the subject of the figure; "" is that of the previous clause, or the best for the
+	// first.
 	Subject string `json:"subject,omitempty" toml:"subject"`
 	// Baseline replaces the scenario's.
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// nameChecker checks the names that parts of a scenario have for others, and keeps the first
+// nameChecker checks the names by which parts of a scenario refer to others, and keeps the first
 // error.
 type nameChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
-	atLine              func(table string, i int, err error) error // the line of a table
+	atLine              func(table string, i int, err error) error // adds the line of a table to an error
 	firstErr            error
 }
 
@@ -131,7 +127,8 @@ func (r *nameChecker) checkNames(table string, i int, what string, known []strin
 	}
 }
 
-// checkFigures checks names of figures; with better, of those that are better higher or lower.
+// checkFigures checks names of figures; with needsDirection, only figures with a better direction
+// are valid.
 func (r *nameChecker) checkFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
@@ -140,9 +137,9 @@ func (r *nameChecker) checkFigures(table string, i int, needsDirection bool, nam
 	}
 }
 
-// checkNames checks the names in published tables, claims and the answer. whole is the
-// scenario on a machine on which everything can run, compared is Reader.Figures; at says on
-// which line a table begins.
+// checkNames checks the names in reference tables, claims and the answer. expanded is the scenario
+// on a machine without limits, figureInfo is Reader.Figures, and atLine adds the line of a table to
+// an error.
 func (s *Scenario) checkNames(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
 	r := &nameChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
@@ -204,8 +201,8 @@ func (r *nameChecker) checkClaim(i int, x *Claim) {
 	}
 }
 
-// ParseCell reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in
-// the unit of the column's figure.
+// ParseCell parses a published cell, such as "202,830", "4.9 s" or "38.8" in a column with unit
+// MiB, into the unit of the column's figure.
 func (c Column) ParseCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0

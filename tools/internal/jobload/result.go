@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"bytes"
@@ -103,10 +103,10 @@ func ParseLine(b []byte) (l Line, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return Line{}, fmt.Errorf("offer: %q is no line of a result: %w", b, err)
+		return Line{}, fmt.Errorf("jobload: %q is no line of a result: %w", b, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Line{}, fmt.Errorf("offer: %q is more than a line of a result", b)
+		return Line{}, fmt.Errorf("jobload: %q is more than a line of a result", b)
 	}
 	n := 0
 	for _, r := range []*Result{l.Warming, l.Progress, l.Result} {
@@ -115,7 +115,7 @@ func ParseLine(b []byte) (l Line, err error) {
 		}
 	}
 	if n != 1 {
-		return Line{}, fmt.Errorf("offer: %q is no line of a result; expected one of warming, progress and result", b)
+		return Line{}, fmt.Errorf("jobload: %q is no line of a result; expected one of warming, progress and result", b)
 	}
 	return l, nil
 }
@@ -142,8 +142,8 @@ func (c *counts) unfinished() uint64 {
 	return c[nOffered] - c[nRejected] - c[nFinished] - c[nExpired] - c[nShed]
 }
 
-// tally is a shard of the counts of the window.
-type tally struct {
+// countShard is a shard of the counts of the window.
+type countShard struct {
 	mu sync.Mutex
 	counts
 	sum, max            time.Duration // of the latencies
@@ -151,27 +151,27 @@ type tally struct {
 	_                   [64]byte // keeps shards apart
 }
 
-// newTallies makes the shards.
-func newTallies() []tally {
-	all := make([]tally, 2*runtime.GOMAXPROCS(0))
+// newCountShards makes the shards.
+func newCountShards() []countShard {
+	all := make([]countShard, 2*runtime.GOMAXPROCS(0))
 	for i := range all {
 		all[i].latencies, all[i].lateness = newHistogram(), newHistogram()
 	}
 	return all
 }
 
-// longest is the longest time that histograms tell from longer ones.
-const longest = 73 * time.Minute
+// maxRecorded is the longest time that histograms tell from longer ones.
+const maxRecorded = 73 * time.Minute
 
 // newHistogram makes one with two significant digits: less than 0.8 % off.
-func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(longest), 2) }
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxRecorded), 2) }
 
-func record(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(int64(min(d, longest))) // which it has room for
+func recordDuration(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(int64(min(d, maxRecorded))) // which it has room for
 }
 
-// add adds up the shards.
-func (r *Result) add(shards []tally) {
+// sumShards adds up the shards.
+func (r *Result) sumShards(shards []countShard) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
 	var all counts
 	for i := range shards {

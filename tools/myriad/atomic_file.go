@@ -9,16 +9,16 @@ import (
 	"path/filepath"
 )
 
-// atomicFile is a file that is written at once or not at all: until it is whole, what has
-// had its name stays as it is. A device or a pipe is written to directly.
+// atomicFile is a file that is written completely or not at all: an existing file stays until
+// commit replaces it. A device or pipe is written directly.
 type atomicFile struct {
-	userPath  string   // as the user has it
-	finalPath string   // where it goes to in the end, "" for a device
-	temp      *os.File // until then, beside that
+	userPath  string   // as given by the user
+	finalPath string   // "" for a device
+	temp      *os.File // in the same directory, until commit
 }
 
-// createAtomicFile opens what write needs, so that what is wrong with the path is known before.
-// It ends with finish or with discard.
+// createAtomicFile creates the temporary file, so that errors in the path are found early. The
+// caller must call commit or discard.
 func createAtomicFile(path string) (*atomicFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
@@ -52,7 +52,8 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commit gives the file its name when all of it has been written, and err is nil.
+// commit renames the temporary file to its final path if err is nil, and returns err or its own
+// error.
 func (o *atomicFile) commit(err error) error {
 	defer o.discard()
 	if o.finalPath == "" {
@@ -67,10 +68,10 @@ func (o *atomicFile) commit(err error) error {
 	return err
 }
 
-// discard leaves nothing of a file that was not written.
+// discard closes and removes the temporary file.
 func (o *atomicFile) discard() {
 	o.temp.Close()
 	if o.finalPath != "" {
-		os.Remove(o.temp.Name()) // which is not there if it was written
+		os.Remove(o.temp.Name()) // fails after commit
 	}
 }

@@ -1,4 +1,4 @@
-package offer
+package jobload
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 // It is its own context, which ends when it can't be good any more. The context has a
 // timer only if somebody waits for its end.
 type Job struct {
-	run       *run
+	generator *jobRun
 	number    uint64
-	counted   bool          // it was due in the window
+	inWindow  bool          // it was due in the window
 	submitted time.Duration // since the start of the run
 	ended     atomic.Bool
 
@@ -27,24 +27,24 @@ type Job struct {
 	done  chan struct{}
 }
 
-// Do does what the job is there for, unless the run is over.
-func (j *Job) Do() {
-	r := j.run
+// Execute does what the job is there for, unless the run is over.
+func (j *Job) Execute() {
+	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
 		return
 	}
-	taskOf(r.plan.Work, j.number).do(r.plan.Iterations)
+	taskForJob(r.plan.Work, j.number).computeAndWait(r.plan.Iterations)
 	now := r.now()
 	if now > r.limit {
 		return // too late to be counted
 	}
 	latency := now - j.submitted
 	good := latency <= r.plan.Deadline
-	j.end(func(t *tally) {
-		if good && now >= r.opens && now < r.closes {
+	j.finishOnce(func(t *countShard) {
+		if good && now >= r.windowStart && now < r.windowEnd {
 			t.counts[nSteady]++
 		}
-		if !j.counted {
+		if !j.inWindow {
 			return
 		}
 		t.counts[nFinished]++
@@ -53,67 +53,69 @@ func (j *Job) Do() {
 		}
 		t.sum += latency
 		t.max = max(t.max, latency)
-		record(t.latencies, latency)
+		recordDuration(t.latencies, latency)
 	})
-	r.say(now)
+	r.writeLineIfDue(now)
 }
 
-// Expired says that the job won't run because its context has ended.
-func (j *Job) Expired() { j.drop(nExpired) }
+// MarkExpired says that the job won't run because its context has ended.
+func (j *Job) MarkExpired() { j.countDropped(nExpired) }
 
-// Shed says that the job won't run although it was accepted and its context has not
+// MarkShed says that the job won't run although it was accepted and its context has not
 // ended.
-func (j *Job) Shed() { j.drop(nShed) }
+func (j *Job) MarkShed() { j.countDropped(nShed) }
 
-func (j *Job) drop(as int) {
-	j.end(func(t *tally) {
-		if j.counted {
-			t.counts[as]++
+func (j *Job) countDropped(kind int) {
+	j.finishOnce(func(t *countShard) {
+		if j.inWindow {
+			t.counts[kind]++
 		}
 	})
 }
 
-// end counts the end of the job.
-func (j *Job) end(count func(*tally)) {
+// finishOnce counts the end of the job.
+func (j *Job) finishOnce(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
-		panic("offer: the pool has ended a job twice")
+		panic("jobload: the pool has ended a job twice")
 	}
 	j.mu.Lock()
 	if j.timer != nil {
 		j.timer.Stop()
 	}
 	j.mu.Unlock()
-	t := j.run.tally(j.number)
+	t := j.generator.shardOf(j.number)
 	t.mu.Lock()
 	count(t)
 	t.mu.Unlock()
-	j.run.release()
+	j.generator.releaseSlot()
 }
 
 // Run implements pool.Job.
-func (j *Job) Run(context.Context) { j.Do() }
+func (j *Job) Run(context.Context) { j.Execute() }
 
 // Dropped implements pool.Dropper. A job that is dropped because the pool closes stays
 // unfinished.
 func (j *Job) Dropped(why error) {
 	switch {
 	case errors.Is(why, pool.ErrExpired):
-		j.Expired()
+		j.MarkExpired()
 	case errors.Is(why, pool.ErrShed):
-		j.Shed()
+		j.MarkShed()
 	}
 }
 
-func (j *Job) left() time.Duration { return j.submitted + j.run.plan.Deadline - j.run.now() }
+func (j *Job) timeLeft() time.Duration {
+	return j.submitted + j.generator.plan.Deadline - j.generator.now()
+}
 
 // Deadline implements context.Context.
 func (j *Job) Deadline() (time.Time, bool) {
-	return j.run.start.Add(j.submitted + j.run.plan.Deadline), true
+	return j.generator.start.Add(j.submitted + j.generator.plan.Deadline), true
 }
 
 // Err implements context.Context.
 func (j *Job) Err() error {
-	if j.left() > 0 {
+	if j.timeLeft() > 0 {
 		return nil
 	}
 	return context.DeadlineExceeded
@@ -125,13 +127,13 @@ func (j *Job) Done() <-chan struct{} {
 	defer j.mu.Unlock()
 	if j.done == nil {
 		done := make(chan struct{})
-		j.done, j.timer = done, time.AfterFunc(j.left(), func() { close(done) })
+		j.done, j.timer = done, time.AfterFunc(j.timeLeft(), func() { close(done) })
 	}
 	return j.done
 }
 
 // AfterFunc is what package context looks for, to do without a goroutine.
-func (j *Job) AfterFunc(f func()) (stop func() bool) { return time.AfterFunc(j.left(), f).Stop }
+func (j *Job) AfterFunc(f func()) (stop func() bool) { return time.AfterFunc(j.timeLeft(), f).Stop }
 
 // Value implements context.Context.
 func (j *Job) Value(any) any { return nil }

@@ -1,0 +1,245 @@
+package admin
+
+import (
+	"math"
+	"net"
+	"os"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/histogram"
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tcp"
+	"github.com/myriad-go/myriad/tools/internal/procfs"
+	"github.com/myriad-go/myriad/tools/internal/sample"
+)
+
+// This file is what the page of a server knows. A look reads the server's Stats and the
+// process, and adds a point to the ring. Looks come from a goroutine of Serve, one a
+// second as long as it serves, and from whoever asks for the page, when the last one is
+// older than that: so Handler alone, which has no goroutine, knows what there was while
+// somebody looked. All state is under one lock, which is held for a look; what takes
+// longer is looked at only while somebody has asked for the page in the last 10 s, and
+// less often: the walls, every 10 s, which takes some ten milliseconds, and the
+// sockets of the connections, every 2 s, no more than maxTalkerConns of them.
+
+const (
+	minSampleInterval = time.Second      // between two looks
+	watchedTimeout    = 10 * time.Second // after somebody has asked
+	maxSnapshotAge    = 10 * time.Second // a look before the last that is older gives no rates
+	childrenCacheTime = 10 * time.Second // how long a list of worker processes is used
+	// sampleSlack is by how much earlier a ticker may come.
+	sampleSlack = minSampleInterval / 10
+)
+
+// serverState is what is known of a server.
+type serverState struct {
+	source     Source
+	hasControl bool // the page has them
+	canUpgrade bool
+	links      []page.Link
+
+	mu              sync.Mutex
+	start           time.Time  // the first look
+	firstWithMemory point      // the first with memory in it
+	points          []point    // of the last maxPointAge, the oldest first
+	snapshots       []snapshot // the last maxSnapshots, the oldest first: rates are of the time between them
+	lastRequest     time.Time
+	workers         serverProcesses
+	walls           wallReport
+	talkers         topTalkers
+}
+
+// snapshot is what was read at a time.
+type snapshot struct {
+	at    time.Time
+	stats tcp.Stats
+	used  sample.Sample // of the server's processes
+}
+
+// maxSnapshots is how many moments are kept. With more, the rates of a load that has ended would
+// stand beside the connections that are open now.
+const maxSnapshots = 2
+
+// sampleEverySecond looks until stop is closed.
+func (l *serverState) sampleEverySecond(stop <-chan struct{}) {
+	ticker := time.NewTicker(minSampleInterval)
+	defer ticker.Stop()
+	l.sampleIfDue(time.Now())
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			l.sampleIfDue(time.Now())
+		}
+	}
+}
+
+// sampleIfDue looks, if the last look is old enough.
+func (l *serverState) sampleIfDue(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sampleIfDueLocked(now)
+}
+
+func (l *serverState) sampleIfDueLocked(now time.Time) {
+	if n := len(l.snapshots); n == 0 || now.Sub(l.snapshots[n-1].at) >= minSampleInterval-sampleSlack {
+		l.takeSample(now)
+	}
+	stats := l.snapshots[len(l.snapshots)-1].stats
+	if now.Sub(l.lastRequest) >= watchedTimeout {
+		l.walls, l.talkers = wallReport{}, topTalkers{} // nobody looks: their memory is let go
+		return
+	}
+	at := l.listenAddr()
+	l.walls.updateIfDue(now, stats)
+	l.talkers.updateIfDue(now, stats, at)
+}
+
+// listenAddr is where the server listens, nil if that is not known.
+func (l *serverState) listenAddr() net.Addr {
+	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
+		return s.ListenAddr()
+	}
+	return nil
+}
+
+// takeSample reads the server and its processes, and adds a point.
+func (l *serverState) takeSample(now time.Time) {
+	m := snapshot{at: now, stats: l.source.Stats()}
+	if l.start.IsZero() {
+		l.start = now
+	}
+	p := point{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
+	m.used, _ = sample.Take(sample.CPU|sample.Memory, l.workers.listPIDs(now, m.stats)...) // what can't be read is not shown
+	if len(m.used.Processes) > 0 {
+		total := m.used.Total()
+		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
+	}
+	p.heap, p.buffers = goHeapBytes(), float64(m.stats.Buffered)
+	p.open = float64(m.stats.Open)
+	var before *snapshot
+	if n := len(l.snapshots); n > 0 {
+		before = &l.snapshots[n-1]
+	}
+	p.setRates(before, &m)
+	if l.firstWithMemory.at.IsZero() && !math.IsNaN(p.anonymous) {
+		l.firstWithMemory = p
+	}
+	l.points, l.snapshots = append(l.points, p), append(l.snapshots, m)
+	for len(l.points) > maxPoints || now.Sub(l.points[0].at) > maxPointAge {
+		l.points = slices.Delete(l.points, 0, 1)
+	}
+	for len(l.snapshots) > maxSnapshots || now.Sub(l.snapshots[0].at) > maxSnapshotAge {
+		l.snapshots = slices.Delete(l.snapshots, 0, 1)
+	}
+}
+
+// setRates fills in what a point tells of the time between two moments; nil for no first
+// one.
+func (p *point) setRates(before, now *snapshot) {
+	if before == nil {
+		before = &snapshot{at: now.at, stats: now.stats}
+	}
+	elapsed, was, is := now.at.Sub(before.at), &before.stats, &now.stats
+	p.accepted, p.messages = ratePerSecond(was.Accepted, is.Accepted, elapsed), ratePerSecond(was.Messages, is.Messages, elapsed)
+	p.reads = ratePerSecond(was.Reads, is.Reads, elapsed)
+	p.bytesIn, p.bytesOut = ratePerSecond(was.BytesIn, is.BytesIn, elapsed), ratePerSecond(was.BytesOut, is.BytesOut, elapsed)
+	calls, turns := histogramDelta(was.HandlerTime, is.HandlerTime), histogramDelta(was.Lag, is.Lag)
+	p.handler, p.handler50 = quantileSeconds(calls, 0.99), quantileSeconds(calls, 0.5)
+	p.lag, p.lag50 = quantileSeconds(turns, 0.99), quantileSeconds(turns, 0.5)
+	p.busy = math.NaN()
+	if elapsed > 0 && is.Loops > 0 {
+		p.busy = max(is.Busy-was.Busy, 0).Seconds() / elapsed.Seconds() / float64(is.Loops)
+	}
+	if p.cpu = math.NaN(); elapsed > 0 && len(before.used.Processes) > 0 {
+		grown := now.used.Since(&before.used).Process
+		p.cpu = grown.CPU().Seconds() / elapsed.Seconds()
+	}
+}
+
+// goHeapBytes is what Go's heap of this process has, with what is not collected yet.
+func goHeapBytes() float64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return float64(sample[0].Value.Uint64())
+}
+
+// serverProcesses are the processes that serve.
+type serverProcesses struct {
+	list           []int
+	at             time.Time
+	running, began int64
+}
+
+// listPIDs are the processes whose memory and processor time are those of the server: this
+// one, and with worker processes its children.
+func (w *serverProcesses) listPIDs(now time.Time, s tcp.Stats) []int {
+	running := int64(s.Processes)
+	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
+		self := os.Getpid()
+		w.list, w.at, w.running, w.began = []int{self}, now, running, s.Restarts
+		if running > 0 {
+			if children, err := procfs.ChildProcesses(self); err == nil {
+				w.list = append(w.list, children...)
+			}
+		}
+	}
+	return w.list
+}
+
+// currentPoint is the point of the last look, with rates since the one before.
+func (l *serverState) currentPoint() point {
+	p := l.points[len(l.points)-1]
+	p.setRates(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
+	return p
+}
+
+// The bounds of what is remembered.
+const (
+	maxPoints   = 600              // points
+	maxPointAge = 10 * time.Minute // how old they may be
+)
+
+// point is how a server was at a moment, or since the point before. What is not known
+// is NaN.
+type point struct {
+	at                            time.Time
+	open                          float64
+	accepted, messages, reads     float64 // a second
+	bytesIn, bytesOut             float64 // a second
+	handler, handler50            float64 // seconds: the 99th and the 50th of 100
+	lag, lag50                    float64
+	busy                          float64 // share of the loops' time
+	rss, anonymous, heap, buffers float64 // bytes
+	cpu                           float64 // processors
+}
+
+// ratePerSecond is by how much a counter grew a second. One that shrank, because a worker
+// process was killed, has not grown.
+func ratePerSecond(before, now int64, elapsed time.Duration) float64 {
+	if elapsed <= 0 {
+		return math.NaN()
+	}
+	return float64(max(now-before, 0)) / elapsed.Seconds()
+}
+
+// histogramDelta is what a histogram has got since it was another one.
+func histogramDelta(before, now tcp.Histogram) (h tcp.Histogram) {
+	for i := range now.Buckets {
+		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
+		h.Count += h.Buckets[i]
+	}
+	return h
+}
+
+// quantileSeconds is histogram.Quantile in seconds, NaN of none.
+func quantileSeconds(h tcp.Histogram, q float64) float64 {
+	if h.Count == 0 {
+		return math.NaN()
+	}
+	return histogram.Quantile(h.Buckets[:], q).Seconds()
+}

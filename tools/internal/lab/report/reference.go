@@ -1,0 +1,424 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// comparison is the result of comparing one of our subjects with the design of a reference row, by
+// one figure, in the same rounds.
+type comparison struct {
+	figure  probe.Figure
+	outcome string
+	// ratioText is the ratio with its ±, above 1 if ours is ahead.
+	ratioText string
+	// text is the result in a sentence.
+	text string
+	// designKilled means that the watchdog killed the design: then other figures decide.
+	designKilled bool
+}
+
+// oneRoundMargin is the assumed ± of a ratio from one round.
+const oneRoundMargin = 0.1
+
+// compareWithDesign compares our subject with a design. connsNote states the connections if they
+// differ from the published number.
+func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
+	var ratios []float64
+	alone := 0 // rounds in which only the design came to nothing
+	theirs := design.valuesByRound(f.Name)
+	for round, v := range ours.valuesByRound(f.Name) {
+		switch b, ok := theirs[round]; {
+		case !ok || isNoWork(f, v):
+		case isNoWork(f, b):
+			alone++
+		case v > 0 && b > 0:
+			ratios = append(ratios, math.Pow(v/b, float64(f.Better)))
+		}
+	}
+	values := ours.formatMedian(f) + " against " + design.formatMedian(f)
+	why := cmp.Or(exclusionReason(f, ours), ours.missingReason(f))
+	ended := ""
+	if why == "" {
+		ended = killedNote(f, design)
+		why = cmp.Or(ended, design.missingReason(f))
+	}
+	ratio, ok := stats.Median(ratios)
+	if why == "" && !ok && alone == 0 {
+		why = "there is no ratio of " + strings.Replace(values, "against", "and", 1) + " in the same round"
+	}
+	if why != "" {
+		if ended != "" && ok {
+			why = fmt.Sprintf("%s: %s until then", ended, values)
+		}
+		return comparison{figure: f, outcome: result.NotMeasured, ratioText: probe.NoFigure, designKilled: ended != "", text: fmt.Sprintf(
+			"%s: %s is not measured against %s in %s: %s.", rowName, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
+	}
+	s := comparison{figure: f, outcome: result.Level}
+	margin, rounds := oneRoundMargin, max(len(ours.runs), len(design.runs))
+	switch len(ratios) {
+	case 0:
+		ratio, s.ratioText = math.Inf(1), "alone"
+	case 1:
+		s.ratioText = fmt.Sprintf("%.2f", ratio)
+	default:
+		margin, _ = stats.MedianMargin(ratios)
+		s.ratioText = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
+	}
+	says := "level with " + design.subject + ", within the spread,"
+	switch {
+	case ratio-margin > 1:
+		s.outcome, says = result.Ahead, "ahead of "+design.subject
+	case ratio+margin < 1:
+		s.outcome, says = result.Behind, "behind "+design.subject
+	}
+	s.text = fmt.Sprintf("%s: %s is %s in %s, %s (%s)", rowName, ours.subject, says, f.Heading, s.ratioText, values)
+	if connsNote != "" {
+		s.text += ", " + connsNote
+	}
+	s.appendCaveats(ours, design, len(ratios), rounds, alone)
+	return s
+}
+
+// appendCaveats ends the sentence with the limits of its ratio, of n rounds: how few they were, in
+// how many the design did no work, and what is uncertain about either subject.
+func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone int) {
+	switch {
+	case n == 1:
+		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRoundMargin*100)
+	case n > 1 && n < rounds:
+		s.text += fmt.Sprintf(", in %d of %d rounds", n, rounds)
+	}
+	if alone > 0 {
+		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, alone, rounds)
+	}
+	for _, w := range []subjectRuns{ours, design} {
+		if marks, _ := w.formatProblems(); marks != "" {
+			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
+		}
+		if text, most := w.uncertainty(); most {
+			s.outcome = result.Uncertain
+			s.text += "; not certain: " + text
+		}
+	}
+	s.text += "."
+}
+
+// isNoWork reports whether a value is that of a run in which nothing was done.
+func isNoWork(f probe.Figure, v float64) bool {
+	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
+}
+
+// killedNote explains that the watchdog killed a design, which leaves no figure to compare except
+// its memory, a lower bound. It returns "" otherwise.
+func killedNote(f probe.Figure, design subjectRuns) string {
+	ended := design.watchdogKill()
+	if ended == nil || f.Name == "peak-memory" {
+		return ""
+	}
+	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
+}
+
+// exclusionReason returns why our subject is not compared although it may have figures, or "": the
+// successful rounds of a subject that failed in others would flatter it, and answers may be
+// missing.
+func exclusionReason(f probe.Figure, ours subjectRuns) string {
+	if failed := ours.failureText(); failed != "" {
+		return failed
+	}
+	broken := make(map[string]int)
+	for _, run := range ours.runs {
+		if v, ok := run.Figures[f.Name]; ok && isNoWork(f, v) {
+			return ours.subject + " came to nothing"
+		}
+		for _, m := range run.Caveats {
+			if slices.Contains(probe.ExcludingRules, m.Rule) {
+				broken[m.Rule]++
+			}
+		}
+	}
+	if len(broken) > 0 {
+		return "its runs are marked " + formatFrequencies(broken, len(ours.runs))
+	}
+	return ""
+}
+
+var toneByOutcome = map[string]page.Tone{
+	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn, result.Uncertain: page.Warn,
+	result.Met: page.Good, result.NotMet: page.Bad,
+}
+
+// worstOutcome returns the worst outcome, ignoring comparisons with killed designs if there are
+// others.
+func worstOutcome(all []comparison) string {
+	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
+		all = fair
+	}
+	for _, o := range []string{result.Behind, result.NotMeasured, result.Uncertain, result.Level} {
+		if slices.ContainsFunc(all, func(s comparison) bool { return s.outcome == o }) {
+			return o
+		}
+	}
+	return result.Ahead
+}
+
+// formatRatios formats the ratios of a row.
+func formatRatios(all []comparison) string {
+	if len(all) == 1 {
+		return all[0].ratioText
+	}
+	var words []string
+	for _, s := range all {
+		words = append(words, s.figure.Heading+" "+s.ratioText)
+	}
+	return strings.Join(words, ", ")
+}
+
+// referenceTable is a reference table with our figures added.
+type referenceTable struct {
+	report      *result.Report
+	reference   *scenario.ReferenceTable
+	table       *page.Table
+	comparisons [][]comparison // of each of our rows, by each figure that the reference row is about
+	unloaded    []page.Remark  // reference rows whose connections were not loaded
+	notRun      []string       // reference rows without runs here
+	reducedRows int            // rows that were run with fewer connections or for less time
+}
+
+// newReferenceTable adds our figures to a reference table.
+func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceTable {
+	c := &referenceTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
+		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
+	line := []string{"row"}
+	if p.Count != "" {
+		line = append(line, p.Count)
+	}
+	for _, column := range p.Columns {
+		if column.Unit != "" {
+			column.Name += ", " + column.Unit
+		}
+		line = append(line, column.Name)
+	}
+	c.table.AddRow(append(line, "marks", "ahead")...)
+	for i := range p.Rows {
+		c.addRow(&p.Rows[i])
+	}
+	return c
+}
+
+// addRow adds a reference row, its design as measured here, and ours.
+func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
+	c.addReferenceLine(p)
+	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
+	if w == nil || len(rows) == 0 {
+		c.notRun = append(c.notRun, p.Name+": not measured: no run of "+p.Workload+" was made.")
+		return
+	}
+	if w.Reduced || w.Connections < p.Count {
+		c.reducedRows++
+	}
+	design := findSubjectRuns(rows, p.Design)
+	if len(design.runs) > 0 {
+		c.addMeasuredLine("its design here: "+p.Design, p, *w, rows, design, nil)
+	}
+	before := len(c.comparisons)
+	var designs []string
+	for _, row := range c.reference.Rows {
+		designs = append(designs, row.Design)
+	}
+	for _, ours := range rows {
+		if len(p.Ours) > 0 && !slices.Contains(p.Ours, ours.subject) || len(p.Ours) == 0 && slices.Contains(designs, ours.subject) {
+			continue
+		}
+		all := c.compareRow(p, *w, ours, design)
+		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
+		if len(all) > 0 {
+			c.comparisons = append(c.comparisons, all)
+		}
+	}
+	if len(p.About) > 0 && len(c.comparisons) == before {
+		c.notRun = append(c.notRun, p.Name+": not measured: none of ours was run beside a design under "+w.Name+".")
+	}
+}
+
+// addReferenceLine adds the row as published. Little's law may reveal that the connections were not
+// loaded.
+func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
+	line := []string{"published: " + p.Name}
+	if c.reference.Count != "" {
+		line = append(line, formatCountOrNone(p.Count))
+	}
+	mark := ""
+	for i, column := range c.reference.Columns {
+		v, ok := column.ParseCell(p.Cells[i])
+		if column.Figure == "in-flight" && ok && p.Count > 0 && math.Abs(v/float64(p.Count)-1) > 0.10 {
+			mark = "never loaded"
+			c.unloaded = append(c.unloaded, page.Remark{Tone: page.Warn, Text: fmt.Sprintf(
+				"%s, as published: by Little's law %s requests were in flight, which is not the %s connections that it was to have.",
+				p.Name, p.Cells[i], format.Count(p.Count))})
+		}
+	}
+	line = append(line, p.Cells...)
+	c.table.AddRow(append(line, mark, "")...)
+	for i := range line {
+		c.table.SetLastRowTone(i, page.Faint)
+	}
+	if mark != "" {
+		c.table.SetLastRowTone(len(line), page.Warn)
+	}
+}
+
+// addMeasuredLine adds the figures of a subject.
+func (c *referenceTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
+	line := []string{name}
+	if c.reference.Count != "" {
+		line = append(line, formatCountOrNone(connsOfSubject(c.report, w, x.subject)))
+	}
+	for _, column := range c.reference.Columns {
+		text := formatCell(column, rows, x)
+		if column.Relative == "" && slices.Contains(p.About, column.Figure) {
+			if s := formatRelativeMargin(x.values(column.Figure)); s != probe.NoFigure {
+				text += " (" + s + ")"
+			}
+		}
+		line = append(line, text)
+	}
+	marks, tone := x.formatProblems()
+	c.table.AddRow(append(line, marks, formatRatios(all))...)
+	c.table.SetLastRowTone(len(line), tone)
+	if len(all) > 0 {
+		c.table.SetLastRowTone(len(line)+1, toneByOutcome[worstOutcome(all)])
+	}
+}
+
+func formatCountOrNone(n int) string {
+	if n == 0 {
+		return probe.NoFigure
+	}
+	return format.Count(n)
+}
+
+// formatCell formats a figure in the format of a reference column. A multiple of a killed subject
+// also shows both figures and the time of the kill.
+func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
+	f, ok := probe.FindFigure(c.Figure)
+	if !ok {
+		return probe.NoFigure
+	}
+	if base := findSubjectRuns(rows, c.Relative); c.Relative != "" {
+		if v, ok := stats.Median(w.ratiosTo(base, f.Name)); ok {
+			text := format.Number(v) + "×"
+			if killedNote(f, base) != "" {
+				text += " (" + w.formatMedian(f)
+				if ended := w.watchdogKill(); ended != nil {
+					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
+				}
+				text += ")"
+			}
+			return text
+		}
+	}
+	v, ok := w.median(f.Name)
+	if !ok || stats.IsNeverLatency(v) {
+		return probe.NoFigure
+	}
+	if unit := scenario.UnitFactors[c.Unit]; unit != 0 {
+		return format.Number(v/unit) + " " + c.Unit
+	}
+	return f.Format(v)
+}
+
+// compareRow compares our subject with the design by each figure that the reference row is about.
+// Without a design it returns nil.
+func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
+	if p.Design == "" {
+		return nil
+	}
+	at := ""
+	us, them := connsOfSubject(c.report, w, ours.subject), connsOfSubject(c.report, w, p.Design)
+	switch {
+	case us != them:
+		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.reference.Count)
+	case p.Count > 0 && us != p.Count:
+		at = fmt.Sprintf("with %s %s instead of %s", format.Count(us), c.reference.Count, format.Count(p.Count))
+	}
+	for _, name := range p.About {
+		if f, ok := probe.FindFigure(name); ok {
+			all = append(all, compareWithDesign(p.Name, f, ours, design, at))
+		}
+	}
+	return all
+}
+
+// formatSummary counts the outcomes of our rows.
+func (c *referenceTable) formatSummary() page.Remark {
+	counts := make(map[string]int)
+	for _, all := range c.comparisons {
+		counts[worstOutcome(all)]++
+	}
+	tone := page.Good
+	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.comparisons))
+	var rest []string
+	for _, o := range []string{result.Level, result.Uncertain, result.NotMeasured, result.Behind} {
+		if counts[o] > 0 {
+			rest, tone = append(rest, fmt.Sprintf("%d %s", counts[o], o)), toneByOutcome[o]
+		}
+	}
+	if n := len(c.notRun) + c.reducedRows; n > 0 {
+		rest = append(rest, fmt.Sprintf("%d of %d published rows not measured at their size", n, len(c.reference.Rows)))
+		if tone == page.Good {
+			tone = page.Warn
+		}
+	}
+	if len(rest) > 0 {
+		text += "; " + strings.Join(rest, ", ")
+	}
+	return page.Remark{Tone: tone, Text: text + "."}
+}
+
+// listVerdicts returns the verdicts of our rows and of reference rows without runs.
+func (c *referenceTable) listVerdicts() (all []result.Verdict) {
+	for _, s := range slices.Concat(c.comparisons...) {
+		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
+	}
+	for _, text := range c.notRun {
+		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: result.NotMeasured, Text: text})
+	}
+	return all
+}
+
+// pageParts returns the table, its known faults, and the comparisons.
+func (c *referenceTable) pageParts() []page.Part {
+	p := c.reference
+	text := "Published by " + p.Source + "."
+	if p.Machine != "" {
+		text += " Measured there on " + p.Machine + "."
+	}
+	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
+	if len(c.comparisons) > 0 {
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.formatSummary()}})
+	}
+	var all []page.Remark
+	for _, v := range c.listVerdicts() {
+		all = append(all, page.Remark{Tone: toneByOutcome[v.Outcome], Text: v.Text})
+	}
+	parts = append(parts, foldedRemarks("Each row in words", all)...)
+	all = nil
+	for _, text := range p.Faults {
+		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
+	}
+	for _, text := range p.Notes {
+		all = append(all, page.Remark{Text: text})
+	}
+	return append(parts, foldedRemarks("What is to be known of this table", append(all, c.unloaded...))...)
+}

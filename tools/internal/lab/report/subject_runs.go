@@ -1,0 +1,236 @@
+// Package report formats the results: a page that begins with the answer of each scenario in a
+// sentence and a chart, then tables, reference tables, claims, charts and timelines; and the runs
+// in the format of Go benchmarks, for benchstat.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/tools/internal/lab/probe"
+	"github.com/myriad-go/myriad/tools/internal/lab/result"
+	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
+	"github.com/myriad-go/myriad/tools/internal/lab/stats"
+)
+
+// subjectRuns are one subject's runs under one workload.
+type subjectRuns struct {
+	subject string
+	runs    []*result.Run
+}
+
+// groupRunsBySubject groups the runs of a workload by subject, in the scenario's order. Subjects
+// without runs are omitted.
+func groupRunsBySubject(r *result.Report, workload string) (rows []subjectRuns) {
+	for _, s := range r.Scenario.Subjects {
+		found := subjectRuns{subject: s.Name}
+		for i := range r.Runs {
+			if run := &r.Runs[i]; run.Workload == workload && run.Subject == s.Name {
+				found.runs = append(found.runs, run)
+			}
+		}
+		if len(found.runs) > 0 {
+			rows = append(rows, found)
+		}
+	}
+	return rows
+}
+
+// findSubjectRuns returns a subject's runs, empty if it was not run.
+func findSubjectRuns(rows []subjectRuns, subject string) subjectRuns {
+	i := slices.IndexFunc(rows, func(w subjectRuns) bool { return w.subject == subject })
+	if i < 0 {
+		return subjectRuns{subject: subject}
+	}
+	return rows[i]
+}
+
+// valuesByRound returns a figure of the valid runs by round.
+func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
+	found := make(map[int]float64)
+	for _, run := range w.runs {
+		if v, ok := run.Figures[figure]; ok && run.IsValid() {
+			found[run.Round] = v
+		}
+	}
+	return found
+}
+
+func (w subjectRuns) values(figure string) []float64 {
+	return slices.Collect(maps.Values(w.valuesByRound(figure)))
+}
+
+func (w subjectRuns) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
+
+func (w subjectRuns) formatMedian(f probe.Figure) string {
+	v, ok := w.median(f.Name)
+	if !ok {
+		return probe.NoFigure
+	}
+	return f.Format(v)
+}
+
+// formatRelativeMargin formats the ± of values as a percentage of their median.
+func formatRelativeMargin(values []float64) string {
+	const fewRounds = 5 // whose ± can exceed the value
+	s, ok := stats.RelativeMargin(values)
+	switch {
+	case !ok:
+		return probe.NoFigure
+	case s > 1 && len(values) <= fewRounds:
+		return "too few rounds"
+	}
+	return fmt.Sprintf("±%.1f %%", s*100)
+}
+
+// ratiosTo returns the figure's ratios to the base's in the same rounds.
+func (w subjectRuns) ratiosTo(base subjectRuns, figure string) []float64 {
+	return stats.RatiosByRound(w.valuesByRound(figure), base.valuesByRound(figure))
+}
+
+// bestSubject returns the runs of the subject that is best by a figure, ignoring excluded subjects.
+func bestSubject(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
+	var most float64
+	for _, w := range rows {
+		v, ok := w.median(f.Name)
+		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(excluded, w.subject) {
+			found, most = w, v
+		}
+	}
+	return found
+}
+
+func (w subjectRuns) lastValidRun() (last *result.Run) {
+	for _, run := range w.runs {
+		if run.IsValid() {
+			last = run
+		}
+	}
+	return last
+}
+
+// failureText states in how many rounds the subject failed, "" for none.
+func (w subjectRuns) failureText() string {
+	n, why := 0, ""
+	for _, run := range w.runs {
+		if run.Error != "" {
+			n, why = n+1, cmp.Or(why, run.FirstErrorLine())
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
+}
+
+// missingReason returns why the subject lacks a figure, "" if it has one.
+func (w subjectRuns) missingReason(f probe.Figure) string {
+	if _, ok := w.median(f.Name); ok {
+		return ""
+	}
+	for _, run := range w.runs {
+		if run.Error != "" {
+			return w.subject + " has failed: " + run.FirstErrorLine()
+		}
+		if run.Skipped != "" {
+			return w.subject + " was not run: " + run.Skipped
+		}
+	}
+	if len(w.runs) == 0 {
+		return w.subject + " was not run"
+	}
+	return w.subject + " has no figure of this kind"
+}
+
+// watchdogKill returns the kill of a run by the watchdog, nil if there is none.
+func (w subjectRuns) watchdogKill() *result.Killed {
+	for _, run := range w.runs {
+		if run.Jobs != nil && run.Jobs.Killed != nil {
+			return run.Jobs.Killed
+		}
+	}
+	return nil
+}
+
+// runProblem is a problem of a run, in a word and in a sentence.
+type runProblem struct {
+	word string
+	page.Remark
+}
+
+// The words for failed and skipped runs; other words are rules.
+const (
+	wordFailed = "FAILED"
+	wordNotRun = "not run"
+)
+
+func listProblems(run *result.Run) (all []runProblem) {
+	if run.Error != "" {
+		all = append(all, runProblem{wordFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
+	}
+	if run.Skipped != "" {
+		all = append(all, runProblem{wordNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
+	}
+	for _, m := range run.Caveats {
+		all = append(all, runProblem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
+	}
+	return all
+}
+
+// formatProblems lists the problems with their frequency, and returns the worst tone.
+func (w subjectRuns) formatProblems() (text string, tone page.Tone) {
+	counts := make(map[string]int)
+	for _, run := range w.runs {
+		for _, p := range listProblems(run) {
+			counts[p.word]++
+			if tone != page.Bad {
+				tone = p.Tone
+			}
+		}
+	}
+	return formatFrequencies(counts, len(w.runs)), tone
+}
+
+// uncertainty describes how many valid runs broke a rule of probe.UncertainRules, "" for none, and
+// reports whether they are at least half, so that medians rely on them.
+func (w subjectRuns) uncertainty() (text string, most bool) {
+	runs, doubted, rules := 0, 0, []string(nil)
+	for _, run := range w.runs {
+		if !run.IsValid() {
+			continue
+		}
+		broken := slices.DeleteFunc(slices.Clone(probe.UncertainRules), func(rule string) bool { return !run.HasCaveat(rule) })
+		if runs++; len(broken) > 0 {
+			doubted++
+		}
+		rules = append(rules, broken...)
+	}
+	if doubted == 0 {
+		return "", false
+	}
+	slices.Sort(rules)
+	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
+}
+
+// formatFrequencies formats words with their frequency, the most frequent first.
+func formatFrequencies(counts map[string]int, runs int) string {
+	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	for i, word := range words {
+		words[i] = fmt.Sprintf("%s %d/%d", word, counts[word], runs)
+	}
+	return strings.Join(words, ", ")
+}
+
+// connsOfSubject returns the number of connections of a subject under a workload.
+func connsOfSubject(r *result.Report, w scenario.Workload, subject string) int {
+	if s := r.Scenario.FindSubject(subject); s != nil {
+		return w.LimitedTo(s.MaxConns).Connections
+	}
+	return w.Connections
+}
