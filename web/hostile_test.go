@@ -32,18 +32,18 @@ type siege struct {
 	most   atomic.Int64  // of Stats.Buffered
 }
 
-// attack is what each of some clients does to a server with a pool of 4 workers. It says when
-// all is sent that the honest clients are to see, and goes on until it has what it wants to see.
+// attack describes what each attacker does to a server with a pool of 4 workers. It signals when
+// the honest clients may start, and continues until it has seen the expected reaction.
 type attack struct {
 	name    string
 	clients int
 	limits  tcp.Limits
 	client  func(s *siege, a *attacker) error
-	// closed, if set, counts what all attackers' connections are to be closed for.
+	// closed, if set, counts the reason for which all attackers' connections must be closed.
 	closed func(c tcp.Closes) int64
 }
 
-// attacker is the connection of one.
+// attacker is an attacking connection.
 type attacker struct {
 	net.Conn
 	r       *bufio.Reader
@@ -55,13 +55,13 @@ const (
 	oneTurn     = 12 << 20
 )
 
-// getRequest is a request to become a WebSocket.
+// getRequest returns a request to become a WebSocket.
 func getRequest(path string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
-// expectResponse sends a request whose answer is to have a status.
+// expectResponse sends a request and expects an answer with the status.
 func (a *attacker) expectResponse(status int, text string) error {
 	go io.WriteString(a, text) // all of which may not be taken
 	res, err := http.ReadResponse(a.r, nil)
@@ -75,7 +75,7 @@ func (a *attacker) upgradeToSocket(path string) error {
 	return a.expectResponse(http.StatusSwitchingProtocols, getRequest(path))
 }
 
-// sendRepeatedly sends a text every so often until the server has closed, or until done.
+// sendRepeatedly sends text at intervals until the server closes or done is closed.
 func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan struct{}) {
 	for tick := time.NewTicker(every); ; {
 		if _, err := io.WriteString(a, text); err != nil {
@@ -89,7 +89,7 @@ func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan 
 	}
 }
 
-// expectFrame reads frames until one begins with a byte, and checks how its payload begins.
+// expectFrame reads frames until one begins with first, and checks the beginning of its payload.
 func (a *attacker) expectFrame(first byte, want string) error {
 	for {
 		op, p, err := testkit.ReadFrame(a.r)
@@ -135,7 +135,7 @@ func (s *siege) dial() (*attacker, error) {
 	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
 }
 
-// runHonestClient uses the server in each way that it serves, and checks all answers.
+// runHonestClient uses all features of the server and checks the answers.
 func (s *siege) runHonestClient(id int) error {
 	a, err := s.dial()
 	if err != nil {
@@ -175,8 +175,8 @@ func (s *siege) recordMaxBuffered() {
 	}
 }
 
-// TestHostile has honest clients served while others attack, and looks at what the attack
-// leaves behind. Each attack is of a server of another model than the one before.
+// TestHostile serves honest clients during attacks and checks what the attacks leave behind.
+// Models alternate between attacks.
 func TestHostile(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	models := tcp.Models()
@@ -264,7 +264,7 @@ func newAttacks() []attack {
 	refused := func(name string, status int, request string) attack {
 		return attack{name, 20, tcp.Limits{}, func(s *siege, a *attacker) error { return a.expectResponse(status, request) }, nil}
 	}
-	// flood sends a text at the beginning, and another for as long as the server takes it.
+	// flood sends a text first, and another as long as the server accepts it.
 	flood := func(name, first, text string) attack {
 		return attack{name, 20, soon, func(s *siege, a *attacker) error {
 			io.WriteString(a, first)
@@ -363,8 +363,8 @@ func newAttacks() []attack {
 	}
 }
 
-// TestRequestsAreCounted has uploads and pipelines wait for a worker: what they take is in
-// Stats.Buffered, and nothing of it is kept when their connections are gone.
+// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker count
+// in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
@@ -407,7 +407,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// TestMessageIsCounted has a message in fragments counted in Stats.Buffered while it is not whole.
+// TestMessageIsCounted checks that an incomplete message counts in Stats.Buffered.
 func TestMessageIsCounted(t *testing.T) {
 	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
 	p := tcptest.NewServer(t, srv).Dial()
@@ -424,8 +424,8 @@ func TestMessageIsCounted(t *testing.T) {
 	}
 }
 
-// TestYield has mail come to a loop between the messages and the requests of one read, if these are
-// many, or much to decompress.
+// TestYield checks that a loop handles mail between the messages or requests of one read if these
+// are many or take long to decompress.
 func TestYield(t *testing.T) {
 	bomb := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000)))
 	for name, row := range map[string]struct {
@@ -469,8 +469,8 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestTimeouts ends who is silent or drips, at the time that counts from the end of the last request,
-// or from the first byte of what is not whole.
+// TestTimeouts checks that silent and slow clients are closed in time, counted from the end of
+// the last request or the first byte of an incomplete one.
 func TestTimeouts(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/x", func(http.ResponseWriter, *http.Request) {})
