@@ -341,4 +341,4 @@ func (h *Histogram) Mean() time.Duration {
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
 // errNoCapacity is replaced by ErrFull when the rejection is counted.
-var errNoCapacity = errors.New("pool: no room now")
+var errNoCapacity = errors.New("pool: no capacity")

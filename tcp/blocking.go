@@ -56,7 +56,7 @@ func (b *Blocking) validate(name string) error {
 	case b == nil:
 		return badConfig("%s is a nil *Blocking; expected one with Serve", name)
 	case b.Serve == nil:
-		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", name)
+		return badConfig("%s: Blocking.Serve is nil; expected a function that handles input", name)
 	case b.MaxCalls < 0:
 		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", name, b.MaxCalls, defaultMaxCalls)
 	}

@@ -286,12 +286,12 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 	close(srv.handoverDone)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	fails(ctx, "the upgrade before has not ended", 0)
+	fails(ctx, "the previous upgrade has not completed", 0)
 	close(srv.backlogDone)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { _, _ = s.Broadcast(Broadcast{Group: "slow"}) })
 	<-h.entered
-	fails(context.Background(), "broadcasts in progress do not end", 1)
+	fails(context.Background(), "waiting for broadcasts in progress", 1)
 	close(h.leave)
 	publishing.Wait()
 }

@@ -103,11 +103,11 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 	case len(s.Listeners) == 0:
 		return nil, badConfig(`Server.Addr is empty; expected host:port, such as ":9000" or "127.0.0.1:0", or Listeners`)
 	case s.TLSConfig != nil || len(s.TrustedProxies) > 0:
-		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, and Addr is empty; expected those of each of Listeners instead")
+		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, but Addr is empty; expected them in each of Listeners instead")
 	}
 	all = append(all, s.Listeners...)
 	if len(all) > engine.MaxListeners {
-		return nil, badConfig("Server.Listeners makes %d listeners; expected at most %d", len(all), engine.MaxListeners)
+		return nil, badConfig("Server.Listeners and Addr are %d listeners; expected at most %d", len(all), engine.MaxListeners)
 	}
 	names := make(map[string]bool)
 	for i := range all {
@@ -120,7 +120,7 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 			return nil, err
 		}
 		if l.Name != "" && names[l.displayName()] {
-			return nil, badConfig("%s.Name is %q; expected one that no other listener has", field, l.Name)
+			return nil, badConfig("%s.Name is %q, which another listener has; expected a unique name", field, l.Name)
 		}
 		names[l.displayName()] = true
 	}
@@ -131,13 +131,13 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 func (s *Server) checkListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
-		return badConfig("%s.Addr is %q, and Listener is set; expected one of them", field, l.Addr)
+		return badConfig("%s.Addr is %q and Listener is set; expected only one of them", field, l.Addr)
 	case l.Listener == nil && l.Addr == "":
 		return badConfig(`%s.Addr is empty; expected host:port, such as ":9000", the path of a unix socket, or Listener`, field)
 	case l.Listener != nil && s.Processes > 1:
-		return badConfig("%s.Listener is set with Server.Processes %d; expected Addr, where each process listens", field, s.Processes)
+		return badConfig("%s.Listener is set with Server.Processes %d; expected Addr, so that each process can listen", field, s.Processes)
 	case l.MaxConns < 0 || l.MaxConns > math.MaxInt32:
-		return badConfig("%s.MaxConns is %d; expected 0 (the default: no bound of its own) to %d", field, l.MaxConns, math.MaxInt32)
+		return badConfig("%s.MaxConns is %d; expected 0 (the default: no separate limit) to %d", field, l.MaxConns, math.MaxInt32)
 	case l.Backlog < 0 || l.Backlog > maxBacklog:
 		return badConfig("%s.Backlog is %d; expected 0 (the default: net.core.somaxconn) to %d", field, l.Backlog, maxBacklog)
 	case l.Mode&^fs.ModePerm != 0 || l.Mode != 0 && (l.Network != "unix" || l.Listener != nil || strings.HasPrefix(l.Addr, "@")):
@@ -196,7 +196,7 @@ func unwrapListener(field string, l net.Listener) (net.Listener, error) {
 	case NamedListener:
 		return unwrapListener(field, l.Listener)
 	}
-	return nil, badConfig("%s: listener of type %T; expected a *net.TCPListener or *net.UnixListener that is not nil", field, l)
+	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
 // openListeners creates unix sockets and the engine's listener configuration. cleanup closes them
@@ -257,7 +257,7 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	}
 	if err != nil {
 		l.Close()
-		return nil, nil, fmt.Errorf("myriad: the socket that was just made: %w", err)
+		return nil, nil, fmt.Errorf("myriad: the new unix socket: %w", err)
 	}
 	return l, s.newUnixRemover(cfg.Addr), nil
 }

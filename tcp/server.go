@@ -278,7 +278,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer l.Close()
 	if s.Processes > 1 {
-		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
+		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens for each process", s.Processes)
 	}
 	where, err := s.collectListeners(l)
 	if err != nil {
@@ -532,10 +532,10 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
-			"which have a limit each", err)
+			"which each have their own limit", err)
 	case s.Loops > 0 && s.Loops < need:
-		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as it takes) or at least %d, "+
-			"for %d connections under this limit of descriptors: each has a table of its own, with room for %d",
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d, "+
+			"for %d connections with this descriptor limit: each has its own table for %d",
 			s.Loops, need, conns, connsPerShard)
 	}
 	return need, connsPerShard, nil

@@ -24,7 +24,7 @@ import (
 )
 
 // ErrUpgrading is returned by Server.Upgrade while another upgrade is in progress.
-var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
+var ErrUpgrading = errors.New("myriad: an upgrade is already in progress")
 
 // takeoverTimeout limits the transfer of connections if the context of Upgrade has no deadline.
 const takeoverTimeout = time.Minute
@@ -56,7 +56,7 @@ type Upgraded struct {
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
-		return "no process has taken over: none was started"
+		return "no process has taken over, because none was started"
 	case !u.Done:
 		return fmt.Sprintf("process %d has not taken over; %d connections are lost", u.PID, u.Lost)
 	}
@@ -120,7 +120,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
 		upgrade.Serves()
 		_, _ = Notify("READY=1")
-		s.logger().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
+		s.logger().Error("upgrade failed; this process continues", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	u.Done = true
@@ -198,7 +198,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	}
 	if err != nil { // out of time: the rest is drained here
 		_ = next.Done(d.newDoneMessage())
-		s.logger().Warn("not all connections could be handed over", "error", err)
+		s.logger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
 	if s.signalRelay = next.Keep(); s.signalRelay != nil {
@@ -283,7 +283,7 @@ func (s *Server) awaitSuccessor(err error) error {
 		return err
 	}
 	if err != nil {
-		s.logger().Warn("the old process has ended, and stays", "error", err)
+		s.logger().Warn("the server has ended with an error; the process stays", "error", err)
 	}
 	debug.FreeOSMemory()
 	if err = s.signalRelay.Wait(); err != nil {
@@ -384,7 +384,7 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 	over.Go(func() {
 		defer s.finishImport()
 		m, ok := e.(engine.Migrator)
-		err := errors.New("its engine can't take connections over")
+		err := errors.New("the engine can't take over connections")
 		if ok {
 			err = awaitWorkersServing(e, p)
 		}

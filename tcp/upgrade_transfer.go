@@ -65,7 +65,7 @@ func (s *Server) awaitOwnTakeover(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return fmt.Errorf("the upgrade before has not ended: %w", context.Cause(ctx))
+			return fmt.Errorf("the previous upgrade has not completed: %w", context.Cause(ctx))
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 	defer cancel()
 	if err = s.broadcasts.Load().Hold(waiting); err != nil {
 		d.finish(false)
-		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
+		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
 	if d.state, err = s.saveHandlerState(); err != nil {
 		s.logger().Error("the handler's state is lost", "error", err)
@@ -330,7 +330,7 @@ func (s *Server) saveHandlerState() (f *os.File, err error) {
 func (s *Server) restoreHandlerState(f *os.File) error {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {
-		return errors.New("there is no StateMigrator in this process")
+		return errors.New("the handler of this process is no StateMigrator")
 	}
 	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
@@ -353,7 +353,7 @@ type limitedWriter struct {
 
 func (b *limitedWriter) Write(p []byte) (int, error) {
 	if len(p) > b.remaining {
-		return 0, fmt.Errorf("the state has more than %d bytes", maxSavedState)
+		return 0, fmt.Errorf("the state is larger than %d bytes", maxSavedState)
 	}
 	b.remaining -= len(p)
 	return b.w.Write(p)

@@ -81,9 +81,9 @@ func decompress(p []byte, limit int) ([]byte, error) {
 	n, err := out.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, &CloseError{CloseInvalidData, "a message that can't be decompressed"}
+		return nil, &CloseError{CloseInvalidData, "the message can't be decompressed"}
 	case n > int64(limit):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
 	}
 	return out.Bytes(), nil
 }

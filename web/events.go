@@ -89,7 +89,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
 	case res.state != responsePending:
-		return fmt.Errorf("%w: it is answered already", ErrNoStream)
+		return fmt.Errorf("%w: it was already answered", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
 		status, why = http.StatusMethodNotAllowed, "expected GET, without a body"
 	}

@@ -334,7 +334,7 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 // run on the pool like any other. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
-		panic("web: Quick: the http.Handler is nil; expected what answers requests")
+		panic("web: Quick: the http.Handler is nil; expected a handler")
 	}
 	return quickHandler{h}
 }

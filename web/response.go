@@ -171,7 +171,7 @@ func (w *response) WriteString(s string) (int, error) {
 	return w.body.WriteString(s)
 }
 
-var errReturned = errors.New("web: the response was written to when its handler had returned")
+var errReturned = errors.New("web: write to a response after its handler has returned")
 
 // startBody calls WriteHeader if the handler has not, and returns an error if n bytes of body are
 // not allowed.

@@ -219,7 +219,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
 	case res.state != responsePending:
-		return fmt.Errorf("%w: it is answered already", ErrNoUpgrade)
+		return fmt.Errorf("%w: it was already answered", ErrNoUpgrade)
 	}
 	if status != 0 {
 		if status == http.StatusUpgradeRequired {
@@ -271,7 +271,7 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 	case ws.Handler == nil, isFunc && onMessage == nil:
 		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
 	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
-		return "", http.StatusUpgradeRequired, "expected a WebSocket's upgrade"
+		return "", http.StatusUpgradeRequired, "expected a WebSocket upgrade"
 	case r.Method != http.MethodGet || r.ProtoMinor != 1 || r.ContentLength != 0:
 		return "", http.StatusMethodNotAllowed, "expected GET, without a body, over HTTP/1.1"
 	case h.Get("Sec-Websocket-Version") != "13":
@@ -379,7 +379,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 		case h.n == 0:
 			return used
 		case h.op == opContinuation:
-			v.closeForError(c, &CloseError{CloseProtocolError, "a fragment of no message"})
+			v.closeForError(c, &CloseError{CloseProtocolError, "a continuation frame without a message"})
 			return len(in)
 		case h.isControl() || h.fin && h.n+h.size <= maxBufferedFrame:
 			if len(in)-used < h.n+h.size {
@@ -408,7 +408,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 // checkSize returns an error if the frame makes a message of received bytes too long.
 func (v *negotiatedSocket) checkSize(h frameHead, received int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-received {
-		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.maxMessageBytes())}
+		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
 	}
 	return nil
 }
@@ -456,7 +456,7 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 		}
 		switch {
 		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
-			err = &CloseError{CloseProtocolError, "a message within another one"}
+			err = &CloseError{CloseProtocolError, "a message within another message"}
 			fallthrough
 		case err != nil:
 			m.closeForError(c, err)
@@ -495,7 +495,7 @@ func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
 	return ok
 }
 
-var errInvalidUTF8 = &CloseError{CloseInvalidData, "text that is not UTF-8"}
+var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
 // deliverMessage passes a message to the handler. It returns the work for maxWorkPerCall, and
 // whether the socket stays open.
@@ -526,7 +526,7 @@ func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 	case opClose:
 		why := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
-			why = &CloseError{CloseProtocolError, "a close with half a code"}
+			why = &CloseError{CloseProtocolError, "a close frame with an incomplete code"}
 		} else if len(p) > 1 {
 			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
 			if !wsframe.ValidCloseCode(why.Code) {
@@ -588,5 +588,5 @@ func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 
 // Draining implements tcp.DrainingHandler.
 func (v *negotiatedSocket) Draining(c *tcp.Conn) {
-	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
+	_ = Socket{c, v}.Close(CloseGoingAway, "the server is shutting down")
 }

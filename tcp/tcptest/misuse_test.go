@@ -77,7 +77,7 @@ func TestFailures(t *testing.T) {
 			s.Drain()
 			p.Expect("bye\nmore")
 		}},
-		{"the connection has closed: EOF; expected that it has closed: <nil>", func(t *fakeTB) {
+		{"the connection has closed: EOF; expected it to be closed with: <nil>", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.CloseWrite()
 			p.ExpectClosed(nil)

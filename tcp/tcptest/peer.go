@@ -120,7 +120,7 @@ func (p *Peer) ExpectClosed(why error) {
 		return closed
 	})
 	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected that it has closed: %v", p.describe(), why)
+		p.s.t.Fatalf("tcptest: %s; expected it to be closed with: %v", p.describe(), why)
 	}
 }
 
