@@ -588,5 +588,5 @@ func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 
 // Draining implements tcp.DrainingHandler.
 func (v *negotiatedSocket) Draining(c *tcp.Conn) {
-	_ = Socket{c, v}.Close(CloseGoingAway, "the server is shutting down")
+	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }
