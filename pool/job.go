@@ -132,7 +132,6 @@ type call[T any] struct {
 	done   chan struct{}
 }
 
-// Run implements Job.
 func (c *call[T]) Run(ctx context.Context) {
 	if !c.begun.CompareAndSwap(false, true) {
 		return
@@ -149,7 +148,6 @@ func (c *call[T]) Run(ctx context.Context) {
 	returned = true
 }
 
-// Dropped implements Dropper.
 func (c *call[T]) Dropped(why error) {
 	c.err = why
 	close(c.done)

@@ -83,10 +83,10 @@ func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Durati
 }
 
 // update calls what with the lock held.
-func (o *outcome) update(what func()) {
+func (o *outcome) update(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	what()
+	f()
 }
 
 type droppable struct {

@@ -106,7 +106,7 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	}
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.makeShards(cfg.Queue, cfg.shards())
+	p.makeShards(cfg.Queue, cfg.shardCount())
 	p.control.init(p, runnable)
 	p.ensureWorkers(cfg.Min)
 	p.control.done.Go(p.control.runTicks)

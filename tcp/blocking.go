@@ -82,14 +82,12 @@ func ensureNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
 		b.scheduleCallback(c, ensureNetConn(c), beginCallback)
 	}
 }
 
-// Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
 	n := ensureNetConn(c)
 	n.bufferInput(c, in)
@@ -97,7 +95,6 @@ func (b *Blocking) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
-// Ended implements Handler.
 func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
@@ -111,7 +108,6 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-// Closed implements Handler.
 func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
@@ -219,10 +215,10 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 			err = n.ref.r.Panicked(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.markNotBusy(n) })
+		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.finishCallbacks(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.markNotBusy(n)
+			b.finishCallbacks(n)
 		}
 	}()
 	switch {
@@ -246,7 +242,7 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	if again {
 		n.callback = serveCallback
 	} else {
-		n.enterIdle(c)
+		n.resetAfterCallback(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
@@ -268,11 +264,11 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 			c.SetValue(nil)
 		}
 	}
-	b.markNotBusy(n)
+	b.finishCallbacks(n)
 }
 
-// enterIdle clears deadlines, resumes reading and releases the empty input buffer.
-func (n *NetConn) enterIdle(c *Conn) {
+// resetAfterCallback clears deadlines, resumes reading and releases the empty input buffer.
+func (n *NetConn) resetAfterCallback(c *Conn) {
 	n.readDeadline.stop()
 	n.writeDeadline.stop()
 	if n.paused {
@@ -284,8 +280,8 @@ func (n *NetConn) enterIdle(c *Conn) {
 	}
 }
 
-// markNotBusy records that no callback of n is scheduled, and schedules End if it is due.
-func (b *Blocking) markNotBusy(n *NetConn) {
+// finishCallbacks records that no callback of n is scheduled, and schedules End if it is due.
+func (b *Blocking) finishCallbacks(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()

@@ -66,7 +66,7 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 		return nil
 	}
 	for i, l := range s.engine.Listening() {
-		base := s.baseListenerCounts(&s.activeListeners[i], l.Addr)
+		base := s.predecessorListenerCounts(&s.activeListeners[i], l.Addr)
 		all = append(all, ListenerStats{
 			Name: s.activeListeners[i].displayName(), Addr: l.Addr, Open: l.Open, Accepted: base.Accepted + l.Accepted, Refused: base.Refused + l.Refused,
 		})
@@ -150,7 +150,7 @@ func (s *Server) checkListener(field string, l *Listener) error {
 		return err
 	}
 	if l.Listener != nil {
-		socket, err := unwrapListener(field+".Listener", l.Listener)
+		socket, err := servableListener(field+".Listener", l.Listener)
 		if err == nil {
 			l.Name, l.Listener = l.displayName(), socket
 		}
@@ -179,8 +179,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListener returns a listener that engines can serve on, or an error that names field.
-func unwrapListener(field string, l net.Listener) (net.Listener, error) {
+// servableListener returns a listener that engines can serve on, or an error that names field.
+func servableListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
 		if l != nil {
@@ -194,7 +194,7 @@ func unwrapListener(field string, l net.Listener) (net.Listener, error) {
 	case engineStarter:
 		return l, nil
 	case NamedListener:
-		return unwrapListener(field, l.Listener)
+		return servableListener(field, l.Listener)
 	}
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
@@ -216,7 +216,7 @@ func (s *Server) openListeners(listeners []Listener) (cfg engine.Config, cleanup
 		}
 		if at.Sockets = s.claimInheritedSockets(l); at.Sockets != nil {
 			if l.Network == "unix" && l.Listener == nil && !strings.HasPrefix(l.Addr, "@") {
-				cleanups = append(cleanups, s.newUnixRemover(l.Addr))
+				cleanups = append(cleanups, s.newUnixSocketRemover(l.Addr))
 			}
 			if at.Socket != nil {
 				_ = at.Socket.Close()
@@ -259,12 +259,12 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 		l.Close()
 		return nil, nil, fmt.Errorf("myriad: the new unix socket: %w", err)
 	}
-	return l, s.newUnixRemover(cfg.Addr), nil
+	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixRemover returns a function that removes the unix socket at path, unless the file has
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has
 // been replaced or a new process serves on it.
-func (s *Server) newUnixRemover(path string) func() {
+func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
 		if now, e := os.Lstat(path); err == nil && e == nil && isSameFile(ours, now) && !s.handedOver.Load() {

@@ -122,7 +122,6 @@ func (n *NetConn) markConnClosed(reason error) {
 
 // Methods for the user.
 
-// Read implements net.Conn.
 func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -208,7 +207,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 			return written, err
 		}
 		m := min(len(p), n.maxWrite)
-		switch err := n.sendWaiting(p[:m]); {
+		switch err := n.sendBlocking(p[:m]); {
 		case errors.Is(err, context.Canceled):
 			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
@@ -222,8 +221,8 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// sendWaiting sends p when the output has space. It releases n.mu while it waits.
-func (n *NetConn) sendWaiting(p []byte) error {
+// sendBlocking sends p when the output has space. It releases n.mu while it waits.
+func (n *NetConn) sendBlocking(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
 	}
@@ -378,17 +377,14 @@ func (n *NetConn) SetValue(v any) {
 	n.value = v
 }
 
-// SetDeadline implements net.Conn.
 func (n *NetConn) SetDeadline(t time.Time) error {
 	return errors.Join(n.SetReadDeadline(t), n.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn.
 func (n *NetConn) SetReadDeadline(t time.Time) error {
 	return n.setDeadline(&n.readDeadline, n.readable.Broadcast, t)
 }
 
-// SetWriteDeadline implements net.Conn.
 func (n *NetConn) SetWriteDeadline(t time.Time) error {
 	return n.setDeadline(&n.writeDeadline, n.wakeWriters, t)
 }

@@ -44,9 +44,9 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// processLimits returns the limits of this process. Workers share MaxConns, MaxBuffered and
+// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and
 // AcceptRate. The supervisor gets the largest share, which is that of worker 0.
-func (s *Server) processLimits() Limits {
+func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
 		return l

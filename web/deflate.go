@@ -124,15 +124,15 @@ const minGroupCompressed = 512
 
 // Broadcast sends a message to all sockets like tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
-	return g.sendFrame(kind, message, (*tcp.Group).Broadcast)
+	return g.encodeAndSend(kind, message, (*tcp.Group).Broadcast)
 }
 
 // SendLatest sends a message to all sockets as their latest value like tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
-	return g.sendFrame(kind, message, (*tcp.Group).SendLatest)
+	return g.encodeAndSend(kind, message, (*tcp.Group).SendLatest)
 }
 
-func (g *Group) sendFrame(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
+func (g *Group) encodeAndSend(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
 	frame := Frame(kind, message)
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)

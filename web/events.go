@@ -76,7 +76,6 @@ type Events struct {
 // ErrNoStream reports that a request can't become a stream of events. It has been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
-// ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
 // Subscribe turns the request's connection into a stream of events, with value as its Value,
@@ -137,7 +136,6 @@ func (s eventStream) Opened(*tcp.Conn) {}
 // Received implements tcp.Handler. Input of the client is ignored.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
-// Ended implements tcp.Handler.
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
 // Heartbeat implements tcp.HeartbeatHandler by sending a comment.
@@ -146,7 +144,6 @@ func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	return false
 }
 
-// Closed implements tcp.Handler.
 func (s eventStream) Closed(c *tcp.Conn, why error) {
 	if f := s.events.Closed; f != nil {
 		f(c, why)

@@ -124,14 +124,12 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	}
 }
 
-// Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
 // maxPipelined limits the pipelined requests that are answered by one worker or in one call
 // before other connections are served.
 const maxPipelined = 32
 
-// Received implements tcp.Handler.
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	for n := 0; used < len(in) && !c.Paused(); n++ {
 		if n == maxPipelined {
@@ -185,7 +183,7 @@ func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool)
 		return n, x.serveOnOwner(c)
 	}
 	n += x.parsePipelined(c, in[n:])
-	x.dispatch(c)
+	x.dispatchToPool(c)
 	return n, true
 }
 
@@ -271,7 +269,6 @@ func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
 	_ = c.Close()
 }
 
-// Ended implements tcp.Handler.
 func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
@@ -283,7 +280,6 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	return used
 }
 
-// Closed implements tcp.Handler.
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
@@ -294,7 +290,6 @@ func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	}
 }
 
-// Draining implements tcp.DrainingHandler.
 func (h *HTTP) Draining(c *tcp.Conn) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
@@ -318,7 +313,6 @@ func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	return !busy
 }
 
-// Timer implements tcp.TimerHandler.
 func (h *HTTP) Timer(c *tcp.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
 		c.CloseWith(ErrTimeout)

@@ -49,10 +49,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func serverCommand(model string, most, before int) *exec.Cmd {
+func serverCommand(model string, maxConns, predecessors int) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d", serverSettings, model, most, before), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d", serverSettings, model, maxConns, predecessors), "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
@@ -65,7 +65,7 @@ type migratingApp struct {
 }
 
 // newMigratingServer returns a server; a later one of a chain lacks an endpoint.
-func newMigratingServer(later bool) *tcp.Server {
+func newMigratingServer(isSuccessor bool) *tcp.Server {
 	a, mux := new(migratingApp), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
 		"ws":     &web.WebSocket{Handler: a, Compression: true, MinCompressed: 1},
@@ -77,7 +77,7 @@ func newMigratingServer(later bool) *tcp.Server {
 	for name, e := range endpoints {
 		quick("/"+name, e.(http.Handler).ServeHTTP)
 	}
-	if later {
+	if isSuccessor {
 		delete(endpoints, "gone")
 	}
 	quick("/unnamed", (&web.WebSocket{Handler: echoSocket}).ServeHTTP)
@@ -160,13 +160,13 @@ type upgradeChain struct {
 	pid  int
 }
 
-func startUpgradeChain(t *testing.T, model string, most int) *upgradeChain {
+func startUpgradeChain(t *testing.T, model string, maxConns int) *upgradeChain {
 	t.Helper()
 	stdin, stop, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := serverCommand(model, most, 0)
+	cmd := serverCommand(model, maxConns, 0)
 	cmd.Stdin, cmd.Stderr = stdin, nil
 	p := testkit.Start(t, cmd)
 	s := &upgradeChain{t: t, addr: p.WaitForOutput(`(127\.0\.0\.1:\d+)\n`)[1]}

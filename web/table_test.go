@@ -244,7 +244,7 @@ func TestAsNetHTTP(t *testing.T) {
 						addr, received = startServer(t, own), func() int64 { return own.Stats().BytesIn }
 					}
 					if got, want := normalizeDates(sendAndReadAnswers(t, addr, r.pieces, r.methods, received)), wants[r.name]; got != want {
-						t.Errorf("for %q\n got %s\nwant %s", r.pieces, quoteShort(got), quoteShort(want))
+						t.Errorf("for %q\n got %s\nwant %s", r.pieces, quoteTruncated(got), quoteTruncated(want))
 					}
 				})
 			}
@@ -252,7 +252,7 @@ func TestAsNetHTTP(t *testing.T) {
 	}
 }
 
-func quoteShort(s string) string {
+func quoteTruncated(s string) string {
 	if len(s) > 900 {
 		return fmt.Sprintf("%q ... %q (%d)", s[:600], s[len(s)-200:], len(s))
 	}

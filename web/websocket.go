@@ -49,7 +49,6 @@ type OnMessage func(s Socket, kind Kind, message []byte)
 // Opened implements SocketHandler.
 func (OnMessage) Opened(Socket) {}
 
-// Message implements SocketHandler.
 func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, message) }
 
 // Closed implements SocketHandler.
@@ -201,7 +200,6 @@ func CloseFrame(code int, reason string) []byte {
 // been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
-// ServeHTTP implements http.Handler.
 func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
@@ -359,7 +357,6 @@ const (
 // payloadBuffers are buffers for one payload each.
 var payloadBuffers = sync.Pool{New: func() any { b := make([]byte, 0, maxBufferedFrame); return &b }}
 
-// Received implements tcp.Handler.
 func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	room := payloadBuffers.Get().(*[]byte)
 	defer payloadBuffers.Put(room)
@@ -370,7 +367,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 		}
 		h, err := parseFrameHead(in[used:], v.deflate)
 		if err == nil && h.n > 0 {
-			err = v.checkSize(h, 0)
+			err = v.checkMessageSize(h, 0)
 		}
 		switch {
 		case err != nil:
@@ -405,15 +402,14 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkSize returns an error if the frame makes a message of received bytes too long.
-func (v *negotiatedSocket) checkSize(h frameHead, received int) error {
+// checkMessageSize returns an error if the frame makes a message of received bytes too long.
+func (v *negotiatedSocket) checkMessageSize(h frameHead, received int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-received {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
 	}
 	return nil
 }
 
-// Received implements tcp.Handler.
 func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 	if used = m.readFrames(c, in); !m.complete {
 		reserve(c, partialMemory+cap(m.message), true)
@@ -452,7 +448,7 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 		}
 		h, err := parseFrameHead(in[used:], m.negotiatedSocket.deflate)
 		if err == nil && h.n > 0 {
-			err = m.checkSize(h, len(m.message))
+			err = m.checkMessageSize(h, len(m.message))
 		}
 		switch {
 		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
@@ -556,28 +552,25 @@ func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
 	c.CloseWith(why)
 }
 
-// Ended implements tcp.Handler.
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
-	v.closeTruncated(c)
+	v.closeAfterPeerEnd(c)
 	return used
 }
 
-// Ended implements tcp.Handler.
 func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
-	m.closeTruncated(c)
+	m.closeAfterPeerEnd(c)
 	return used
 }
 
-// closeTruncated closes a socket whose peer has ended without a close frame.
-func (v *negotiatedSocket) closeTruncated(c *tcp.Conn) {
+// closeAfterPeerEnd closes a socket whose peer has ended without a close frame.
+func (v *negotiatedSocket) closeAfterPeerEnd(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}
 }
 
-// Closed implements tcp.Handler.
 func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
 // Heartbeat implements tcp.HeartbeatHandler by sending a ping.
@@ -586,7 +579,6 @@ func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	return true
 }
 
-// Draining implements tcp.DrainingHandler.
 func (v *negotiatedSocket) Draining(c *tcp.Conn) {
 	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }
