@@ -82,12 +82,14 @@ func ensureNetConn(c *Conn) *NetConn {
 	return n
 }
 
+// Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
 		b.scheduleCallback(c, ensureNetConn(c), beginCallback)
 	}
 }
 
+// Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
 	n := ensureNetConn(c)
 	n.bufferInput(c, in)
@@ -95,6 +97,7 @@ func (b *Blocking) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
+// Ended implements Handler.
 func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
@@ -108,6 +111,7 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
+// Closed implements Handler.
 func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return

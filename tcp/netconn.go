@@ -122,6 +122,7 @@ func (n *NetConn) markConnClosed(reason error) {
 
 // Methods for the user.
 
+// Read implements net.Conn.
 func (n *NetConn) Read(p []byte) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -377,14 +378,17 @@ func (n *NetConn) SetValue(v any) {
 	n.value = v
 }
 
+// SetDeadline implements net.Conn.
 func (n *NetConn) SetDeadline(t time.Time) error {
 	return errors.Join(n.SetReadDeadline(t), n.SetWriteDeadline(t))
 }
 
+// SetReadDeadline implements net.Conn.
 func (n *NetConn) SetReadDeadline(t time.Time) error {
 	return n.setDeadline(&n.readDeadline, n.readable.Broadcast, t)
 }
 
+// SetWriteDeadline implements net.Conn.
 func (n *NetConn) SetWriteDeadline(t time.Time) error {
 	return n.setDeadline(&n.writeDeadline, n.wakeWriters, t)
 }

@@ -94,6 +94,7 @@ func (l *NetListener) setServer(s *Server) {
 	l.server = s
 }
 
+// Opened implements Handler.
 func (l *NetListener) Opened(c *Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,6 +109,7 @@ func (l *NetListener) Opened(c *Conn) {
 	l.queued.Signal()
 }
 
+// Received implements Handler.
 func (l *NetListener) Received(c *Conn, in []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.bufferInput(c, in)
@@ -115,6 +117,7 @@ func (l *NetListener) Received(c *Conn, in []byte) int {
 	return len(in)
 }
 
+// Ended implements Handler.
 func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.bufferInput(c, rest)
@@ -123,6 +126,7 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
+// Closed implements Handler.
 func (l *NetListener) Closed(c *Conn, why error) {
 	if n, ok := c.Value().(*NetConn); ok {
 		n.markConnClosed(why)

@@ -76,6 +76,7 @@ type Events struct {
 // ErrNoStream reports that a request can't become a stream of events. It has been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
+// ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
 // Subscribe turns the request's connection into a stream of events, with value as its Value,

@@ -124,12 +124,14 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	}
 }
 
+// Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
 // maxPipelined limits the pipelined requests that are answered by one worker or in one call
 // before other connections are served.
 const maxPipelined = 32
 
+// Received implements tcp.Handler.
 func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	for n := 0; used < len(in) && !c.Paused(); n++ {
 		if n == maxPipelined {
@@ -269,6 +271,7 @@ func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
 	_ = c.Close()
 }
 
+// Ended implements tcp.Handler.
 func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
@@ -280,6 +283,7 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 	return used
 }
 
+// Closed implements tcp.Handler.
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
@@ -290,6 +294,7 @@ func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	}
 }
 
+// Draining implements tcp.DrainingHandler.
 func (h *HTTP) Draining(c *tcp.Conn) {
 	x, _ := c.Value().(*exchange)
 	for ; x != nil; x = x.next {
@@ -313,6 +318,7 @@ func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	return !busy
 }
 
+// Timer implements tcp.TimerHandler.
 func (h *HTTP) Timer(c *tcp.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
 		c.CloseWith(ErrTimeout)

@@ -49,6 +49,7 @@ type OnMessage func(s Socket, kind Kind, message []byte)
 // Opened implements SocketHandler.
 func (OnMessage) Opened(Socket) {}
 
+// Message implements SocketHandler.
 func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, message) }
 
 // Closed implements SocketHandler.
@@ -200,6 +201,7 @@ func CloseFrame(code int, reason string) []byte {
 // been answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
+// ServeHTTP implements http.Handler.
 func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
