@@ -28,7 +28,7 @@ func TestHTTPRoutes(t *testing.T) {
 		{"POST", "/", "", 405, ""},
 		{"GET", "/nothing", "", 404, ""},
 		{"OPTIONS", "/nothing", "", 404, ""},
-		{"GET", "/ws", "", 426, "expected a WebSocket's upgrade"},
+		{"GET", "/ws", "", 426, "expected a WebSocket upgrade"},
 		{"POST", "/ws", "", 405, ""},
 		{"GET", "/ws?topic=a", "", 400, `unknown parameter \"topic\"; expected one of token`},
 		{"GET", "/ws?token=x", "", 401, errWrongCredentials.Error()},

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The room is what the busy workers take within three quarters of the target, while jobs
-// find none, and all of the capacity once there is slack.
+// While jobs are rejected, the limit is what the busy workers take within three quarters of the
+// target; once there is slack it is the full capacity.
 func TestAdmission(t *testing.T) {
 	const capacity = 1000
 	begin := func() (*overload, *admission, func(refused bool, queued int)) {
@@ -36,7 +36,7 @@ func TestAdmission(t *testing.T) {
 		t.Errorf("nothing was refused for an interval: room for %d, want %d, and no overload", a.limit, capacity)
 	}
 
-	// Bursts that the workers have done with soon: one period in five refuses something.
+	// Bursts that the workers finish quickly: one period in five rejects jobs.
 	_, a, step = begin()
 	for i := 0; a.limit < capacity || i == 0; i++ {
 		if i == 20 {
@@ -45,7 +45,7 @@ func TestAdmission(t *testing.T) {
 		step(i%5 == 0, 0)
 	}
 
-	// What is not known, and one that may not shed, bounds nothing.
+	// An unknown duration, or a pool that may not shed, has no limit.
 	o, a, _ = begin()
 	a.updateLimit(o, adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, 0)
 	o.shedding = false
@@ -55,7 +55,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// The default target follows the jobs, from 5 ms to the interval; one that was set stays.
+// The default target follows the duration of jobs, from 5 ms to Interval; a configured one is
+// fixed.
 func TestTargetFollows(t *testing.T) {
 	for _, c := range []struct{ set, service, want time.Duration }{
 		{0, time.Millisecond, 5 * time.Millisecond},

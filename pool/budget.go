@@ -64,15 +64,15 @@ func (b *memoryBudget) maxWorkers(current, limit int) int {
 }
 
 // reduceWorkers removes a fifth of the workers, unless earlier reductions had no effect.
-func (b *memoryBudget) reduceWorkers(workers int, used int64) {
-	if b.usedAtCut > 0 && used > b.usedAtCut-b.usedAtCut/20 {
+func (b *memoryBudget) reduceWorkers(current int, usedBytes int64) {
+	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++
 	} else {
 		b.futileCuts = 0
 	}
-	b.usedAtCut = used
+	b.usedAtCut = usedBytes
 	if b.futileCuts < maxFutile {
-		b.allowed = max(1, min(b.allowed, workers)*4/5)
+		b.allowed = max(1, min(b.allowed, current)*4/5)
 	}
 }
 

@@ -32,10 +32,10 @@ func TestCallGivesResultAndError(t *testing.T) {
 	}
 }
 
-// writeNilMap is an error of the runtime, for a map that is nil.
+// writeNilMap panics with an error of the runtime.
 func writeNilMap(m map[int]int) { m[1]++ }
 
-// panics are what a job may do instead of returning.
+// panics are ways for a job to end without returning.
 var panics = []struct {
 	name string
 	do   func()
@@ -50,8 +50,8 @@ var panics = []struct {
 	{"Goexit", runtime.Goexit, func(v any) bool { return v == any(pool.ErrGoexit) }, pool.ErrGoexit},
 }
 
-// A panic of a job, or of a call, whose error it is, ends that alone: the worker goes on,
-// and Panicked hears of it once.
+// A panic ends only its job, or its call with that error; the worker continues, and Panicked is
+// called once.
 func TestPanicsAreContained(t *testing.T) {
 	for _, c := range panics {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestPanicsAreContained(t *testing.T) {
 	}
 }
 
-// Call says why f did not run.
+// Call returns why f did not run.
 func TestCallThatDoesNotRun(t *testing.T) {
 	never := func(context.Context) (int, error) { return 1, errors.New("it ran") }
 	expect := func(t *testing.T, n int, err error, want ...error) {
@@ -169,7 +169,7 @@ func TestCallThatDoesNotRun(t *testing.T) {
 	})
 }
 
-// Call does not wait for a call that runs when its context ends.
+// Call does not wait for a running function after its context has ended.
 func TestCallLeavesWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, fixedConfig(1, 64))
@@ -200,7 +200,7 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 	})
 }
 
-// No Submit of a prepared job allocates, neither on the way in nor on the way out.
+// Submitting a prepared job allocates nothing.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 64, 4096} {
 		p := startPool(t, fixedConfig(2, queue))
@@ -232,7 +232,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Nor does one that finds no room, or waits for it.
+// Rejecting a job, and waiting for space, allocates nothing.
 func TestNoRoomAllocatesNothing(t *testing.T) {
 	p := startPool(t, fixedConfig(1, 64))
 	release := occupyWorkers(t, p, 1)

@@ -15,8 +15,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// A Submit that waits for room when Close begins gets an answer: ErrClosed, or nil
-// for a job that is run still.
+// A Submit that waits for space when Close begins returns ErrClosed, or nil if its job still
+// runs.
 func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64} {
 		for _, forced := range []bool{false, true} {
@@ -74,7 +74,7 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 	}
 }
 
-// Close without a hurry runs all that was accepted, also what has come just now.
+// Close without a deadline runs all accepted jobs, also the latest.
 func TestCloseDrains(t *testing.T) {
 	for _, workers := range []int{0, 1, 4} {
 		for _, queue := range []int{1, 64, 4096} {
@@ -98,8 +98,8 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// A second Close may be in more of a hurry than the first: then both return, and each
-// job is returned by one of them.
+// A second Close may have a shorter deadline than the first. Then both return, and each job is
+// returned by one of them.
 func TestSecondCloseForces(t *testing.T) {
 	for _, closers := range []int{1, 4} {
 		synctest.Test(t, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestSecondCloseForces(t *testing.T) {
 	}
 }
 
-// When Close gives up waiting, the jobs that run hear of it, with or without a
-// context of their own, and those that wait come back as they were submitted.
+// When Close gives up waiting, the contexts of running jobs end, also of those with a context of
+// their own, and queued jobs are returned as they were submitted.
 func TestForcedCloseReachesBusyJobs(t *testing.T) {
 	for _, patient := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) { testForcedClose(t, patient) })
@@ -160,7 +160,7 @@ func testForcedClose(t *testing.T, patient bool) {
 	causes := make([]error, len(ctxs))
 	for i, ctx := range ctxs {
 		job := pool.Func(func(ctx context.Context) {
-			// As a job does: it waits for a context made of its own.
+			// Wait for a derived context, as jobs do.
 			below, cancel := context.WithCancel(ctx)
 			defer cancel()
 			<-below.Done()
@@ -227,8 +227,8 @@ func testForcedClose(t *testing.T, patient bool) {
 	}
 }
 
-// The context of a job that runs is done when the one it was submitted with is, and
-// has its values and its deadline.
+// The context of a running job ends with the context of its submission, and has its values and
+// deadline.
 func TestJobContextFollowsItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, fixedConfig(2, 64))
@@ -267,8 +267,7 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 	})
 }
 
-// Close does not wait for ever for a job that ignores its context: it says how many
-// there are.
+// Close does not wait forever for jobs that ignore their contexts, and returns their number.
 func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := pool.New(fixedConfig(3, 64))
@@ -309,7 +308,7 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	})
 }
 
-// A Dropped that panics hurts nobody, and is reported.
+// A panic in Dropped is reported and affects nothing else.
 func TestDroppedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var heard []*pool.PanicError
@@ -336,13 +335,13 @@ func TestDroppedPanics(t *testing.T) {
 	})
 }
 
-// odd is a context that can't be compared.
+// odd is a context that is not comparable.
 type odd struct {
 	context.Context
 	_ []int
 }
 
-// A context of any type will do.
+// Contexts of any type are supported.
 func TestContextsThatCannotBeCompared(t *testing.T) {
 	p, err := pool.New(pool.Config{Max: 1})
 	if err != nil {

@@ -102,9 +102,9 @@ func badConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBadConfig}, args...)...)
 }
 
-// shards returns the number of shards of the queue: enough that submitters and workers rarely
+// shardCount returns the number of shards of the queue: enough that submitters and workers rarely
 // contend, with at least minPerShard jobs each.
-func (c Config) shards() int {
+func (c Config) shardCount() int {
 	n := 1
 	for n < 2*runtime.GOMAXPROCS(0) && n < maxShards && c.Queue/(2*n) >= minPerShard {
 		n *= 2

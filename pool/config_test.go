@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// expectBadConfig says that an error has to be ErrBadConfig, and to name these.
+// expectBadConfig checks that err is ErrBadConfig and contains the names.
 func expectBadConfig(t *testing.T, what string, err error, names ...string) {
 	t.Helper()
 	if !errors.Is(err, pool.ErrBadConfig) {
@@ -27,8 +27,7 @@ func expectBadConfig(t *testing.T, what string, err error, names ...string) {
 	}
 }
 
-// Each field has bounds: the values next to them are taken or refused, and who is
-// refused is told field, value and what was expected.
+// Each field has limits. An error contains the field, the value and what was expected.
 func TestConfigBounds(t *testing.T) {
 	const µs, h = time.Microsecond, time.Hour
 	for _, c := range []struct {
@@ -83,7 +82,7 @@ func TestConfigBounds(t *testing.T) {
 	}
 }
 
-// Exactly Max jobs run and Queue wait, not one more or less.
+// Exactly Max jobs run and Queue jobs wait.
 func TestQueueBoundIsExact(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 0, 1, 2, 63, 64, 100, 1000, 100_000} {
 		for _, workers := range []int{1, 3} {
@@ -113,7 +112,7 @@ func TestQueueBoundIsExact(t *testing.T) {
 						if s := p.Stats(); s.Queued != n || s.Running != workers {
 							t.Errorf("queue %d, workers %d, plain %v: queued %d, running %d; expected %d, %d", queue, workers, plain, s.Queued, s.Running, n, workers)
 						}
-						// Turned away is turned away, each time.
+						// Rejections repeat.
 						for range 100 {
 							if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrFull) {
 								t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
@@ -131,8 +130,8 @@ func TestQueueBoundIsExact(t *testing.T) {
 	}
 }
 
-// A process that is over its memory limit has few workers, but some; with no limit
-// the same load has many. (It starts with some for each processor.)
+// A process above its memory limit has few workers, but some; without a limit the same load has
+// many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
 	setProcessors(t, 2)
 	for _, limit := range []int64{1, -1} {
@@ -160,7 +159,7 @@ func TestMemoryPressure(t *testing.T) {
 	}
 }
 
-// Never more jobs run at once than Max, but as many do where none of that forbids it and the number need not adapt.
+// At most Max jobs run at once, and that many do if the limit is fixed.
 func TestWorkersAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		cfg  pool.Config

@@ -132,7 +132,7 @@ func (c *controller) tick() (period int64) {
 		c.adjustAt = now + adjustPeriod
 		c.adjustOverload(now, s)
 	}
-	c.wakeWorkersFor(s.queued)
+	c.wakeWorkersForQueued(s.queued)
 	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
 		c.removeIdleWorkers()
@@ -214,9 +214,9 @@ func (c *controller) setWorkerLimit(limit int) {
 	}
 }
 
-// wakeWorkersFor wakes or starts a worker for each queued job, within the limit, and keeps Min
+// wakeWorkersForQueued wakes or starts a worker for each queued job, within the limit, and keeps Min
 // workers.
-func (c *controller) wakeWorkersFor(queued int) {
+func (c *controller) wakeWorkersForQueued(queued int) {
 	p := c.p
 	for more := queued - int(p.searching.Load()); more > 0 && p.hasSpareWorker(); more-- {
 		p.wakeWorker()

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// A pool whose zero Config is good: jobs are submitted, and Close waits for them.
+// With the zero Config: jobs are submitted, and Close waits for them.
 func ExamplePool() {
 	p, err := pool.New(pool.Config{})
 	if err != nil {
@@ -39,7 +39,7 @@ func ExamplePool() {
 	// Output: 4950 from 100 jobs
 }
 
-// A call has a result, and an error that says whether and why it did not run.
+// A call returns a result, and an error that tells whether and why it did not run.
 func ExampleCall() {
 	p, err := pool.New(pool.Config{Max: 4})
 	if err != nil {
@@ -64,7 +64,7 @@ func ExampleCall() {
 	// true pool: a job panicked: no greeting
 }
 
-// TrySubmit answers at once: who is turned away says so, instead of waiting.
+// TrySubmit does not wait: it returns an error if the pool is full.
 func ExamplePool_TrySubmit() {
 	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
 	if err != nil {
@@ -93,8 +93,7 @@ func (r *request) Run(ctx context.Context) { r.answer <- r.name + " is done" }
 
 func (r *request) Dropped(why error) { r.answer <- r.name + " is not: " + why.Error() }
 
-// A task says whose job it is, how long somebody waits for it, and what runs first. A
-// job that is a Dropper hears of it when it won't run.
+// A task has a context that limits its wait. A job that is a Dropper is told if it will not run.
 func ExampleTask() {
 	p, err := pool.New(pool.Config{Max: 8, Queue: 1000})
 	if err != nil {

@@ -1,10 +1,9 @@
 package pool
 
-// NewWithRunnable is New with a fixed count of goroutines that wait for a processor, in place of
-// that of Go's scheduler.
+// NewWithRunnable is New with a fixed count of goroutines that wait for a processor.
 func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
 	return newPool(cfg, func() int { return runnable })
 }
 
-// Ticks is how often the controller has run.
+// Ticks returns how often the controller has run.
 func (p *Pool) Ticks() int { return int(p.control.ticks.Load()) }

@@ -57,7 +57,7 @@ var (
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
 	// ErrShed reports that the job was shed: it had waited too long while the pool was
 	// overloaded.
-	ErrShed = errors.New("pool: shed, because of overload")
+	ErrShed = errors.New("pool: shed because of overload")
 	// ErrBadConfig is wrapped by errors about an invalid Config.
 	ErrBadConfig = errors.New("pool: bad configuration")
 	// ErrGoexit is the Value of the PanicError of a job that called runtime.Goexit.
@@ -132,7 +132,6 @@ type call[T any] struct {
 	done   chan struct{}
 }
 
-// Run implements Job.
 func (c *call[T]) Run(ctx context.Context) {
 	if !c.begun.CompareAndSwap(false, true) {
 		return
@@ -149,7 +148,6 @@ func (c *call[T]) Run(ctx context.Context) {
 	returned = true
 }
 
-// Dropped implements Dropper.
 func (c *call[T]) Dropped(why error) {
 	c.err = why
 	close(c.done)

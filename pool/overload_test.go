@@ -13,8 +13,9 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// The overload of these tests: 50 workers, jobs that sleep 20 ms, so 2,500 jobs a
-// second (10 to 30 ms, so that they don't keep in step); a queue for 1,000, which is 400 ms of work; a caller waits for 100 ms.
+// The overload of these tests: 50 workers with jobs of 20 ms (10 to 30 ms, so that they are not
+// synchronized), so 2,500 jobs a second; a queue for 1,000, which is 400 ms of work; callers wait
+// for 100 ms.
 const (
 	workers  = 50
 	service  = 20 * time.Millisecond
@@ -27,7 +28,7 @@ func overloadConfig(cfg pool.Config) pool.Config {
 	return cfg
 }
 
-// outcome is what became of jobs offered at an even rate.
+// outcome is the result of jobs submitted at a constant rate.
 type outcome struct {
 	offered, full int
 
@@ -36,8 +37,8 @@ type outcome struct {
 	waits      []time.Duration // how long those waited
 }
 
-// submitAtRate offers jobs at so many times the capacity for a time, and waits until none is
-// left. Waits are noted from a time on.
+// submitAtRate submits jobs at a multiple of the capacity for the duration d, and waits until
+// none is left. It records waits after the duration from.
 func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *outcome {
 	t.Helper()
 	o := &outcome{}
@@ -81,11 +82,11 @@ func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Durati
 	return o
 }
 
-// update notes something with the lock.
-func (o *outcome) update(what func()) {
+// update calls what with the lock held.
+func (o *outcome) update(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	what()
+	f()
 }
 
 type droppable struct {
@@ -100,7 +101,7 @@ func (o *outcome) String() string {
 	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.waitQuantile(0.99), o.waitQuantile(1))
 }
 
-// waitQuantile is a quantile of the waits.
+// waitQuantile returns a quantile of the waits.
 func (o *outcome) waitQuantile(q float64) time.Duration {
 	if len(o.waits) == 0 {
 		return 0
@@ -110,8 +111,8 @@ func (o *outcome) waitQuantile(q float64) time.Duration {
 	return w[int(q*float64(len(w)-1))]
 }
 
-// A pool that can run what it is offered sheds nothing, also when jobs come in bursts
-// that take longer than the target, but not for all of the interval.
+// A pool that can run all jobs sheds nothing, also in bursts that take longer than the target but
+// less than the interval.
 func TestCalmPoolShedsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, overloadConfig(pool.Config{}))
@@ -141,9 +142,8 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 	})
 }
 
-// In an overload of whatever size what is run has not
-// waited long, and nearly all of what can be run is of use. Without the rules it is
-// all in vain: that the queue is long, and each job has waited for all of it.
+// In any overload, jobs that run have not waited long, and nearly the full capacity is useful.
+// Without the rules nothing is: the queue is long, and each job has waited for all of it.
 func TestOverloadKeepsLatency(t *testing.T) {
 	for _, n := range []int{2, 8} {
 		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
@@ -166,7 +166,7 @@ func testOverloadLatency(t *testing.T) {
 			cfg := overloadConfig(pool.Config{})
 			cfg.Target = 5 * time.Millisecond
 			synctest.Test(t, func(t *testing.T) { expectLowLatency(t, cfg, c.times, c.limit) })
-			// The default target is as long as these jobs take.
+			// The default target is the duration of these jobs.
 			synctest.Test(t, func(t *testing.T) {
 				expectLowLatency(t, overloadConfig(pool.Config{}), c.times, max(c.limit, 25*time.Millisecond))
 			})
@@ -204,8 +204,8 @@ func expectLowLatency(t *testing.T, cfg pool.Config, times float64, limit time.D
 	}
 }
 
-// It is overloaded when jobs have waited for longer than the target for all of the
-// interval, not before, and while it is, and no longer, the newest run first.
+// An overload begins when jobs have waited longer than the target for all of the interval, not
+// earlier. Only during an overload the newest jobs run first.
 func TestOverloadBeginsAndEnds(t *testing.T) {
 	setProcessors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		if o := submitAtRate(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 			t.Errorf("%v: something was shed before the interval was over", o)
 		}
-		// That has left nothing behind: it is as long until the next is overloaded.
+		// No state is left: the next overload takes as long to begin.
 		time.Sleep(time.Second)
 		if p.Stats().Overloaded {
 			t.Error("overloaded without work")
@@ -221,6 +221,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		if o := submitAtRate(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
 			t.Errorf("%v: something was shed before the interval was over", o)
 		}
+		// After the load, jobs run in order again, and none is shed.
 		time.Sleep(time.Second)
 		stop := make(chan struct{})
 		seen := 0
@@ -267,8 +268,8 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 				early++
 			}
 		}
-		// Over several shards that order is rough. Newest first, only those that found a
-		// worker at once would be among them.
+		// With several shards that order is approximate. With the newest first, only jobs that
+		// found a worker at once would be among them.
 		if early < half*3/4 {
 			t.Errorf("after the overload: of the first %d that ran, %d came first; expected order of arrival", half, early)
 		}
@@ -278,10 +279,10 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 	})
 }
 
-// Each rule can be switched off alone.
+// Each rule can be disabled alone.
 func TestRulesOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		// Nothing is shed: the newest run first, the others wait for long.
+		// Nothing is shed: the newest jobs run first, others wait for long.
 		p := startPool(t, overloadConfig(pool.Config{KeepQueued: true}))
 		o := submitAtRate(t, p, 10, 3*time.Second, 0)
 		if s := p.Stats(); s.Shed != 0 || o.shed != 0 {
@@ -292,25 +293,25 @@ func TestRulesOff(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		// Nothing is shed, and all run in order of arrival.
+		// Nothing is shed, and all jobs run in order of arrival.
 		p := startPool(t, overloadConfig(pool.Config{KeepQueued: true, FIFO: true}))
 		if o := submitAtRate(t, p, 2, 3*time.Second, 500*time.Millisecond); o.waitQuantile(0.1) < 200*time.Millisecond || o.shed != 0 {
 			t.Errorf("in order of arrival: %v, a tenth waited for less than %v; expected all to wait for the queue", o, o.waitQuantile(0.1))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		// What is run has waited up to the target.
+		// Jobs that run have waited up to the target.
 		p := startPool(t, overloadConfig(pool.Config{FIFO: true}))
 		o := submitAtRate(t, p, 10, 3*time.Second, 500*time.Millisecond)
-		// The target, and a tick of the controller or two until it is seen to be passed:
-		// with KeepQueued it would be a second.
+		// The target, plus a tick of the controller or two until it acts; with KeepQueued it
+		// would be a second.
 		if p99 := o.waitQuantile(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
 			t.Errorf("with FIFO: %v; expected a p99 of the wait of about the target", o)
 		}
 	})
 }
 
-// Shedding takes nothing from a pool whose target is longer than any wait.
+// Nothing is shed if the target is longer than any wait.
 func TestTargetIsRespected(t *testing.T) {
 	for _, target := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {

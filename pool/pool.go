@@ -106,7 +106,7 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	}
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.makeShards(cfg.Queue, cfg.shards())
+	p.makeShards(cfg.Queue, cfg.shardCount())
 	p.control.init(p, runnable)
 	p.ensureWorkers(cfg.Min)
 	p.control.done.Go(p.control.runTicks)
@@ -341,4 +341,4 @@ func (h *Histogram) Mean() time.Duration {
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
 // errNoCapacity is replaced by ErrFull when the rejection is counted.
-var errNoCapacity = errors.New("pool: no room now")
+var errNoCapacity = errors.New("pool: no capacity")

@@ -16,20 +16,19 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience is how long a test waits for what has to happen.
+// patience limits the waits of a test.
 const patience = 30 * time.Second
 
-// startPool makes a pool that is closed at the end of the test. It takes the processors to
-// be idle: where jobs sleep by a faked clock they all wake at once, and how many of
-// them Go's scheduler reports ready says how busy this machine is with other programs,
-// and nothing of the jobs.
+// startPool creates a pool that is closed at the end of the test. It assumes idle processors:
+// jobs that sleep by a fake clock all wake at once, and the number of runnable goroutines then
+// depends on the machine's load, not on the jobs.
 func startPool(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.NewWithRunnable(cfg, 0)
 	return closeAtEnd(t, p, err)
 }
 
-// closeAtEnd has a new pool closed at the end of the test.
+// closeAtEnd closes a new pool at the end of the test.
 func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	t.Helper()
 	if err != nil {
@@ -45,13 +44,12 @@ func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	return p
 }
 
-// fixedConfig is a Config for so many workers and so many places, in which no job waits
-// for too long.
+// fixedConfig configures a pool with a fixed number of workers in which no job waits too long.
 func fixedConfig(workers, queue int) pool.Config {
 	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour}
 }
 
-// occupyWorkers has n workers busy until release is called, or the test ends.
+// occupyWorkers keeps n workers busy until release is called or the test ends.
 func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	t.Helper()
 	started, gate := make(chan struct{}, n), make(chan struct{})
@@ -68,7 +66,7 @@ func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	return release
 }
 
-// closeAndCheck closes a pool, and checks that the error says when jobs were dropped, and why.
+// closeAndCheck closes a pool, and checks that the error matches whether jobs were dropped.
 func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Task) {
 	t.Helper()
 	dropped, err := p.Close(ctx)
@@ -81,7 +79,7 @@ func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []p
 	return dropped
 }
 
-// newEndedContext is a context that has ended, because of why.
+// newEndedContext returns a context that has ended with the cause why.
 func newEndedContext(why error) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(why)
@@ -90,8 +88,7 @@ func newEndedContext(why error) context.Context {
 
 var errWhy = errors.New("the reason of the test")
 
-// recordedJob is a job that notes what becomes of it, and fails the test when that is more
-// than one thing.
+// recordedJob is a job that records its outcome, and fails the test if there are several.
 type recordedJob struct {
 	t        testing.TB
 	name     string
@@ -120,7 +117,7 @@ func (n *recordedJob) Dropped(why error) {
 	n.why.Store(&why)
 }
 
-// dropped is what the job was dropped with, nil if it was not.
+// dropped returns the argument of Dropped, or nil.
 func (n *recordedJob) dropped() error {
 	if why := n.why.Load(); why != nil {
 		return *why
@@ -128,7 +125,7 @@ func (n *recordedJob) dropped() error {
 	return nil
 }
 
-// expectRan says that a job had to run.
+// expectRan fails the test unless the job has run.
 func (n *recordedJob) expectRan() {
 	n.t.Helper()
 	if !n.ran.Load() {
@@ -136,7 +133,7 @@ func (n *recordedJob) expectRan() {
 	}
 }
 
-// expectDropped says that a job had to be dropped, with an error that is each of these.
+// expectDropped fails the test unless the job was dropped with an error that matches all of want.
 func (n *recordedJob) expectDropped(want ...error) {
 	n.t.Helper()
 	if n.ran.Load() {
@@ -149,7 +146,7 @@ func (n *recordedJob) expectDropped(want ...error) {
 	}
 }
 
-// expectNoOutcome says that a job must not have been heard of.
+// expectNoOutcome fails the test if the job had any outcome.
 func (n *recordedJob) expectNoOutcome() {
 	n.t.Helper()
 	if n.outcomes.Load() != 0 {
@@ -157,7 +154,7 @@ func (n *recordedJob) expectNoOutcome() {
 	}
 }
 
-// expectBalanced checks the counters of a pool that is closed.
+// expectBalanced checks the counters of a closed pool.
 func expectBalanced(t testing.TB, p *pool.Pool) pool.Stats {
 	t.Helper()
 	s := p.Stats()
@@ -171,22 +168,21 @@ func expectBalanced(t testing.TB, p *pool.Pool) pool.Stats {
 	return s
 }
 
-// setProcessors has Go use so many processors for a test: a queue has up to two shards for
-// each when its pool is made.
+// setProcessors sets GOMAXPROCS for a test. A new queue has up to two shards for each processor.
 func setProcessors(t *testing.T, n int) {
 	t.Helper()
 	before := runtime.GOMAXPROCS(n)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// A queue of 64 is one shard; one of 4,096 is several, on any machine.
+// A queue of 64 has one shard; one of 4,096 has several, on any machine.
 const (
 	oneShard   = 64
 	manyShards = 4096
 )
 
-// TestBlock runs a job in place of one that is in Block, and has no more workers than Max when
-// that is over.
+// TestBlock checks that another job runs in place of one in Block, and that there are at most Max
+// workers afterwards.
 func TestBlock(t *testing.T) {
 	for name, queue := range map[string]int{"queue": 16, "no queue": pool.NoQueue} {
 		t.Run(name, func(t *testing.T) {

@@ -72,11 +72,11 @@ func (s *shard) setAdmitLimit(n int) {
 }
 
 // enqueue adds a job if there is space, or within extraCapacity above the limit.
-func (s *shard) enqueue(t *Task, at int64, extraCapacity int) bool {
+func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) bool {
 	if s.n >= s.admitLimit+extraCapacity {
 		return false
 	}
-	s.push(queuedTask{*t, at})
+	s.push(queuedTask{*t, submittedAt})
 	s.accepted++
 	if s.n == 1 {
 		s.nonEmpty.Store(true)

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Whatever jobs do, and however long there are none, workers never fall under Min.
+// The number of workers never drops below Min, whatever jobs do.
 func TestNeverUnderMin(t *testing.T) {
 	for name, job := range map[string]pool.Func{
 		"quick": noopJob,
@@ -45,7 +45,7 @@ func TestNeverUnderMin(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					check("without work")
 				}
-				// They are real: so many jobs run at once.
+				// The workers exist: that many jobs run at once.
 				release := occupyWorkers(t, p, least)
 				release()
 				check("at the end")
@@ -54,7 +54,7 @@ func TestNeverUnderMin(t *testing.T) {
 	}
 }
 
-// A pool without work hardly costs anything while it still has workers, and ends them.
+// An idle pool takes hardly any CPU while it has workers, and stops them.
 func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, pool.Config{Max: 64, Queue: 64, FixedLimit: true})
@@ -81,8 +81,8 @@ func TestIdleWorkers(t *testing.T) {
 	})
 }
 
-// Jobs that wait get as many workers as their load needs, within 200 ms, and these go when the
-// load does. More than the load needs is what empties the queue, which has filled meanwhile.
+// Waiting jobs get the workers that the load needs within 200 ms, and these stop when the load
+// ends. Extra workers empty the queue that has built up.
 func TestWorkersFollowTheLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
@@ -132,7 +132,7 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 	})
 }
 
-// Submits that wait for room have workers, too, where nothing can queue and all workers wait.
+// Submits that wait for space get workers, too, if nothing can be queued and all workers block.
 func TestWorkersForWaitingSubmits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, pool.Config{Queue: pool.NoQueue})
@@ -156,8 +156,7 @@ func TestWorkersForWaitingSubmits(t *testing.T) {
 	})
 }
 
-// A burst on an idle pool has workers soon enough for it not to be an overload, not
-// some percent more each second.
+// A burst on an idle pool gets workers before it becomes an overload.
 func TestWorkersGrowAtOnce(t *testing.T) {
 	for _, burst := range []int{50, 200, 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -185,8 +184,8 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 	}
 }
 
-// Jobs that compute have some small multiple of the processors, not hundreds of
-// workers: real time, since this can't be faked.
+// Computing jobs get a small multiple of the processors, not hundreds of workers. The test needs
+// real time.
 func TestComputingJobsGetFewWorkers(t *testing.T) {
 	p, err := pool.New(pool.Config{Queue: 256, Target: time.Second})
 	closeAtEnd(t, p, err)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The limit follows work that waits and goroutines that wait for a processor.
+// The limit follows waiting jobs and goroutines that wait for a processor.
 func TestSizer(t *testing.T) {
 	const procs = 4
 	for _, test := range []struct {

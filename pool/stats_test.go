@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Wait and Service are those of the jobs.
+// Wait and Service measure the jobs' times.
 func TestStatsOfTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, fixedConfig(1, 64))

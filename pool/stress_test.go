@@ -19,7 +19,7 @@ var (
 	stressSeed = flag.Uint64("seed", 0, "the seed of TestEveryJobIsAccountedFor; 0 is another each time")
 )
 
-// What may become of a job that was submitted.
+// Outcomes of a submitted job.
 const (
 	unknown = iota
 	turnedFull
@@ -48,7 +48,7 @@ const (
 	deeds
 )
 
-// stressJob is a job and what has become of it. Records are used again, slice by slice.
+// stressJob is a job and its outcome. Later runs reuse it.
 type stressJob struct {
 	s       *stressRun
 	outcome atomic.Int32
@@ -59,7 +59,7 @@ type stressJob struct {
 	fn      pool.Func // Run, made once
 }
 
-// setOutcome notes an outcome: the first one, or something is wrong.
+// setOutcome records an outcome, and fails the test if there was one.
 func (r *stressJob) setOutcome(o int32) {
 	if !r.outcome.CompareAndSwap(unknown, o) {
 		r.s.t.Errorf("a job has two outcomes: %s, then %s", outcomeNames[r.outcome.Load()], outcomeNames[o])
@@ -112,7 +112,7 @@ func (r *stressJob) Dropped(why error) {
 	}
 }
 
-// stressRun is one pool from New to Close, and the jobs submitted to it.
+// stressRun is one pool from New to Close, with its jobs.
 type stressRun struct {
 	t                          *testing.T
 	p                          *pool.Pool
@@ -121,7 +121,7 @@ type stressRun struct {
 	extra, extraRan, extraFull atomic.Int64 // jobs submitted by jobs
 }
 
-// submitFromJob submits a job from within one, which never waits.
+// submitFromJob submits a job from within a job, without waiting.
 func (s *stressRun) submitFromJob(ctx context.Context) {
 	switch err := s.p.TrySubmit(func(context.Context) { s.extraRan.Add(1) }); {
 	case err == nil:
@@ -133,11 +133,10 @@ func (s *stressRun) submitFromJob(ctx context.Context) {
 	}
 }
 
-// Jobs that panic, exit, sleep, submit; contexts that end before, while and after they
-// wait; Submits that wait and such that don't; overload;
-// and Close in the middle, in a hurry or not. Each job that is submitted has exactly
-// one outcome, and the counters agree. In slices, so that it may go on for as long as
-// one likes: go test -race -run EveryJob ./pool -jobs 100000000 -timeout 0
+// Jobs panic, exit, sleep and submit others; contexts end before, during and after the wait;
+// Submits wait or do not; the pool is overloaded and closed at any time, with and without a
+// deadline. Each job must have exactly one outcome, and the counters must agree. To run longer:
+// go test -race -run EveryJob ./pool -jobs 100000000 -timeout 0
 func TestEveryJobIsAccountedFor(t *testing.T) {
 	const size = 4000
 	seed := *stressSeed
@@ -248,7 +247,7 @@ func runStress(t *testing.T, rng *rand.Rand, records []stressJob, total *[outcom
 	s.checkOutcomes(records, dropped, total)
 }
 
-// submitRandomly submits a job in one of the ways there are.
+// submitRandomly submits a job in one of all possible ways.
 func (s *stressRun) submitRandomly(rng *rand.Rand, r *stressJob, shared context.Context) {
 	task := pool.Task{Job: r}
 	cancel := context.CancelFunc(nil)
@@ -307,7 +306,7 @@ func (s *stressRun) submitRandomly(rng *rand.Rand, r *stressJob, shared context.
 	}
 }
 
-// checkStatsUntil looks at the pool's counters, which never go back.
+// checkStatsUntil checks until stop that no counter decreases.
 func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
 	var last pool.Stats
 	for {
@@ -328,7 +327,7 @@ func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
 	}
 }
 
-// closePool closes the pool, twice at once at times, and in a hurry or not.
+// closePool closes the pool, sometimes twice concurrently, with or without a deadline.
 func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch hurry {
@@ -347,7 +346,7 @@ func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
 	return append(dropped, <-second...)
 }
 
-// checkOutcomes compares what has become of each job with the counters.
+// checkOutcomes compares the outcomes of jobs with the counters.
 func (s *stressRun) checkOutcomes(records []stressJob, dropped []pool.Task, total *[outcomes]uint64) {
 	t, stats := s.t, expectBalanced(s.t, s.p)
 	var returnedPlain, returned uint64
@@ -395,8 +394,8 @@ func (s *stressRun) checkOutcomes(records []stressJob, dropped []pool.Task, tota
 		{"Dropped", stats.Dropped, n[droppedClosed] + returnedPlain},
 		{"Closed + Full + Late", stats.Closed + stats.Full + stats.Late,
 			n[turnedClosed] + n[turnedFull] + n[turnedLate] + uint64(s.extraFull.Load())},
-		// Funcs do not hear that they have expired or are shed, or are
-		// dropped, but that is all that may have become of them.
+		// Funcs are not told that they expired or were shed or dropped, but they must have had
+		// one of these outcomes.
 		{"Expired + Shed", stats.Expired + stats.Shed,
 			n[droppedExpired] + n[droppedShed] + n[unknown] + extra - extraRan - returnedPlain},
 	} {

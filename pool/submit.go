@@ -64,7 +64,7 @@ var background, todo = context.Background(), context.TODO()
 func (t *Task) validate() error {
 	switch {
 	case t.Job == nil:
-		panic("pool: a task without a job")
+		panic("pool: the task has no job")
 	case t.Ctx == nil:
 	case t.Ctx == background || t.Ctx == todo:
 		t.Ctx = nil

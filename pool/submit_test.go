@@ -14,8 +14,7 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// None starves: those that wait for room get it about in the order in which they
-// came, though others keep coming.
+// Submits that wait for space get it roughly in order, although others keep coming.
 func TestNoWaiterStarves(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64, 500} {
 		synctest.Test(t, func(t *testing.T) {
@@ -26,7 +25,7 @@ func TestNoWaiterStarves(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// A thousand wait; then each that gets in is followed by another.
+			// A thousand wait; then each one that is accepted is followed by another.
 			const first, all = 1000, 5000
 			job := pool.Func(func(context.Context) { time.Sleep(time.Millisecond) })
 			var mu sync.Mutex
@@ -53,7 +52,7 @@ func TestNoWaiterStarves(t *testing.T) {
 			synctest.Wait()
 			release()
 			wg.Wait()
-			// A job takes a millisecond and a thousand wait: a turn is a second.
+			// A job takes a millisecond and a thousand wait, so one round takes a second.
 			var worst time.Duration
 			for _, w := range waits {
 				worst = max(worst, w)
@@ -65,8 +64,8 @@ func TestNoWaiterStarves(t *testing.T) {
 	}
 }
 
-// The same as a race: contexts end while workers take jobs, for a while. A turn that
-// gets lost leaves somebody waiting for ever, which synctest sees.
+// The same as a race: contexts end while workers take jobs. A lost wake-up would leave a Submit
+// waiting forever, which synctest detects.
 func TestWaitersLeaveInARace(t *testing.T) {
 	for round := range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,8 +124,8 @@ func TestNilFuncPanics(t *testing.T) {
 
 func noopJob(context.Context) {}
 
-// A pool without work turns no job away, however long its queue is: one that
-// hands over only to a worker that waits right now turns away half of them.
+// An idle pool rejects no job, whatever the length of its queue. A pool that only hands jobs to
+// workers that wait at that moment would reject half of them.
 func TestIdlePoolTurnsNothingAway(t *testing.T) {
 	const jobs = 10_000
 	for _, queue := range []int{pool.NoQueue, 1, 1024} {
@@ -158,7 +157,7 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 	}
 }
 
-// A job whose context has ended is not accepted, not even by a pool without work.
+// A job whose context has ended is not accepted, not even by an idle pool.
 func TestLateJobsNeverRun(t *testing.T) {
 	past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
@@ -184,7 +183,7 @@ func TestLateJobsNeverRun(t *testing.T) {
 	}
 }
 
-// A job whose context ends while it waits in the queue does not run, and hears why.
+// A job whose context ends while it is queued does not run and is told why.
 func TestJobsExpireInTheQueue(t *testing.T) {
 	for _, queue := range []int{64, 4096} {
 		for _, plain := range []bool{false, true} {
@@ -233,8 +232,7 @@ func testExpiryInQueue(t *testing.T, queue int, plain bool) {
 	}
 }
 
-// A Submit that waits for room leaves when its context ends, and its job does not
-// run then.
+// A Submit that waits for space returns when its context ends, and its job does not run.
 func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 1, 64} {
 		synctest.Test(t, func(t *testing.T) {
@@ -255,8 +253,8 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 				go func() { errs <- p.SubmitTask(pool.Task{Job: &jobs[i], Ctx: ctx}) }()
 			}
 			for range waiting {
-				// What it is called is not the matter here: it waited for room,
-				// in vain, until its context ended.
+				// It has waited for space in vain until its context ended; the name of the error
+				// does not matter.
 				err := testkit.Receive(t, errs, "Submit")
 				if !errors.Is(err, pool.ErrExpired) && !errors.Is(err, pool.ErrFull) || !errors.Is(err, errWhy) {
 					t.Errorf("queue %d: got %v; expected ErrExpired or ErrFull, and the cause", queue, err)

@@ -370,7 +370,6 @@ func (j *jobContext) reusableFor(own context.Context) bool {
 	return !j.spent && j.comparable && j.Context == own
 }
 
-// Done implements context.Context.
 func (j *jobContext) Done() <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -382,7 +381,6 @@ func (j *jobContext) Done() <-chan struct{} {
 	return j.merged.Done()
 }
 
-// Err implements context.Context.
 func (j *jobContext) Err() error {
 	j.mu.Lock()
 	both := j.merged

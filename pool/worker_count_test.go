@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// One submitter's jobs run in the order of arrival while they are in one shard, whatever
-// rules are in force. Over several shards those of each shard do.
+// Jobs of one submitter run in order of arrival within a shard, with and without the rules.
 func TestOrderOfArrival(t *testing.T) {
 	setProcessors(t, 2)
 	for _, test := range []struct{ queue, shards int }{{oneShard, 1}, {manyShards, 4}} {
@@ -37,7 +36,8 @@ func TestOrderOfArrival(t *testing.T) {
 	}
 }
 
-// countAscendingRuns returns the least number of ascending sequences of which order is a mixture.
+// countAscendingRuns returns the minimum number of ascending sequences that order can be split
+// into.
 func countAscendingRuns(order []int) int {
 	var last []int // of each sequence, in descending order
 	for _, v := range order {
@@ -51,8 +51,8 @@ func countAscendingRuns(order []int) int {
 	return len(last)
 }
 
-// No job waits while a worker is parked, whenever it came: workers that have just begun,
-// search, and park, in a bubble where no controller helps because no time passes.
+// No job waits while a worker is parked, whenever it was submitted. The controller does not help
+// in this bubble, because no time passes.
 func TestNobodySleepsWhileJobsWait(t *testing.T) {
 	for i := range 300 {
 		synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 	}
 }
 
-// A job that takes long after many short ones holds none of them up.
+// A long job does not delay the short ones after it.
 func TestLongJobAmongShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, fixedConfig(8, 1024))
@@ -100,8 +100,7 @@ func TestLongJobAmongShortOnes(t *testing.T) {
 	})
 }
 
-// A worker that has run for its quantum yields before it takes a job that waits, so that
-// another goroutine has its turn.
+// A worker yields after its quantum before it takes a waiting job, so that other goroutines run.
 func TestWorkersYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const rounds = 20

@@ -29,16 +29,16 @@ func (s *Server) Adopt(nc net.Conn, received []byte) error {
 		return err
 	}
 	if len(received) > maxAdoptedInput {
-		return fmt.Errorf("Adopt with %d bytes that were read; expected at most %d: %w", len(received), maxAdoptedInput, ErrTooLarge)
+		return fmt.Errorf("myriad: Adopt with %d bytes of input; expected at most %d: %w", len(received), maxAdoptedInput, ErrTooLarge)
 	}
 	switch c := nc.(type) {
 	case *net.TCPConn:
 	case *net.UnixConn:
 		if network := c.LocalAddr().Network(); network != "unix" {
-			return badUse("Adopt of a connection by %s; expected a stream, by tcp or unix", network)
+			return badUse("Adopt of a %s connection; expected a stream connection, tcp or unix", network)
 		}
 	default:
-		return badUse("Adopt of a %T; expected a *net.TCPConn or a *net.UnixConn, which have a descriptor", nc)
+		return badUse("Adopt of a %T; expected a *net.TCPConn or *net.UnixConn", nc)
 	}
 	return publicError(e.Adopt(nc, -1, received))
 }

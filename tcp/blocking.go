@@ -56,7 +56,7 @@ func (b *Blocking) validate(name string) error {
 	case b == nil:
 		return badConfig("%s is a nil *Blocking; expected one with Serve", name)
 	case b.Serve == nil:
-		return badConfig("%s: Blocking.Serve is nil; expected what to do with a connection that has something to read", name)
+		return badConfig("%s: Blocking.Serve is nil; expected a function that handles input", name)
 	case b.MaxCalls < 0:
 		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", name, b.MaxCalls, defaultMaxCalls)
 	}
@@ -219,10 +219,10 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.markNotBusy(n) })
+		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.finishCallbacks(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.markNotBusy(n)
+			b.finishCallbacks(n)
 		}
 	}()
 	switch {
@@ -246,7 +246,7 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	if again {
 		n.callback = serveCallback
 	} else {
-		n.enterIdle(c)
+		n.resetAfterCallback(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
@@ -268,11 +268,11 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 			c.SetValue(nil)
 		}
 	}
-	b.markNotBusy(n)
+	b.finishCallbacks(n)
 }
 
-// enterIdle clears deadlines, resumes reading and releases the empty input buffer.
-func (n *NetConn) enterIdle(c *Conn) {
+// resetAfterCallback clears deadlines, resumes reading and releases the empty input buffer.
+func (n *NetConn) resetAfterCallback(c *Conn) {
 	n.readDeadline.stop()
 	n.writeDeadline.stop()
 	if n.paused {
@@ -284,8 +284,8 @@ func (n *NetConn) enterIdle(c *Conn) {
 	}
 }
 
-// markNotBusy records that no callback of n is scheduled, and schedules End if it is due.
-func (b *Blocking) markNotBusy(n *NetConn) {
+// finishCallbacks records that no callback of n is scheduled, and schedules End if it is due.
+func (b *Blocking) finishCallbacks(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()

@@ -95,7 +95,7 @@ func (s *Server) sendToGroup(b Broadcast) (receivers int, err error) {
 	return h.SendToGroup(b), nil
 }
 
-var errNoGroups = badUse("Broadcast to a group: the Handler is no BroadcastHandler")
+var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a BroadcastHandler")
 
 // Upgrading reports whether an upgrade is in progress: in the old process from before SaveState
 // until it ends or the upgrade fails, in the new one from its start until the old one has ended.

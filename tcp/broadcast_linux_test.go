@@ -93,9 +93,9 @@ func joinRooms(t *testing.T, addr string, n int) (members []*testkit.Conn) {
 	return members
 }
 
-// checkNumbers reads a member's messages until the given number of publishers have ended, and
+// checkBroadcastNumbers reads a member's messages until the given number of publishers have ended, and
 // checks that each publisher's numbers are consecutive. Those of this process may begin later.
-func checkNumbers(member *testkit.Conn, publishers int) error {
+func checkBroadcastNumbers(member *testkit.Conn, publishers int) error {
 	numbers := make(map[string]int)
 	for publishers > 0 {
 		line, err := member.R.ReadString('\n')
@@ -142,7 +142,7 @@ func TestUpgradePublishes(t *testing.T) {
 			var reading sync.WaitGroup
 			for i, m := range members {
 				reading.Go(func() {
-					if err := checkNumbers(m, 6); err != nil { // a room's and that to all, of three processes
+					if err := checkBroadcastNumbers(m, 6); err != nil { // a room's and that to all, of three processes
 						t.Errorf("member %d: %v", i, err)
 					}
 				})
@@ -180,7 +180,7 @@ func TestBroadcastUpgradeFails(t *testing.T) {
 	members := joinRooms(t, s.addr, n)
 	results := make(chan error, n)
 	for _, m := range members {
-		go func() { results <- checkNumbers(m, 2) }()
+		go func() { results <- checkBroadcastNumbers(m, 2) }()
 	}
 	u, err := s.Upgrade(t.Context())
 	if err == nil || u.Lost < after {
@@ -221,7 +221,7 @@ func TestBroadcastHeldTooLong(t *testing.T) {
 	release := testkit.Receive(t, h.retained, "a busy connection")
 	var reading sync.WaitGroup
 	for _, m := range members[1:] { // the busy one may get a message twice
-		reading.Go(func() { expectNoError(t, checkNumbers(m, 2)) })
+		reading.Go(func() { expectNoError(t, checkBroadcastNumbers(m, 2)) })
 	}
 	over := make(chan error, 1)
 	go func() {
@@ -286,12 +286,12 @@ func TestUpgradeWaitsForPublishers(t *testing.T) {
 	close(srv.handoverDone)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	fails(ctx, "the upgrade before has not ended", 0)
+	fails(ctx, "the previous upgrade has not completed", 0)
 	close(srv.backlogDone)
 	var publishing sync.WaitGroup
 	publishing.Go(func() { _, _ = s.Broadcast(Broadcast{Group: "slow"}) })
 	<-h.entered
-	fails(context.Background(), "broadcasts in progress do not end", 1)
+	fails(context.Background(), "waiting for broadcasts in progress", 1)
 	close(h.leave)
 	publishing.Wait()
 }
@@ -303,7 +303,7 @@ func TestStateLost(t *testing.T) {
 			log := new(logRecorder)
 			s, h := startUpgradable(t, &Server{Log: log.newLogger()}, successorConfig{})
 			h.state = state
-			dialMany(t, s.addr, 3, "")
+			dialManyWithPartialLine(t, s.addr, 3, "")
 			u, err := s.Upgrade(t.Context())
 			if requireNoError(t, err); u.Moved != 3 {
 				t.Errorf("%+v; want 3 moved", u)

@@ -118,7 +118,7 @@ func (s *Server) dial(d Dial, loop int) error {
 
 func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	if req.Path == "" && req.Source.IsValid() && req.Source.Unmap().Is4() != req.Target.Addr().Is4() {
-		return badConfig("Dial.Source is %v, and the target %v; expected both to be of one family", req.Source, req.Target.Addr())
+		return badConfig("Dial.Source is %v and the target %v; expected addresses of one family", req.Source, req.Target.Addr())
 	}
 	return publicError(e.Dial(req))
 }

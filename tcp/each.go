@@ -48,7 +48,7 @@ func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
 		return context.Cause(ctx)
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d connections were left out: %w", missed, ErrFull)
+		return fmt.Errorf("myriad: %d connections were skipped: %w", missed, ErrFull)
 	}
 	return nil
 }

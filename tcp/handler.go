@@ -198,11 +198,11 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 func checkHandler(name string, h Handler) error {
 	switch h := h.(type) {
 	case nil:
-		return badConfig("%s is nil; expected what to do with connections", name)
+		return badConfig("%s is nil; expected a Handler", name)
 	case *framer:
 		switch f, isFunc := h.MessageHandler.(MessageFunc); {
 		case h.MessageHandler == nil, isFunc && f == nil:
-			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected what to do with messages", name)
+			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected a MessageHandler", name)
 		case !h.lines && h.split == nil:
 			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", name)
 		}
@@ -210,7 +210,7 @@ func checkHandler(name string, h Handler) error {
 		return h.validate(name)
 	case *NetListener:
 		if h == nil || h.queued.L == nil {
-			return badConfig("%s is a NetListener that was not made; expected that of NewNetListener", name)
+			return badConfig("%s is an uninitialized NetListener; expected the result of NewNetListener", name)
 		}
 	}
 	return nil

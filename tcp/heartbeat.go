@@ -45,13 +45,13 @@ const (
 func (h *Heartbeat) validate(hasHandler bool) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
-		return badConfig("Heartbeat.Interval is 0; expected at least %v, for what else is set there", minHeartbeat)
+		return badConfig("Heartbeat.Interval is 0 although other fields are set; expected at least %v", minHeartbeat)
 	case h.Interval == 0:
 		return nil
 	case h.Interval < minHeartbeat:
 		return badConfig("Heartbeat.Interval is %v; expected 0 (the default: none) or at least %v", h.Interval, minHeartbeat)
 	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHandler:
-		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them to be set, or the Handler to be a HeartbeatHandler",
+		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them, or a Handler that is a HeartbeatHandler",
 			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil])
 	case h.MaxMissed < 0 || h.MaxMissed > maxMissed:
 		return badConfig("Heartbeat.MaxMissed is %d; expected 0 (the default, %d) to %d", h.MaxMissed, defaultMissed, maxMissed)

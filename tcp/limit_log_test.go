@@ -17,17 +17,17 @@ import (
 type logRecorder struct{ testkit.Buffer }
 
 // waitForLine waits for a line that contains a text, and returns it.
-func (l *logRecorder) waitForLine(t *testing.T, with string) (found string) {
+func (l *logRecorder) waitForLine(t *testing.T, substring string) (found string) {
 	t.Helper()
 	testkit.WaitForFunc(t, func() bool {
 		for line := range strings.Lines(l.String()) {
-			if strings.Contains(line, with) {
+			if strings.Contains(line, substring) {
 				found = line
 				return true
 			}
 		}
 		return false
-	}, func() string { return fmt.Sprintf("a line with %q in the log:\n%s", with, l.String()) })
+	}, func() string { return fmt.Sprintf("a line with %q in the log:\n%s", substring, l.String()) })
 	return found
 }
 

@@ -66,7 +66,7 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 		return nil
 	}
 	for i, l := range s.engine.ListenerStats() {
-		base := s.baseListenerCounts(&s.activeListeners[i], l.Addr)
+		base := s.predecessorListenerCounts(&s.activeListeners[i], l.Addr)
 		all = append(all, ListenerStats{
 			Name: s.activeListeners[i].displayName(), Addr: l.Addr, Open: l.Open, Accepted: base.Accepted + l.Accepted, Refused: base.Refused + l.Refused,
 		})
@@ -103,11 +103,11 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 	case len(s.Listeners) == 0:
 		return nil, badConfig(`Server.Addr is empty; expected host:port, such as ":9000" or "127.0.0.1:0", or Listeners`)
 	case s.TLSConfig != nil || len(s.TrustedProxies) > 0:
-		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, and Addr is empty; expected those of each of Listeners instead")
+		return nil, badConfig("Server.TLSConfig or TrustedProxies is set, but Addr is empty; expected them in each of Listeners instead")
 	}
 	all = append(all, s.Listeners...)
 	if len(all) > engine.MaxListeners {
-		return nil, badConfig("Server.Listeners makes %d listeners; expected at most %d", len(all), engine.MaxListeners)
+		return nil, badConfig("Server.Listeners and Addr are %d listeners; expected at most %d", len(all), engine.MaxListeners)
 	}
 	names := make(map[string]bool)
 	for i := range all {
@@ -120,7 +120,7 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 			return nil, err
 		}
 		if l.Name != "" && names[l.displayName()] {
-			return nil, badConfig("%s.Name is %q; expected one that no other listener has", field, l.Name)
+			return nil, badConfig("%s.Name is %q, which another listener has; expected a unique name", field, l.Name)
 		}
 		names[l.displayName()] = true
 	}
@@ -131,13 +131,13 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 func (s *Server) checkListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
-		return badConfig("%s.Addr is %q, and Listener is set; expected one of them", field, l.Addr)
+		return badConfig("%s.Addr is %q and Listener is set; expected only one of them", field, l.Addr)
 	case l.Listener == nil && l.Addr == "":
 		return badConfig(`%s.Addr is empty; expected host:port, such as ":9000", the path of a unix socket, or Listener`, field)
 	case l.Listener != nil && s.Processes > 1:
-		return badConfig("%s.Listener is set with Server.Processes %d; expected Addr, where each process listens", field, s.Processes)
+		return badConfig("%s.Listener is set with Server.Processes %d; expected Addr, so that each process can listen", field, s.Processes)
 	case l.MaxConns < 0 || l.MaxConns > math.MaxInt32:
-		return badConfig("%s.MaxConns is %d; expected 0 (the default: no bound of its own) to %d", field, l.MaxConns, math.MaxInt32)
+		return badConfig("%s.MaxConns is %d; expected 0 (the default: no separate limit) to %d", field, l.MaxConns, math.MaxInt32)
 	case l.Backlog < 0 || l.Backlog > maxBacklog:
 		return badConfig("%s.Backlog is %d; expected 0 (the default: net.core.somaxconn) to %d", field, l.Backlog, maxBacklog)
 	case l.Mode&^fs.ModePerm != 0 || l.Mode != 0 && (l.Network != "unix" || l.Listener != nil || strings.HasPrefix(l.Addr, "@")):
@@ -150,7 +150,7 @@ func (s *Server) checkListener(field string, l *Listener) error {
 		return err
 	}
 	if l.Listener != nil {
-		socket, err := unwrapListener(field+".Listener", l.Listener)
+		socket, err := servableListener(field+".Listener", l.Listener)
 		if err == nil {
 			l.Name, l.Listener = l.displayName(), socket
 		}
@@ -179,8 +179,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// unwrapListener returns a listener that engines can serve on, or an error that names field.
-func unwrapListener(field string, l net.Listener) (net.Listener, error) {
+// servableListener returns a listener that engines can serve on, or an error that names field.
+func servableListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
 		if l != nil {
@@ -194,9 +194,9 @@ func unwrapListener(field string, l net.Listener) (net.Listener, error) {
 	case engineStarter:
 		return l, nil
 	case NamedListener:
-		return unwrapListener(field, l.Listener)
+		return servableListener(field, l.Listener)
 	}
-	return nil, badConfig("%s: listener of type %T; expected a *net.TCPListener or *net.UnixListener that is not nil", field, l)
+	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
 // openListeners creates unix sockets and the engine's listener configuration. cleanup closes them
@@ -216,7 +216,7 @@ func (s *Server) openListeners(listeners []Listener) (cfg engine.Config, cleanup
 		}
 		if at.Sockets = s.claimInheritedSockets(l); at.Sockets != nil {
 			if l.Network == "unix" && l.Listener == nil && !strings.HasPrefix(l.Addr, "@") {
-				cleanups = append(cleanups, s.newUnixRemover(l.Addr))
+				cleanups = append(cleanups, s.newUnixSocketRemover(l.Addr))
 			}
 			if at.Socket != nil {
 				_ = at.Socket.Close()
@@ -257,14 +257,14 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	}
 	if err != nil {
 		l.Close()
-		return nil, nil, fmt.Errorf("myriad: the socket that was just made: %w", err)
+		return nil, nil, fmt.Errorf("myriad: the new unix socket: %w", err)
 	}
-	return l, s.newUnixRemover(cfg.Addr), nil
+	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixRemover returns a function that removes the unix socket at path, unless the file has
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has
 // been replaced or a new process serves on it.
-func (s *Server) newUnixRemover(path string) func() {
+func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
 		if now, e := os.Lstat(path); err == nil && e == nil && isSameFile(ours, now) && !s.handedOver.Load() {

@@ -41,7 +41,7 @@ type HandlerMigrator interface {
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
-var errNoHandlerSet = errors.New("myriad: RestoreHandler has set no handler; expected SetHandler, or an error")
+var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
 
 // configureMigration connects the engine to the handler's Migrator and HandlerMigrator.
 func (s *Server) configureMigration(cfg *engine.Config) {

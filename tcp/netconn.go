@@ -208,7 +208,7 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 			return written, err
 		}
 		m := min(len(p), n.maxWrite)
-		switch err := n.sendWaiting(p[:m]); {
+		switch err := n.sendBlocking(p[:m]); {
 		case errors.Is(err, context.Canceled):
 			continue // writeError reports why, unless the reason is gone
 		case errors.Is(err, ErrClosed):
@@ -222,8 +222,8 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// sendWaiting sends p when the output has space. It releases n.mu while it waits.
-func (n *NetConn) sendWaiting(p []byte) error {
+// sendBlocking sends p when the output has space. It releases n.mu while it waits.
+func (n *NetConn) sendBlocking(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
 	}

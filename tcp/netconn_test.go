@@ -64,7 +64,7 @@ func serveOneLine(n *NetConn) error {
 	return err
 }
 
-func callCounts(b *Blocking) (under, waiting int) {
+func callCounts(b *Blocking) (running, waiting int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running, len(b.waiting)

@@ -33,20 +33,20 @@ func (s *Server) checkProcesses() error {
 	case s.Processes < 0 || s.Processes > maxProcesses:
 		return badConfig("Server.Processes is %d; expected 0 (the default: none) to %d", s.Processes, maxProcesses)
 	case s.Processes > 1 && runtime.GOOS != "linux":
-		return badConfig("Server.Processes is %d; worker processes need Linux, expected 0 or 1 on %s", s.Processes, runtime.GOOS)
+		return badConfig("Server.Processes is %d, but worker processes need Linux; expected 0 or 1 on %s", s.Processes, runtime.GOOS)
 	case s.Processes > 1 && s.Limits.MaxConns > 0 && s.Limits.MaxConns < s.Processes:
 		return badConfig("Limits.MaxConns is %d; expected at least one connection for each of %d worker processes",
 			s.Limits.MaxConns, s.Processes)
 	case s.Processes > 1 && s.Limits.AcceptRate > 0 && s.Limits.AcceptRate < s.Processes:
-		return badConfig("Limits.AcceptRate is %d; expected 0 (no limit) or at least one connection a second for each of %d worker processes",
+		return badConfig("Limits.AcceptRate is %d; expected 0 (no limit) or at least one connection per second for each of %d worker processes",
 			s.Limits.AcceptRate, s.Processes)
 	}
 	return nil
 }
 
-// processLimits returns the limits of this process. Workers share MaxConns, MaxBuffered and
+// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and
 // AcceptRate. The supervisor gets the largest share, which is that of worker 0.
-func (s *Server) processLimits() Limits {
+func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
 		return l

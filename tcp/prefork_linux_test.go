@@ -84,16 +84,16 @@ func dialWorker(t *testing.T, addr string) workerClient {
 }
 
 // dialAllWorkers connects until each worker has a connection. of counts the connections of each.
-func dialAllWorkers(t *testing.T, addr string, workers int) (peers []workerClient, of map[int]int) {
+func dialAllWorkers(t *testing.T, addr string, workers int) (peers []workerClient, connsByPID map[int]int) {
 	t.Helper()
-	of = make(map[int]int)
+	connsByPID = make(map[int]int)
 	waitFor(t, "not all workers have a connection", func() bool {
 		p := dialWorker(t, addr)
 		peers = append(peers, p)
-		of[p.pid]++
-		return len(of) == workers
+		connsByPID[p.pid]++
+		return len(connsByPID) == workers
 	})
-	return peers, of
+	return peers, connsByPID
 }
 
 // waitRestarted waits until n killed workers have been restarted.

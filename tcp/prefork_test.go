@@ -76,7 +76,7 @@ func TestServeWithProcesses(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	srv := Server{Processes: 4, Limits: Limits{MaxConns: 10}}
-	if got := srv.processLimits().MaxConns; got != 3 {
+	if got := srv.limitsPerProcess().MaxConns; got != 3 {
 		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
 	}
 	if got := srv.totalMaxConns(3); got != 10 {
@@ -97,17 +97,17 @@ func TestShareOfMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)
 	all, share := Server{}, Server{Processes: 4}
-	l, err := all.processLimits().withDefaults()
+	l, err := all.limitsPerProcess().withDefaults()
 	requireNoError(t, err)
-	if got := share.processLimits().MaxBuffered; got != l.MaxBuffered/4 {
+	if got := share.limitsPerProcess().MaxBuffered; got != l.MaxBuffered/4 {
 		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
 	}
 	debug.SetMemoryLimit(4 << 20)
-	if got := share.processLimits().MaxBuffered; got != 1<<20 {
+	if got := share.limitsPerProcess().MaxBuffered; got != 1<<20 {
 		t.Errorf("with a GOMEMLIMIT of 4 MiB in each of 4 processes each gets %d bytes, want a MiB", got)
 	}
 	share.Limits = Limits{MaxBuffered: 8 << 20, AcceptRate: 9}
-	if got := share.processLimits(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
+	if got := share.limitsPerProcess(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
 		t.Errorf("one of 4 processes gets %d of 8 MiB and %d of 9 accepts a second, want 2 MiB and 2", got.MaxBuffered, got.AcceptRate)
 	}
 }

@@ -207,7 +207,7 @@ type Socket struct {
 
 const maxSocketBuffer = 1 << 30
 
-func (s *Server) checkSocket() error {
+func (s *Server) checkSocketOptions() error {
 	for _, o := range []struct {
 		name string
 		size int
@@ -273,12 +273,12 @@ func tcpNetwork(addr string) string {
 // *net.TCPListener or *net.UnixListener. The server owns and closes it. The caller removes the
 // file of a unix socket.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if _, err := unwrapListener("Serve", l); err != nil {
+	if _, err := servableListener("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
-		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
+		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens for each process", s.Processes)
 	}
 	where, err := s.collectListeners(l)
 	if err != nil {
@@ -289,7 +289,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	s.mu.Lock()
-	err := s.checkUnused()
+	err := s.checkNotStarted()
 	s.mu.Unlock()
 	if err != nil {
 		return err
@@ -316,7 +316,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		}
 		return err
 	}
-	defer s.takeOver(e)()
+	defer s.takeOverFromPredecessor(e)()
 	if s.Listening != nil && !s.isSupervisor() {
 		if len(listeners) == 0 {
 			s.Listening(nil)
@@ -344,9 +344,9 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	return s.awaitSuccessor(errors.Join(err, s.aborted))
 }
 
-// checkUnused returns an error if the server has been started or closed before. The caller holds
+// checkNotStarted returns an error if the server has been started or closed before. The caller holds
 // mu.
-func (s *Server) checkUnused() error {
+func (s *Server) checkNotStarted() error {
 	switch {
 	case s.engine == nil && !s.closed:
 		return nil
@@ -366,7 +366,7 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.checkUnused(); err != nil {
+	if err := s.checkNotStarted(); err != nil {
 		return nil, err
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.logger()
@@ -381,7 +381,7 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
-	e, model, err := s.launchEngine(model, cfg)
+	e, model, err := s.startEngineOrFallback(model, cfg)
 	if err != nil {
 		s.stopOwnWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
@@ -396,9 +396,9 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	return e, nil
 }
 
-// launchEngine starts the engine of model m, or of the one that Auto falls back to, which it
+// startEngineOrFallback starts the engine of model m, or of the one that Auto falls back to, which it
 // returns.
-func (s *Server) launchEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
+func (s *Server) startEngineOrFallback(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
 		return e, m, err
@@ -493,7 +493,7 @@ func (s *Server) checkSettings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShedMethod, s.checkSocket, s.checkProcesses, s.checkAddressLists, s.checkHeartbeat} {
+	for _, check := range []func() error{s.checkShedMethod, s.checkSocketOptions, s.checkProcesses, s.checkAddressLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -501,7 +501,7 @@ func (s *Server) checkSettings() (m engine.Model, l Limits, err error) {
 	if m, err = models.Find(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
-	l, err = s.processLimits().withDefaults()
+	l, err = s.limitsPerProcess().withDefaults()
 	return m, l, err
 }
 
@@ -532,10 +532,10 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
-			"which have a limit each", err)
+			"which each have their own limit", err)
 	case s.Loops > 0 && s.Loops < need:
-		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as it takes) or at least %d, "+
-			"for %d connections under this limit of descriptors: each has a table of its own, with room for %d",
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d, "+
+			"for %d connections with this descriptor limit: each has its own table for %d",
 			s.Loops, need, conns, connsPerShard)
 	}
 	return need, connsPerShard, nil

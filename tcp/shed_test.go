@@ -175,7 +175,7 @@ func TestShedWhenFull(t *testing.T) {
 				} else if isBusy {
 					shed++
 				}
-				whys := g.expectShed(t, pool.ErrFull)
+				whys := g.expectShedReasons(t, pool.ErrFull)
 				if st := s.Stats(); st.Shed == 0 || len(whys) != shed {
 					t.Errorf("%d messages were shed: Shed was called %d times, and Stats.Shed is %d", shed, len(whys), st.Shed)
 				}
@@ -184,8 +184,8 @@ func TestShedWhenFull(t *testing.T) {
 	}
 }
 
-// expectShed checks and returns the reasons of sheds.
-func (g *gatedHandler) expectShed(t *testing.T, want error) (whys []error) {
+// expectShedReasons checks and returns the reasons of sheds.
+func (g *gatedHandler) expectShedReasons(t *testing.T, want error) (whys []error) {
 	t.Helper()
 	_, whys = g.recordedCalls()
 	for _, why := range whys {
@@ -229,7 +229,7 @@ func TestShedAfterAcceptance(t *testing.T) {
 		close(g.gate)
 		a.Expect("block\n")
 		conns[2].Expect("2\n")
-		g.expectShed(t, pool.ErrShed)
+		g.expectShedReasons(t, pool.ErrShed)
 	})
 }
 

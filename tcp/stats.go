@@ -93,7 +93,7 @@ func (s *Server) Stats() Stats {
 		return Stats{Draining: s.closed}
 	}
 	n := s.engine.Counters()
-	n.Add(&s.baseCounts)
+	n.Add(&s.predecessorCounts)
 	processes, restarts := s.workerCounts()
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.totalMaxConns(s.limits.MaxConns),

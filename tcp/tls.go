@@ -40,7 +40,7 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 	case !c.core().InHandlerCall():
 		return ErrOutsideCall
 	case cfg == nil:
-		return badConfig("StartTLS with a nil tls.Config; expected one")
+		return badConfig("StartTLS with a nil tls.Config; expected a configuration")
 	case c.core().IsDialled() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
 		return badConfig("StartTLS of a dialed connection: tls.Config.ServerName is empty; expected the name to verify")
 	case !c.core().IsDialled() && !hasCertificate(cfg):

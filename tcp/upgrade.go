@@ -24,7 +24,7 @@ import (
 )
 
 // ErrUpgrading is returned by Server.Upgrade while another upgrade is in progress.
-var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
+var ErrUpgrading = errors.New("myriad: an upgrade is already in progress")
 
 // takeoverTimeout limits the transfer of connections if the context of Upgrade has no deadline.
 const takeoverTimeout = time.Minute
@@ -56,7 +56,7 @@ type Upgraded struct {
 func (u Upgraded) String() string {
 	switch {
 	case u.PID == 0:
-		return "no process has taken over: none was started"
+		return "no process has taken over, because none was started"
 	case !u.Done:
 		return fmt.Sprintf("process %d has not taken over; %d connections are lost", u.PID, u.Lost)
 	}
@@ -120,13 +120,13 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
 		upgrade.ReportServing()
 		_, _ = Notify("READY=1")
-		s.logger().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
+		s.logger().Error("upgrade failed; this process continues", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countUnmoved(ctx, open)
+		u.Stayed = s.countUnmovedConns(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -146,7 +146,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 }
 
 func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migrator, listeners []Listener) (u Upgraded, err error) {
-	if err = s.awaitOwnTakeover(ctx); err != nil {
+	if err = s.awaitPredecessorHandover(ctx); err != nil {
 		return u, err // the new process would not wait long enough
 	}
 	cmd, err := s.successorCommand()
@@ -168,14 +168,14 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 			next.Abort()
 		}
 	}()
-	if err = next.SendHello(s.newHello(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
+	if err = next.SendHello(s.newHelloMessage(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
 		return u, err
 	}
 	ready, err := next.WaitReady(ctx)
 	if err != nil {
 		return u, err
 	}
-	s.warnAboutUnmovable(ctx, e)
+	s.warnAboutUnmovableConns(ctx, e)
 	d, err := s.pauseAndSaveState(ctx)
 	if err != nil {
 		return u, err
@@ -185,7 +185,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	if err != nil {
 		return u, err
 	}
-	d.startReleaseTimer()
+	d.startResumeTimer()
 	moved, took, err := handOverConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
@@ -198,7 +198,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	}
 	if err != nil { // out of time: the rest is drained here
 		_ = next.SendDone(d.newDoneMessage())
-		s.logger().Warn("not all connections could be handed over", "error", err)
+		s.logger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
 	if s.signalRelay = next.StartReaper(); s.signalRelay != nil {
@@ -213,14 +213,14 @@ const countTimeout = time.Second
 // netConnReason is the reason in Upgraded.Stayed for connections of blocking code.
 const netConnReason = "NetConn"
 
-// warnAboutUnmovable logs how many connections will stay because of the kind of their handler.
-func (s *Server) warnAboutUnmovable(ctx context.Context, e engine.Engine) {
+// warnAboutUnmovableConns logs how many connections will stay because of the kind of their handler.
+func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	_, saves := handlerAs[Migrator](s.Handler)
 	_, savesHandlers := handlerAs[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
 	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countUnmoved(ctx, 0)
+	counts := s.countUnmovedConns(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
 			s.logger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
@@ -231,8 +231,8 @@ func (s *Server) warnAboutUnmovable(ctx context.Context, e engine.Engine) {
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countUnmoved counts the open connections by the reason why they have not moved.
-func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
+// countUnmovedConns counts the open connections by the reason why they have not moved.
+func (s *Server) countUnmovedConns(ctx context.Context, open int) map[string]int {
 	if s.isSupervisor() {
 		return map[string]int{"not known": open}
 	}
@@ -259,8 +259,8 @@ func (s *Server) countUnmoved(ctx context.Context, open int) map[string]int {
 	return maps.Clone(counts) // late calls must not change the result
 }
 
-// newHello describes the listeners and activated files to the new process.
-func (s *Server) newHello(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
+// newHelloMessage describes the listeners and activated files to the new process.
+func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
@@ -283,7 +283,7 @@ func (s *Server) awaitSuccessor(err error) error {
 		return err
 	}
 	if err != nil {
-		s.logger().Warn("the old process has ended, and stays", "error", err)
+		s.logger().Warn("the server has ended with an error; the process stays", "error", err)
 	}
 	debug.FreeOSMemory()
 	if err = s.signalRelay.WaitServerExit(); err != nil {
@@ -368,10 +368,10 @@ func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 	return nil
 }
 
-// takeOver tells the old process that this one is ready, and receives its connections in the
+// takeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
 // background. The old process goes on accepting until then, because the upgrade may still fail.
 // wait waits for the end of the transfer.
-func (s *Server) takeOver(e engine.Engine) (wait func()) {
+func (s *Server) takeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -382,9 +382,9 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.finishImport()
+		defer s.finishTakeOver()
 		m, ok := e.(engine.Migrator)
-		err := errors.New("its engine can't take connections over")
+		err := errors.New("the engine can't take over connections")
 		if ok {
 			err = awaitWorkersServing(e, p)
 		}
@@ -394,7 +394,7 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.AnnounceReady(m.ChannelsNeeded(), s.importState, m.ImportConns)
+			err = p.AnnounceReady(m.ChannelsNeeded(), s.importStateAndPeer, m.ImportConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended
@@ -408,7 +408,7 @@ func (s *Server) takeOver(e engine.Engine) (wait func()) {
 		if !s.paused.Load() {
 			_ = e.PauseAccept(false) // no effect if it has ended
 		}
-		s.awaitFinalCounts(p)
+		s.awaitPredecessorCounts(p)
 	})
 	return func() {
 		<-started // a failure has been reported

@@ -127,8 +127,8 @@ func (h *upgradeHandler) Message(c *Conn, line []byte) {
 	}
 }
 
-// misbehaveIn counts calls of a method, and in the configured call does what the settings say.
-func (h *upgradeHandler) misbehaveIn(method string) {
+// misbehaveIfConfigured counts calls of a method, and in the configured call does what the settings say.
+func (h *upgradeHandler) misbehaveIfConfigured(method string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	does, ok := strings.CutSuffix(h.config.Does, " in "+method)
@@ -153,7 +153,7 @@ func sleepForever() {
 }
 
 func (h *upgradeHandler) Save(c *Conn, to []byte) ([]byte, error) {
-	h.misbehaveIn("Save")
+	h.misbehaveIfConfigured("Save")
 	n, ok := c.Value().(*note)
 	if !ok {
 		n = new(note)
@@ -179,15 +179,15 @@ func (h *upgradeHandler) Restore(c *Conn, state []byte) error {
 	if g := h.members[n.Room]; g != nil {
 		g.Add(c.Ref())
 	}
-	h.misbehaveIn("Restore")
+	h.misbehaveIfConfigured("Restore")
 	return nil
 }
 
-// sendCloseReasons sends the reasons of closed connections to whys.
-func (h *upgradeHandler) sendCloseReasons(whys chan<- error) {
+// sendCloseReasonsTo sends the reasons of closed connections to whys.
+func (h *upgradeHandler) sendCloseReasonsTo(reasons chan<- error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.closed = func(why error) { whys <- why }
+	h.closed = func(why error) { reasons <- why }
 }
 
 func (h *upgradeHandler) Closed(_ *Conn, why error) {
@@ -258,7 +258,7 @@ func runSuccessor(settings string) int {
 			sleepForever()
 		}
 	}
-	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: newSameBinaryCommand}
+	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: newTestBinaryCommand}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
@@ -281,8 +281,8 @@ func runSuccessor(settings string) int {
 	return 0
 }
 
-// newSameBinaryCommand returns a command that runs this test binary with the same settings.
-func newSameBinaryCommand() (*exec.Cmd, error) {
+// newTestBinaryCommand returns a command that runs this test binary with the same settings.
+func newTestBinaryCommand() (*exec.Cmd, error) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Stderr = os.Stderr
 	return cmd, nil
@@ -294,7 +294,7 @@ func newSuccessorFunc(t testing.TB, cfg successorConfig) func() (*exec.Cmd, erro
 	settings, err := json.Marshal(cfg)
 	requireNoError(t, err)
 	return func() (*exec.Cmd, error) {
-		cmd, err := newSameBinaryCommand()
+		cmd, err := newTestBinaryCommand()
 		cmd.Env = append(os.Environ(), successorSettings+"="+string(settings), "GORACE=atexit_sleep_ms=0")
 		if cfg.Does != "" {
 			cmd.Stderr = nil
@@ -315,13 +315,13 @@ func startUpgradable(t *testing.T, srv *Server, next successorConfig) (*started,
 	return startServer(t, srv), h
 }
 
-// dialMany connects n clients that have sent one line and half of another.
-func dialMany(t *testing.T, addr string, n int, half string) (clients []*testkit.Conn) {
+// dialManyWithPartialLine connects n clients that have sent one line and half of another.
+func dialManyWithPartialLine(t *testing.T, addr string, n int, partialLine string) (clients []*testkit.Conn) {
 	t.Helper()
 	for range n {
 		c := dial(t, addr)
 		c.Exchange("a", "a 1")
-		c.Send(half)
+		c.Send(partialLine)
 		clients = append(clients, c)
 	}
 	return clients
@@ -420,7 +420,7 @@ func TestUpgrade(t *testing.T) {
 				return testkit.NewConn(t, meteredConn{dial(t, s.addr).Conn, &lines, &in, &out})
 			}
 			whys := make(chan error, 2*n+1)
-			h.sendCloseReasons(whys)
+			h.sendCloseReasonsTo(whys)
 			var clients []*testkit.Conn
 			half := strings.Repeat("x", c.half)
 			for range n {
@@ -521,7 +521,7 @@ func TestUpgradeFails(t *testing.T) {
 				defer func(was time.Duration) { upgradeReplyTimeout = was }(upgradeReplyTimeout)
 				upgradeReplyTimeout = c.patience
 			}
-			clients := dialMany(t, s.addr, n, "")
+			clients := dialManyWithPartialLine(t, s.addr, n, "")
 			if c.paused {
 				requireNoError(t, s.PauseAccepting())
 				s.waitAcceptPaused(t, true)
@@ -594,7 +594,7 @@ func TestUpgradeRefused(t *testing.T) {
 // TestUpgradePaused checks that accepting stays paused in the new process.
 func TestUpgradePaused(t *testing.T) {
 	s, _ := startUpgradable(t, &Server{}, successorConfig{})
-	c := dialMany(t, s.addr, 1, "")[0]
+	c := dialManyWithPartialLine(t, s.addr, 1, "")[0]
 	requireNoError(t, s.PauseAccepting())
 	s.waitAcceptPaused(t, true)
 	_, err := s.Upgrade(t.Context())
@@ -613,7 +613,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			s, h := startUpgradable(t, &Server{Model: model}, successorConfig{Model: model})
 			whys := make(chan error, 10)
-			h.sendCloseReasons(whys)
+			h.sendCloseReasonsTo(whys)
 			clients := map[string]*testkit.Conn{}
 			for _, does := range []string{"move", "stay", "go later", "forget", "panic", "be plain"} {
 				c := dial(t, s.addr)
@@ -793,7 +793,7 @@ func TestUpgradeDescriptors(t *testing.T) {
 	}{{Epoll, Epoll, 2, 0}, {Goroutine, Uring, 1, 100}, {Uring, Goroutine, 0, 100}} {
 		t.Run(fmt.Sprintf("%s to %s, %d files", c.from, c.to, c.files), func(t *testing.T) {
 			s, _ := startUpgradable(t, &Server{Model: c.from}, successorConfig{Model: c.to, Loops: c.loops, Descriptors: limit, Files: c.files})
-			clients := dialMany(t, s.addr, n, "half")
+			clients := dialManyWithPartialLine(t, s.addr, n, "half")
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*6 })
 			u, err := s.Upgrade(t.Context())
 			if most := limit - c.files; err != nil || u.Lost != 0 || u.Moved == 0 || u.Moved > most {

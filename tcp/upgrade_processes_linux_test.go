@@ -41,9 +41,9 @@ func handleTestSignals(srv *Server) context.Context {
 	return ctx
 }
 
-// startConfigured starts a server with these settings in this process; its workers and successor
+// startServerWithSuccessor starts a server with these settings in this process; its workers and successor
 // are others.
-func startConfigured(t *testing.T, from, to successorConfig) *started {
+func startServerWithSuccessor(t *testing.T, from, to successorConfig) *started {
 	t.Helper()
 	from.Addr, to.Addr = "127.0.0.1:0", "127.0.0.1:0"
 	settings, err := json.Marshal(from)
@@ -74,8 +74,8 @@ func TestUpgradeProcesses(t *testing.T) {
 		{successorConfig{Model: Epoll, Loops: 3}, successorConfig{Model: Epoll, Processes: 2}},
 	} {
 		t.Run(fmt.Sprintf("%d %s to %d %s", c.from.Processes, c.from.Model, c.to.Processes, c.to.Model), func(t *testing.T) {
-			s := startConfigured(t, c.from, c.to)
-			clients := dialMany(t, s.addr, n, half)
+			s := startServerWithSuccessor(t, c.from, c.to)
+			clients := dialManyWithPartialLine(t, s.addr, n, half)
 			waitFor(t, "not all input has come", func() bool { return s.Stats().BytesIn == n*9 })
 			u, err := s.Upgrade(t.Context())
 			if err != nil || u.Moved != n || u.Lost != 0 {
@@ -92,7 +92,7 @@ func TestUpgradeProcesses(t *testing.T) {
 			}
 			requireNoError(t, syscall.Kill(u.PID, syscall.SIGUSR2))
 			waitProcessEnd(t, u.PID)
-			more := dialMany(t, s.addr, n, half) // whichever socket they come to
+			more := dialManyWithPartialLine(t, s.addr, n, half) // whichever socket they come to
 			for _, client := range clients {
 				client.Exchange("b", "b 4") // with that for the number of the process
 			}
@@ -129,8 +129,8 @@ func TestUpgradeProcessesFails(t *testing.T) {
 		{"other settings", "Server.Loops is -1", 2, 2},
 	} {
 		t.Run(c.does, func(t *testing.T) {
-			s := startConfigured(t, successorConfig{Model: Epoll, Processes: c.from}, successorConfig{Model: Epoll, Processes: c.to, Does: c.does})
-			clients := dialMany(t, s.addr, n, "half a ")
+			s := startServerWithSuccessor(t, successorConfig{Model: Epoll, Processes: c.from}, successorConfig{Model: Epoll, Processes: c.to, Does: c.does})
+			clients := dialManyWithPartialLine(t, s.addr, n, "half a ")
 			before := childPIDs(t)
 			ctx := t.Context()
 			if strings.Contains(c.says, "deadline") {
@@ -142,7 +142,7 @@ func TestUpgradeProcessesFails(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.says) || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want an error that says %q", u, err, c.says)
 			}
-			for _, client := range append(clients, dialMany(t, s.addr, n, "half a ")...) {
+			for _, client := range append(clients, dialManyWithPartialLine(t, s.addr, n, "half a ")...) {
 				client.Exchange("line", "half a line 2")
 			}
 			if after := childPIDs(t); !slices.Equal(before, after) {
@@ -181,7 +181,7 @@ func TestUpgradeKilled(t *testing.T) {
 			var first *exec.Cmd
 			addr := filepath.Join(t.TempDir(), "s")
 			if c.processes > 0 {
-				s = startConfigured(t, from, to)
+				s = startServerWithSuccessor(t, from, to)
 				addr = s.addr
 			} else {
 				from.Addr, from.Network, from.PIDs = addr, "unix", pids
@@ -194,7 +194,7 @@ func TestUpgradeKilled(t *testing.T) {
 				})
 				waitFor(t, "the server does not listen", func() bool { return trySend(addr, "") })
 			}
-			clients := dialMany(t, addr, n, "")
+			clients := dialManyWithPartialLine(t, addr, n, "")
 			var u Upgraded
 			var err error
 			if s != nil {

@@ -33,18 +33,18 @@ const maxSavedState = 1 << 30
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards
-// baseCounts to peersClosed.
+// predecessorCounts to peersClosed.
 type upgradeTransfer struct {
-	baseCounts    engine.Counts               // of earlier processes
-	baseListeners []upgrade.ListenerCounts    // of earlier processes
-	sentCounts    engine.Counts               // sent to the new process
-	successorPeer *broadcastlog.Peer          // nil if there is no new process
-	peers         map[*broadcastlog.Peer]bool // those being read
-	peersClosed   bool                        // no more peers are accepted
-	peerReaders   sync.WaitGroup
-	releaseOnce   sync.Once     // releases broadcasts after a predecessor
-	handoverDone  chan struct{} // closed when the predecessor has handed everything over; nil without
-	backlogDone   chan struct{} // closed when its queued broadcasts have been sent; nil without
+	predecessorCounts    engine.Counts               // of earlier processes
+	predecessorListeners []upgrade.ListenerCounts    // of earlier processes
+	sentCounts           engine.Counts               // sent to the new process
+	successorPeer        *broadcastlog.Peer          // nil if there is no new process
+	peers                map[*broadcastlog.Peer]bool // those being read
+	peersClosed          bool                        // no more peers are accepted
+	peerReaders          sync.WaitGroup
+	resumeOnce           sync.Once     // releases broadcasts after a predecessor
+	handoverDone         chan struct{} // closed when the predecessor has handed everything over; nil without
+	backlogDone          chan struct{} // closed when its queued broadcasts have been sent; nil without
 }
 
 // outgoingUpgrade is one upgrade in the old process.
@@ -52,12 +52,12 @@ type outgoingUpgrade struct {
 	s                 *Server
 	state, peerSocket *os.File // nil if there is none
 	peer              *broadcastlog.Peer
-	releaseOnce       sync.Once
-	releaseTimer      *time.Timer // releases broadcasts after holdTimeout
+	resumeOnce        sync.Once
+	resumeTimer       *time.Timer // releases broadcasts after holdTimeout
 }
 
-// awaitOwnTakeover waits until the takeover from this server's own predecessor is complete.
-func (s *Server) awaitOwnTakeover(ctx context.Context) error {
+// awaitPredecessorHandover waits until the takeover from this server's own predecessor is complete.
+func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
 	if s.handoverDone == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Server) awaitOwnTakeover(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return fmt.Errorf("the upgrade before has not ended: %w", context.Cause(ctx))
+			return fmt.Errorf("the previous upgrade has not completed: %w", context.Cause(ctx))
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 	defer cancel()
 	if err = s.broadcasts.Load().Pause(waiting); err != nil {
 		d.finish(false)
-		return nil, fmt.Errorf("broadcasts in progress do not end: %w", err)
+		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
 	if d.state, err = s.saveHandlerState(); err != nil {
 		s.logger().Error("the handler's state is lost", "error", err)
@@ -96,14 +96,14 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 	return d, nil
 }
 
-// startReleaseTimer is called when the new process begins to take connections.
-func (d *outgoingUpgrade) startReleaseTimer() {
-	d.releaseTimer = time.AfterFunc(holdTimeout, func() { d.releaseBroadcasts(d.peer) })
+// startResumeTimer is called when the new process begins to take connections.
+func (d *outgoingUpgrade) startResumeTimer() {
+	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.resumeBroadcasts(d.peer) })
 }
 
-// releaseBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
-func (d *outgoingUpgrade) releaseBroadcasts(peer *broadcastlog.Peer) {
-	d.releaseOnce.Do(func() {
+// resumeBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
+func (d *outgoingUpgrade) resumeBroadcasts(peer *broadcastlog.Peer) {
+	d.resumeOnce.Do(func() {
 		if peer != nil && !d.s.addPeer(peer, true) {
 			peer = nil
 		}
@@ -115,13 +115,13 @@ func (d *outgoingUpgrade) releaseBroadcasts(peer *broadcastlog.Peer) {
 
 // finish resumes broadcasts and closes files. moved is set if the connections have moved.
 func (d *outgoingUpgrade) finish(moved bool) {
-	if d.releaseTimer != nil {
-		d.releaseTimer.Stop()
+	if d.resumeTimer != nil {
+		d.resumeTimer.Stop()
 	}
 	if moved {
-		d.releaseBroadcasts(d.peer)
+		d.resumeBroadcasts(d.peer)
 	} else {
-		d.releaseBroadcasts(nil)
+		d.resumeBroadcasts(nil)
 		if d.peer != nil {
 			d.peer.Abort()
 			d.peer.Close()
@@ -146,21 +146,21 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.activeListeners[i], at.Addr)
 	}
 	s.sentCounts = s.engine.Counters()
-	s.sentCounts.Add(&s.baseCounts)
+	s.sentCounts.Add(&s.predecessorCounts)
 	done.Counters = s.sentCounts.ByName()
 	return done
 }
 
-// addBaseCounts adds counters of the old process.
-func (s *Server) addBaseCounts(counters map[string]int64) {
+// addPredecessorCounts adds counters of the old process.
+func (s *Server) addPredecessorCounts(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.baseCounts.AddByName(counters)
+	s.predecessorCounts.AddByName(counters)
 }
 
-// baseListenerCounts returns the counts of a listener in earlier processes.
-func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
-	for _, base := range s.baseListeners {
+// predecessorListenerCounts returns the counts of a listener in earlier processes.
+func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
+	for _, base := range s.predecessorListeners {
 		if base.Network == addr.Network() && base.Addr == listenerKey(l, addr) {
 			return base
 		}
@@ -168,30 +168,30 @@ func (s *Server) baseListenerCounts(l *Listener, addr net.Addr) upgrade.Listener
 	return upgrade.ListenerCounts{}
 }
 
-// awaitFinalCounts waits for the old process's last message and adds its counters.
-func (s *Server) awaitFinalCounts(p *upgrade.Predecessor) {
+// awaitPredecessorCounts waits for the old process's last message and adds its counters.
+func (s *Server) awaitPredecessorCounts(p *upgrade.Predecessor) {
 	d, err := p.WaitDone()
 	if err != nil {
 		return // it has died, or this server has ended
 	}
-	s.addBaseCounts(d.Counters)
+	s.addPredecessorCounts(d.Counters)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.baseListeners = d.Listeners
+	s.predecessorListeners = d.Listeners
 }
 
-// importState restores the handler's state and opens the peer connection, before the first
+// importStateAndPeer restores the handler's state and opens the peer connection, before the first
 // connection.
-func (s *Server) importState(state, socket *os.File) {
-	if state != nil {
-		if err := s.restoreHandlerState(state); err != nil {
+func (s *Server) importStateAndPeer(stateFile, peerSocket *os.File) {
+	if stateFile != nil {
+		if err := s.restoreHandlerState(stateFile); err != nil {
 			s.logger().Error("the handler's state is lost", "error", err)
 		}
 	}
-	if socket == nil {
+	if peerSocket == nil {
 		return
 	}
-	l, err := broadcastlog.NewPeer(socket, s.maxHeldBytes(), true)
+	l, err := broadcastlog.NewPeer(peerSocket, s.maxHeldBytes(), true)
 	if err != nil {
 		s.logger().Error("broadcasts from the old process lost", "error", err)
 		return
@@ -199,21 +199,21 @@ func (s *Server) importState(state, socket *os.File) {
 	s.addPeer(l, false)
 }
 
-// finishImport ends the takeover.
-func (s *Server) finishImport() {
+// finishTakeOver ends the takeover.
+func (s *Server) finishTakeOver() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
 	if !linked { // otherwise readPeer releases them
-		s.releaseBroadcasts(nil)
+		s.resumeBroadcasts(nil)
 	}
 	close(s.handoverDone)
 }
 
-// releaseBroadcasts sends the broadcasts queued in this process, once, after those of the old
+// resumeBroadcasts sends the broadcasts queued in this process, once, after those of the old
 // one.
-func (s *Server) releaseBroadcasts(peer *broadcastlog.Peer) {
-	s.releaseOnce.Do(func() {
+func (s *Server) resumeBroadcasts(peer *broadcastlog.Peer) {
+	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
@@ -254,13 +254,13 @@ func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 		OnResumed: func() {
 			if ahead {
 				ahead = false
-				s.releaseBroadcasts(peer)
+				s.resumeBroadcasts(peer)
 			}
 		},
 		OnCounters: func(p []byte) {
 			var counters map[string]int64
 			if json.Unmarshal(p, &counters) == nil {
-				s.addBaseCounts(counters)
+				s.addPredecessorCounts(counters)
 			}
 		},
 	})
@@ -268,7 +268,7 @@ func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 		s.logger().Error("broadcasts from the other process lost", "error", err)
 	}
 	if !successor {
-		s.releaseBroadcasts(nil) // in case that it died earlier
+		s.resumeBroadcasts(nil) // in case that it died earlier
 	}
 	g.RemovePeer(peer)
 	peer.Close()
@@ -284,7 +284,7 @@ func (s *Server) closePeers() {
 	s.peersClosed = true
 	if s.successorPeer != nil {
 		since := s.engine.Counters()
-		since.Add(&s.baseCounts)
+		since.Add(&s.predecessorCounts)
 		for i := range since {
 			since[i] -= s.sentCounts[i]
 		}
@@ -330,7 +330,7 @@ func (s *Server) saveHandlerState() (f *os.File, err error) {
 func (s *Server) restoreHandlerState(f *os.File) error {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {
-		return errors.New("there is no StateMigrator in this process")
+		return errors.New("the handler of this process is no StateMigrator")
 	}
 	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
@@ -353,7 +353,7 @@ type limitedWriter struct {
 
 func (b *limitedWriter) Write(p []byte) (int, error) {
 	if len(p) > b.remaining {
-		return 0, fmt.Errorf("the state has more than %d bytes", maxSavedState)
+		return 0, fmt.Errorf("the state is larger than %d bytes", maxSavedState)
 	}
 	b.remaining -= len(p)
 	return b.w.Write(p)

@@ -19,10 +19,10 @@ import (
 
 const fin = testkit.FIN
 
-// fr is a masked frame of a client.
+// fr returns a masked frame of a client.
 var fr = testkit.MaskedFrame
 
-// echoSocket answers each message with itself.
+// echoSocket echoes each message.
 var echoSocket = web.OnMessage(func(s web.Socket, kind web.Kind, m []byte) { _ = s.Write(kind, m) })
 
 // dialSocket opens a WebSocket.
@@ -33,7 +33,8 @@ func dialSocket(t testing.TB, addr, fields string) *testkit.Conn {
 	return c
 }
 
-// encodeFragments is a message in frames of so many bytes each. first is the byte with the opcode.
+// encodeFragments encodes a message as frames of the given size. first is the byte with the
+// opcode.
 func encodeFragments(first byte, m string, size int) string {
 	var all strings.Builder
 	for i := 0; i == 0 || i < len(m); i += size {
@@ -49,8 +50,8 @@ func encodeFragments(first byte, m string, size int) string {
 	return all.String()
 }
 
-// writePieces sends s in pieces of so many bytes, each a segment of its own as far as that can be
-// had. The server may close before the last one.
+// writePieces writes s in pieces of the given size, each in its own segment if possible. The
+// server may close earlier.
 func writePieces(w io.Writer, s string, size int) {
 	for piece := range slices.Chunk([]byte(s), size) {
 		if _, err := w.Write(piece); err != nil {
@@ -59,7 +60,7 @@ func writePieces(w io.Writer, s string, size int) {
 	}
 }
 
-// closeFrame is the payload of a close.
+// closeFrame returns the payload of a close frame.
 func closeFrame(code int, reason string) string {
 	return string(binary.BigEndian.AppendUint16(nil, uint16(code))) + reason
 }
@@ -72,7 +73,7 @@ func expectFrame(t testing.TB, c *testkit.Conn, first byte, payload string) {
 	}
 }
 
-// expectClose wants a close with a code (-1: without one), and then the end.
+// expectClose expects a close with a code (-1: without one), followed by the end.
 func expectClose(t testing.TB, c *testkit.Conn, code int) {
 	t.Helper()
 	want := closeFrame(code, "")
@@ -89,14 +90,14 @@ func expectClose(t testing.TB, c *testkit.Conn, code int) {
 	c.Close()
 }
 
-// expectedFrame is what the server is to send.
+// expectedFrame is a frame that the server must send.
 type expectedFrame struct {
 	first   byte
 	payload string
 }
 
-// TestAutobahn reproduces the cases of the Autobahn test suite by their numbers, sections 1
-// to 7 and 10. In each the server echoes messages.
+// TestAutobahn reproduces the cases of the Autobahn test suite by number, sections 1 to 7 and 10.
+// The server echoes messages.
 func TestAutobahn(t *testing.T) {
 	type row struct {
 		number string
@@ -192,7 +193,7 @@ func TestAutobahn(t *testing.T) {
 	add("6.2.4", bytewise("κόσμε"), 0, 0, text("κόσμε"))
 	add("6.3.1", fr(fin|1, bad), 0, 1007)
 	add("6.3.2", bytewise(bad), 0, 1007)
-	// In 6.4 the rest never comes: the server is to fail as soon as it can be known.
+	// In 6.4 the rest never arrives: the server must fail as early as possible.
 	head := "\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5"
 	add("6.4.1", fr(1, head)+fr(0, "\xf4\x90\x80\x80"), 0, 1007)
 	add("6.4.2", fr(1, head+"\xf4")+fr(0, "\x90"), 0, 1007)
@@ -268,8 +269,8 @@ func forEachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, a
 	}
 }
 
-// TestAutobahnMassive is sections 9 (large messages, in frames and pieces of several sizes), 12 and
-// 13 (compression).
+// TestAutobahnMassive reproduces sections 9 (large messages, in frames and pieces of several
+// sizes), 12 and 13 (compression).
 func TestAutobahnMassive(t *testing.T) {
 	const small = 64 << 10
 	ws := &web.WebSocket{Handler: echoSocket, MaxMessage: 4 << 20, Compression: true}

@@ -82,7 +82,7 @@ func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
 	if f.overhead = max(f.overhead+i+1-16-2*int(min(n, maxChunkOverhead)), 0); f.overhead > maxChunkOverhead {
-		return nil, 0, badRequest("too much around chunks")
+		return nil, 0, badRequest("too much chunk overhead")
 	}
 	f.inTrailer, f.inChunk, f.remaining = n == 0, n > 0, int64(n)+2
 	return nil, i + 1, nil

@@ -81,9 +81,9 @@ func decompress(p []byte, limit int) ([]byte, error) {
 	n, err := out.ReadFrom(io.LimitReader(r, int64(limit)+1))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, &CloseError{CloseInvalidData, "a message that can't be decompressed"}
+		return nil, &CloseError{CloseInvalidData, "the message can't be decompressed"}
 	case n > int64(limit):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
 	}
 	return out.Bytes(), nil
 }
@@ -124,15 +124,15 @@ const minGroupCompressed = 512
 
 // Broadcast sends a message to all sockets like tcp.Group.Broadcast.
 func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
-	return g.sendFrame(kind, message, (*tcp.Group).Broadcast)
+	return g.encodeAndSend(kind, message, (*tcp.Group).Broadcast)
 }
 
 // SendLatest sends a message to all sockets as their latest value like tcp.Group.SendLatest.
 func (g *Group) SendLatest(kind Kind, message []byte) (sent, full int) {
-	return g.sendFrame(kind, message, (*tcp.Group).SendLatest)
+	return g.encodeAndSend(kind, message, (*tcp.Group).SendLatest)
 }
 
-func (g *Group) sendFrame(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
+func (g *Group) encodeAndSend(kind Kind, message []byte, send func(*tcp.Group, []byte) (int, int)) (sent, full int) {
 	frame := Frame(kind, message)
 	if g.plain.Len() > 0 {
 		sent, full = send(&g.plain, frame)

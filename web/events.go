@@ -89,7 +89,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
 	case res.state != responsePending:
-		return fmt.Errorf("%w: it is answered already", ErrNoStream)
+		return fmt.Errorf("%w: it was already answered", ErrNoStream)
 	case r.Method != http.MethodGet || r.ContentLength != 0:
 		status, why = http.StatusMethodNotAllowed, "expected GET, without a body"
 	}
@@ -137,7 +137,6 @@ func (s eventStream) Opened(*tcp.Conn) {}
 // Received implements tcp.Handler. Input of the client is ignored.
 func (s eventStream) Received(_ *tcp.Conn, in []byte) int { return len(in) }
 
-// Ended implements tcp.Handler.
 func (s eventStream) Ended(_ *tcp.Conn, rest []byte) int { return len(rest) }
 
 // Heartbeat implements tcp.HeartbeatHandler by sending a comment.
@@ -146,7 +145,6 @@ func (s eventStream) Heartbeat(c *tcp.Conn) (answers bool) {
 	return false
 }
 
-// Closed implements tcp.Handler.
 func (s eventStream) Closed(c *tcp.Conn, why error) {
 	if f := s.events.Closed; f != nil {
 		f(c, why)

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// A program of net/http changes the line that serves.
+// A program for net/http changes only the line that serves.
 func ExampleHandler() {
 	http.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
 	srv := &tcp.Server{Addr: ":8080", Handler: web.Handler(http.DefaultServeMux)}
@@ -20,7 +20,7 @@ func ExampleHandler() {
 	}
 }
 
-// A stream of events for each subscriber, without a goroutine each.
+// Each subscriber gets a stream of events, without a goroutine.
 func ExampleEvents() {
 	var clocks tcp.Group
 	mux := http.NewServeMux()
@@ -36,7 +36,7 @@ func ExampleEvents() {
 	}
 }
 
-// Each message is sent back.
+// Messages are echoed.
 func ExampleWebSocket() {
 	echo := web.OnMessage(func(s web.Socket, kind web.Kind, message []byte) { s.Write(kind, message) })
 	mux := http.NewServeMux()

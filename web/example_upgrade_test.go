@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// chat is a WebSocket's handler whose sockets have a name, and move in upgrades.
+// chat is a WebSocket handler whose sockets have a name and move in upgrades.
 type chat struct {
 	web.SocketBase
 	all web.Group
@@ -28,12 +28,12 @@ func (c *chat) Message(s web.Socket, kind web.Kind, m []byte) {
 	c.all.Broadcast(kind, append([]byte(s.Value().(string)+": "), m...))
 }
 
-// Save writes the socket's name.
+// Save appends the socket's name.
 func (c *chat) Save(s web.Socket, to []byte) ([]byte, error) {
 	return append(to, s.Value().(string)...), nil
 }
 
-// Restore does what Opened does, but for the greeting.
+// Restore is like Opened, without the greeting.
 func (c *chat) Restore(s web.Socket, state []byte) error {
 	s.SetValue(string(state))
 	c.all.Add(s)
@@ -42,7 +42,7 @@ func (c *chat) Restore(s web.Socket, state []byte) error {
 
 var _ web.SocketMigrator = new(chat)
 
-// WebSockets that move to the new process in tcp.Server.Upgrade.
+// WebSockets move to the new process in tcp.Server.Upgrade.
 func ExampleHTTP_endpoints() {
 	_ = &tcp.Server{Addr: ":8080", Handler: newHandler(http.NewServeMux())}
 }

@@ -110,9 +110,9 @@ func (x *exchange) mustClose() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// dispatch submits the handlers of x and the requests after it to the pool, or answers with 503
+// dispatchToPool submits the handlers of x and the requests after it to the pool, or answers with 503
 // if the pool is full.
-func (x *exchange) dispatch(c *tcp.Conn) {
+func (x *exchange) dispatchToPool(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
 		y.initRequest()
@@ -199,7 +199,6 @@ type job struct{ x atomic.Pointer[exchange] }
 // takeExchange empties the job and returns its first exchange, or nil if it is already empty.
 func (j *job) takeExchange() *exchange { return j.x.Swap(nil) }
 
-// Run implements pool.Job.
 func (j *job) Run(context.Context) {
 	x := j.takeExchange()
 	for buffered := 0; x != nil; {
@@ -513,16 +512,12 @@ func (x *exchange) handleConnClosed(why error) {
 // net/http provides.
 type connContext exchange
 
-// Deadline implements context.Context.
 func (*connContext) Deadline() (t time.Time, ok bool) { return }
 
-// Done implements context.Context.
 func (*connContext) Done() <-chan struct{} { return nil }
 
-// Err implements context.Context.
 func (*connContext) Err() error { return nil }
 
-// Value implements context.Context.
 func (ctx *connContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:

@@ -64,9 +64,9 @@ func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
-		return h, &CloseError{CloseProtocolError, "a client's frame is not masked"}
+		return h, &CloseError{CloseProtocolError, "the client's frame is not masked"}
 	case head.Size >= 1<<31:
-		return h, &CloseError{CloseTooLarge, "a frame has 2 GiB or more"}
+		return h, &CloseError{CloseTooLarge, "the frame is 2 GiB or larger"}
 	}
 	h.size, h.n, h.mask = int(head.Size), head.Len, head.Mask
 	return h, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// FuzzHead holds the reading of heads against net/http's: what we take, it takes, too, and
-// reads the same in it.
+// FuzzHead compares the parsing of heads with net/http's: a head accepted here must be accepted
+// there with the same result.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -52,8 +52,7 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// serveInPieces sends in to a server of its own, in pieces whose sizes cuts tells, and gives what
-// was answered.
+// serveInPieces sends in to a new server in pieces of the sizes in cuts, and returns the answers.
 func serveInPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
 	p := tcptest.NewServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxMessage: 32 << 10}}).Dial()
 	for i := 0; len(in) > 0; i++ {
@@ -70,7 +69,7 @@ func serveInPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
 	return p.Output()
 }
 
-// FuzzHTTP sends a server anything in pieces: it answers as it does to the whole.
+// FuzzHTTP sends any input in pieces: the answers must be the same as to the whole.
 func FuzzHTTP(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nbad"), []byte{3, 7})
 	f.Add([]byte("\r\nHEAD / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\n\n"), []byte{1})
@@ -89,7 +88,8 @@ func FuzzHTTP(f *testing.F) {
 	})
 }
 
-// FuzzSocket sends a WebSocket anything in pieces: it answers as it does to the whole.
+// FuzzSocket sends any input to a WebSocket in pieces: the answers must be the same as to the
+// whole.
 func FuzzSocket(f *testing.F) {
 	f.Add([]byte("\x81\x85\x00\x00\x00\x00hello\x89\x80\x00\x00\x00\x00"), []byte{1}, false)
 	f.Add([]byte("\x01\x83\x01\x02\x03\x04abc\x89\x81\x00\x00\x00\x00x\x80\x82\x01\x01\x01\x01de\x88\x80\x00\x00\x00\x00"), []byte{2, 5}, true)

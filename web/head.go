@@ -232,7 +232,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	}
 	if have := r.Header[key]; have != nil {
 		if singletonFields[key] {
-			return badRequest("a field twice that may come once")
+			return badRequest("repeated header field that may occur only once")
 		}
 		r.Header[key] = append(have, value)
 	} else {

@@ -22,8 +22,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// siege is a server that is attacked while honest clients use it.
-type siege struct {
+// attackedServer is a server that is attacked while honest clients use it.
+type attackedServer struct {
 	server *tcp.Server
 	addr   string
 	pool   *pool.Pool
@@ -32,18 +32,18 @@ type siege struct {
 	most   atomic.Int64  // of Stats.Buffered
 }
 
-// attack is what each of some clients does to a server with a pool of 4 workers. It says when
-// all is sent that the honest clients are to see, and goes on until it has what it wants to see.
+// attack describes what each attacker does to a server with a pool of 4 workers. It signals when
+// the honest clients may start, and continues until it has seen the expected reaction.
 type attack struct {
 	name    string
 	clients int
 	limits  tcp.Limits
-	client  func(s *siege, a *attacker) error
-	// closed, if set, counts what all attackers' connections are to be closed for.
+	client  func(s *attackedServer, a *attacker) error
+	// closed, if set, counts the reason for which all attackers' connections must be closed.
 	closed func(c tcp.Closes) int64
 }
 
-// attacker is the connection of one.
+// attacker is an attacking connection.
 type attacker struct {
 	net.Conn
 	r       *bufio.Reader
@@ -55,15 +55,15 @@ const (
 	oneTurn     = 12 << 20
 )
 
-// getRequest is a request to become a WebSocket.
+// getRequest returns a request to become a WebSocket.
 func getRequest(path string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
-// expectResponse sends a request whose answer is to have a status.
-func (a *attacker) expectResponse(status int, text string) error {
-	go io.WriteString(a, text) // all of which may not be taken
+// expectResponse sends a request and expects an answer with the status.
+func (a *attacker) expectResponse(status int, request string) error {
+	go io.WriteString(a, request) // all of which may not be taken
 	res, err := http.ReadResponse(a.r, nil)
 	if err == nil && res.StatusCode != status {
 		err = fmt.Errorf("answered with %s; expected %d", res.Status, status)
@@ -75,7 +75,7 @@ func (a *attacker) upgradeToSocket(path string) error {
 	return a.expectResponse(http.StatusSwitchingProtocols, getRequest(path))
 }
 
-// sendRepeatedly sends a text every so often until the server has closed, or until done.
+// sendRepeatedly sends text at intervals until the server closes or done is closed.
 func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan struct{}) {
 	for tick := time.NewTicker(every); ; {
 		if _, err := io.WriteString(a, text); err != nil {
@@ -89,7 +89,7 @@ func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan 
 	}
 }
 
-// expectFrame reads frames until one begins with a byte, and checks how its payload begins.
+// expectFrame reads frames until one begins with first, and checks the beginning of its payload.
 func (a *attacker) expectFrame(first byte, want string) error {
 	for {
 		op, p, err := testkit.ReadFrame(a.r)
@@ -104,7 +104,7 @@ func (a *attacker) expectFrame(first byte, want string) error {
 	}
 }
 
-func (s *siege) newHandler() http.Handler {
+func (s *attackedServer) newHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /quick", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.RawQuery) })))
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func (s *siege) newHandler() http.Handler {
 	return mux
 }
 
-func (s *siege) dial() (*attacker, error) {
+func (s *attackedServer) dial() (*attacker, error) {
 	nc, err := net.Dial("tcp", s.addr)
 	if err != nil {
 		return nil, err
@@ -135,8 +135,8 @@ func (s *siege) dial() (*attacker, error) {
 	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
 }
 
-// runHonestClient uses the server in each way that it serves, and checks all answers.
-func (s *siege) runHonestClient(id int) error {
+// runHonestClient uses all features of the server and checks the answers.
+func (s *attackedServer) runHonestClient(id int) error {
 	a, err := s.dial()
 	if err != nil {
 		return err
@@ -169,14 +169,14 @@ func (s *siege) runHonestClient(id int) error {
 	return nil
 }
 
-func (s *siege) recordMaxBuffered() {
+func (s *attackedServer) recordMaxBuffered() {
 	if n := s.server.Stats().Buffered; n > s.most.Load() {
 		s.most.Store(n)
 	}
 }
 
-// TestHostile has honest clients served while others attack, and looks at what the attack
-// leaves behind. Each attack is of a server of another model than the one before.
+// TestHostile serves honest clients during attacks and checks what the attacks leave behind.
+// Models alternate between attacks.
 func TestHostile(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	models := tcp.Models()
@@ -199,7 +199,7 @@ func runAttack(t *testing.T, model string, a attack) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close(context.Background()) })
-	s := &siege{pool: p, over: make(chan struct{}), ended: make(chan struct{})}
+	s := &attackedServer{pool: p, over: make(chan struct{}), ended: make(chan struct{})}
 	if a.limits.MaxBuffered == 0 {
 		a.limits.MaxBuffered = maxBuffered
 	}
@@ -262,11 +262,11 @@ func newAttacks() []attack {
 	bomb := strings.Repeat(fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000))), 10)
 	huge := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 16<<20)))
 	refused := func(name string, status int, request string) attack {
-		return attack{name, 20, tcp.Limits{}, func(s *siege, a *attacker) error { return a.expectResponse(status, request) }, nil}
+		return attack{name, 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error { return a.expectResponse(status, request) }, nil}
 	}
-	// flood sends a text at the beginning, and another for as long as the server takes it.
+	// flood sends a text first, and another as long as the server accepts it.
 	flood := func(name, first, text string) attack {
-		return attack{name, 20, soon, func(s *siege, a *attacker) error {
+		return attack{name, 20, soon, func(s *attackedServer, a *attacker) error {
 			io.WriteString(a, first)
 			a.inPlace()
 			a.sendRepeatedly(text, time.Microsecond, nil)
@@ -279,26 +279,26 @@ func newAttacks() []attack {
 		refused("long lines before chunks", 400, chunked+strings.Repeat("1;"+strings.Repeat("x", 200)+"\r\nx\r\n", 5000)),
 		flood("requests whose answers nobody reads", "", strings.Repeat(getRequests("/quick?"+strings.Repeat("x", 1000)), 50)),
 		flood("pings whose answers nobody reads", getRequest("/ws"), strings.Repeat(fr(fin|9, strings.Repeat("x", 125)), 500)),
-		{"downloads that nobody reads", 20, soon, func(s *siege, a *attacker) error {
+		{"downloads that nobody reads", 20, soon, func(s *attackedServer, a *attacker) error {
 			io.WriteString(a, getRequests("/endless"))
 			a.inPlace()
 			<-s.ended
 			return nil
 		}, untaken},
-		{"drip of a head", 20, soon, func(s *siege, a *attacker) error {
+		{"drip of a head", 20, soon, func(s *attackedServer, a *attacker) error {
 			io.WriteString(a, "GET / HTTP/1.1\r\n")
 			a.inPlace()
 			a.sendRepeatedly("a", 2*time.Millisecond, nil)
 			return nil
 		}, func(c tcp.Closes) int64 { return c.Message }},
-		{"messages without an end", 100, small, func(s *siege, a *attacker) error {
+		{"messages without an end", 100, small, func(s *attackedServer, a *attacker) error {
 			err := a.upgradeToSocket("/ws")
 			io.WriteString(a, fr(2, strings.Repeat("x", 60_000)))
 			a.inPlace()
 			a.sendRepeatedly(fr(0, "x"), 20*time.Millisecond, nil)
 			return err
 		}, func(c tcp.Closes) int64 { return c.Message + c.Budget }},
-		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"bodies that drip or stop", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			io.WriteString(a, post+"Content-Length: 100000\r\n\r\nhalf")
 			for s.pool.Stats().Running < 20 {
 				runtime.Gosched()
@@ -307,12 +307,12 @@ func newAttacks() []attack {
 			a.sendRepeatedly("x", 2*time.Millisecond, s.over)
 			return nil
 		}, nil},
-		{"a body that ends within a chunk's size", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"a body that ends within a chunk's size", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			io.WriteString(a, chunked+"5")
 			a.Conn.(*net.TCPConn).CloseWrite()
 			return a.expectResponse(400, "")
 		}, nil},
-		{"chunks of one byte", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"chunks of one byte", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			const n = 100_000
 			a.inPlace()
 			go io.WriteString(a, chunked+strings.Repeat("1\r\nx\r\n", n)+"0\r\n\r\n")
@@ -325,7 +325,7 @@ func newAttacks() []attack {
 			}
 			return nil
 		}, nil},
-		{"a million empty frames", 4, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"a million empty frames", 4, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
 			}
@@ -333,7 +333,7 @@ func newAttacks() []attack {
 			go io.WriteString(a, fr(1, "")+strings.Repeat(fr(0, ""), 250_000)+fr(fin, "end"))
 			return a.expectFrame(fin|1, "end")
 		}, nil},
-		{"bombs", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"bombs", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			if err := a.upgradeToSocket("/ws"); err != nil {
 				return err
 			}
@@ -341,13 +341,13 @@ func newAttacks() []attack {
 			a.inPlace()
 			return a.expectFrame(fin|8, closeFrame(web.CloseTooLarge, ""))
 		}, nil},
-		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"bombs of just MaxMessage", 8, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			err := a.upgradeToSocket("/sink")
 			a.inPlace()
 			a.sendRepeatedly(bomb, 5*time.Millisecond, s.over)
 			return err
 		}, nil},
-		{"requests that are reset", 20, tcp.Limits{}, func(s *siege, a *attacker) error {
+		{"requests that are reset", 20, tcp.Limits{}, func(s *attackedServer, a *attacker) error {
 			a.inPlace()
 			for range 20 {
 				one, err := s.dial()
@@ -363,8 +363,8 @@ func newAttacks() []attack {
 	}
 }
 
-// TestRequestsAreCounted has uploads and pipelines wait for a worker: what they take is in
-// Stats.Buffered, and nothing of it is kept when their connections are gone.
+// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker count
+// in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
@@ -407,7 +407,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// TestMessageIsCounted has a message in fragments counted in Stats.Buffered while it is not whole.
+// TestMessageIsCounted checks that an incomplete message counts in Stats.Buffered.
 func TestMessageIsCounted(t *testing.T) {
 	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
 	p := tcptest.NewServer(t, srv).Dial()
@@ -424,8 +424,8 @@ func TestMessageIsCounted(t *testing.T) {
 	}
 }
 
-// TestYield has mail come to a loop between the messages and the requests of one read, if these are
-// many, or much to decompress.
+// TestYield checks that a loop handles mail between the messages or requests of one read if these
+// are many or take long to decompress.
 func TestYield(t *testing.T) {
 	bomb := fr(fin|0x40|2, deflateMessage(strings.Repeat("\x00", 60_000)))
 	for name, row := range map[string]struct {
@@ -469,8 +469,8 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// TestTimeouts ends who is silent or drips, at the time that counts from the end of the last request,
-// or from the first byte of what is not whole.
+// TestTimeouts checks that silent and slow clients are closed in time, counted from the end of
+// the last request or the first byte of an incomplete one.
 func TestTimeouts(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/x", func(http.ResponseWriter, *http.Request) {})

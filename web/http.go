@@ -185,7 +185,7 @@ func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool)
 		return n, x.serveOnOwner(c)
 	}
 	n += x.parsePipelined(c, in[n:])
-	x.dispatch(c)
+	x.dispatchToPool(c)
 	return n, true
 }
 
@@ -334,7 +334,7 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 // run on the pool like any other. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
-		panic("web: Quick: the http.Handler is nil; expected what answers requests")
+		panic("web: Quick: the http.Handler is nil; expected a handler")
 	}
 	return quickHandler{h}
 }

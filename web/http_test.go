@@ -24,7 +24,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// startServer starts a server of ours and gives its address.
+// startServer starts a server and returns its address.
 func startServer(t testing.TB, s *tcp.Server) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, s)
@@ -42,7 +42,7 @@ func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) 
 	}
 }
 
-// getRequests is a request for each path.
+// getRequests returns a request for each path.
 func getRequests(paths ...string) (all string) {
 	for _, path := range paths {
 		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -50,7 +50,7 @@ func getRequests(paths ...string) (all string) {
 	return all
 }
 
-// expectBody wants an answer with a body.
+// expectBody expects a response with a body.
 func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	t.Helper()
 	if res, body := c.ReadResponse(); body != want {
@@ -58,8 +58,8 @@ func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	}
 }
 
-// TestSmuggling sends what proxies and servers have read in two ways: none of it gets
-// through, and the connection is closed behind it.
+// TestSmuggling sends requests that proxies and servers have interpreted differently: all are
+// rejected, and the connection is closed.
 func TestSmuggling(t *testing.T) {
 	getX := "GET / HTTP/1.1\r\nHost: x\r\n"
 	post := "POST / HTTP/1.1\r\nHost: x\r\n"
@@ -169,8 +169,8 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// TestPipelined sends many requests at once: their answers come in order, each without waiting
-// for a handler behind it, and what ends the connection keeps the handlers behind from running.
+// TestPipelined sends many requests at once. Answers come in order, without waiting for later
+// handlers, and a response that closes the connection prevents later handlers from running.
 func TestPipelined(t *testing.T) {
 	release := make(chan struct{})
 	mux := http.NewServeMux()
@@ -246,8 +246,8 @@ func TestPipelined(t *testing.T) {
 	})
 }
 
-// TestBodyBackpressure has a handler read a large body slowly: the server keeps a bounded
-// part of it, and all of it arrives.
+// TestBodyBackpressure reads a large body slowly: the server buffers a limited part, and
+// everything arrives.
 func TestBodyBackpressure(t *testing.T) {
 	const size = 8 << 20
 	read := make(chan struct{})
@@ -272,8 +272,8 @@ func TestBodyBackpressure(t *testing.T) {
 	})
 }
 
-// TestContinueWhileAnswering has a body read while the response begins: a client that waits
-// for 100 Continue gets it before the response, or not at all.
+// TestContinueWhileAnswering reads a body while the response begins: a client that waits for 100
+// Continue gets it before the response or not at all.
 func TestContinueWhileAnswering(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		read := make(chan struct{})
@@ -303,7 +303,7 @@ func TestContinueWhileAnswering(t *testing.T) {
 	})
 }
 
-// TestContextEnds ends a request's context with its connection, and with its handler.
+// TestContextEnds checks that a request's context ends with its connection and with its handler.
 func TestContextEnds(t *testing.T) {
 	started, ended := make(chan context.Context, 1), make(chan error, 1)
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -333,8 +333,7 @@ func TestContextEnds(t *testing.T) {
 	})
 }
 
-// TestDeadlines ends reads and writes of a handler at the deadlines that it sets, or at those of
-// the server.
+// TestDeadlines checks that a handler's reads and writes end at its deadlines or the server's.
 func TestDeadlines(t *testing.T) {
 	const short = 10 * time.Millisecond
 	got := make(chan error, 2)
@@ -382,7 +381,7 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestNoWorker answers 503 where the pool has no room, and serves again when it has.
+// TestNoWorker checks that the answer is 503 while the pool is full.
 func TestNoWorker(t *testing.T) {
 	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
 	if err != nil {
@@ -412,7 +411,8 @@ func TestNoWorker(t *testing.T) {
 	})
 }
 
-// TestDrain ends idle connections, lets requests under way end, and tells sockets that the server ends.
+// TestDrain checks that a drain closes idle connections, finishes running requests and closes
+// sockets properly.
 func TestDrain(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	mux := http.NewServeMux()
@@ -438,7 +438,7 @@ func TestDrain(t *testing.T) {
 	busy.ExpectClosed(nil)
 }
 
-// TestEvents streams events to subscribers, and hears of their end.
+// TestEvents streams events to subscribers and detects their end.
 func TestEvents(t *testing.T) {
 	var g tcp.Group
 	closed := make(chan error, 2)

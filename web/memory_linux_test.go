@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// TestIdleMemory measures what idle connections take of the heap: clients are bare
-// descriptors, which take none.
+// TestIdleMemory measures the heap memory of idle connections. Clients are mere descriptors,
+// which take none.
 func TestIdleMemory(t *testing.T) {
 	const n, warm = 1000, 200
 	testkit.ReserveDescriptors(t, 2*(n+warm)+100)

@@ -53,10 +53,10 @@ const (
 )
 
 var (
-	errNoEndpoint   = errors.New("web: the connection's handler is none of HTTP.Endpoints")
-	errUnsavedValue = errors.New("web: the connection has a Value, which nobody saves")
-	errNoRestore    = errors.New("web: Events has Opened, and no Restore")
-	errBadState     = errors.New("web: the state of a connection is cut off or of another version")
+	errNoEndpoint   = errors.New("web: the connection's handler is not in HTTP.Endpoints")
+	errUnsavedValue = errors.New("web: the connection has a Value, but nothing saves it")
+	errNoRestore    = errors.New("web: Events has Opened but no Restore")
+	errBadState     = errors.New("web: the saved state of a connection is truncated or of another version")
 )
 
 // SaveHandler implements tcp.HandlerMigrator for connections of h itself and of its Endpoints. A
@@ -104,7 +104,7 @@ func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 			return e.restore(c, &r)
 		}
 	}
-	return fmt.Errorf("web: a connection has come from another process for the endpoint %q, which HTTP.Endpoints does not have any more", name)
+	return fmt.Errorf("web: a connection from another process belongs to the endpoint %q, which HTTP.Endpoints does not contain", name)
 }
 
 func (h *HTTP) endpointName(e Endpoint) (string, error) {
@@ -169,7 +169,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	case !r.Complete():
 		return errBadState
 	case v == nil:
-		return fmt.Errorf("web: a socket of the subprotocol %q has come from another process; expected one of %q", k.protocol, ws.Subprotocols)
+		return fmt.Errorf("web: a socket from another process has the subprotocol %q; expected one of %q", k.protocol, ws.Subprotocols)
 	}
 	if flags&savedPartial == 0 {
 		_ = c.SetHandler(v) // does not fail during a call
@@ -203,7 +203,7 @@ func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessa
 	case !r.Complete(), m.kind != Text && m.kind != Binary, m.deflate && !v.deflate:
 		return nil, errBadState
 	case len(m.message) > limit || left > uint64(limit-len(m.message)):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", limit)}
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
 	case m.kind == Text && !m.deflate && !m.checker.checkPrefix(m.message, false):
 		return nil, errBadState
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// serverSettings is the variable by which a process of this test binary is a server until its
-// standard input ends: its model and Limits.MaxConns, and how many there were before it.
+// serverSettings is the environment variable that makes a process of this test binary a server
+// until its standard input ends: its model, Limits.MaxConns, and the number of servers before it.
 const serverSettings = "MYRIAD_TEST_WEB"
 
 func TestMain(m *testing.M) {
@@ -49,23 +49,23 @@ func TestMain(m *testing.M) {
 	}
 }
 
-func serverCommand(model string, most, before int) *exec.Cmd {
+func serverCommand(model string, maxConns, predecessors int) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d", serverSettings, model, most, before), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d", serverSettings, model, maxConns, predecessors), "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
-// migratingApp is an application whose connections move. A socket answers each message with its number
-// on that socket, and itself; a stream's events have their number on that stream as ID.
+// migratingApp is an application whose connections move. A socket answers each message with its
+// number on that socket and its text; a stream's events have their number as ID.
 type migratingApp struct {
 	web.SocketBase
 	srv     *tcp.Server
 	streams sync.Map // their refs
 }
 
-// newMigratingServer makes one; a later one of a chain lacks an endpoint.
-func newMigratingServer(later bool) *tcp.Server {
+// newMigratingServer returns a server; a later one of a chain lacks an endpoint.
+func newMigratingServer(isSuccessor bool) *tcp.Server {
 	a, mux := new(migratingApp), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
 		"ws":     &web.WebSocket{Handler: a, Compression: true, MinCompressed: 1},
@@ -77,7 +77,7 @@ func newMigratingServer(later bool) *tcp.Server {
 	for name, e := range endpoints {
 		quick("/"+name, e.(http.Handler).ServeHTTP)
 	}
-	if later {
+	if isSuccessor {
 		delete(endpoints, "gone")
 	}
 	quick("/unnamed", (&web.WebSocket{Handler: echoSocket}).ServeHTTP)
@@ -140,7 +140,7 @@ func (a *migratingApp) restoreStream(c *tcp.Conn, state []byte) error {
 	return nil
 }
 
-// sendEventToStreams sends each stream an event.
+// sendEventToStreams sends an event to each stream.
 func (a *migratingApp) sendEventToStreams(text string) {
 	a.streams.Range(func(ref, _ any) bool {
 		_ = ref.(tcp.Ref).Do(func(c *tcp.Conn) {
@@ -152,7 +152,7 @@ func (a *migratingApp) sendEventToStreams(text string) {
 	})
 }
 
-// upgradeChain is a server, and those that take its place, with a connection to whichever serves.
+// upgradeChain is a server and its successors, with a connection to the current one.
 type upgradeChain struct {
 	*testkit.Conn
 	t    *testing.T
@@ -160,13 +160,13 @@ type upgradeChain struct {
 	pid  int
 }
 
-func startUpgradeChain(t *testing.T, model string, most int) *upgradeChain {
+func startUpgradeChain(t *testing.T, model string, maxConns int) *upgradeChain {
 	t.Helper()
 	stdin, stop, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := serverCommand(model, most, 0)
+	cmd := serverCommand(model, maxConns, 0)
 	cmd.Stdin, cmd.Stderr = stdin, nil
 	p := testkit.Start(t, cmd)
 	s := &upgradeChain{t: t, addr: p.WaitForOutput(`(127\.0\.0\.1:\d+)\n`)[1]}
@@ -183,7 +183,7 @@ func startUpgradeChain(t *testing.T, model string, most int) *upgradeChain {
 	return s
 }
 
-// getBody asks the server that has the connection.
+// getBody sends a request on the connection and returns the body of the response.
 func (s *upgradeChain) getBody(path string) string {
 	s.t.Helper()
 	s.Send(getRequests(path))
@@ -203,7 +203,7 @@ func (s *upgradeChain) getNumber(path string) int {
 	return n
 }
 
-// waitServerRead has what is sent meanwhile, of so many bytes and by nobody else, be read by the server.
+// waitServerRead calls send and waits until the server has read all the bytes sent.
 func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	s.t.Helper()
 	before, request := s.getNumber("/in"), len(getRequests("/in"))
@@ -214,7 +214,7 @@ func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	})
 }
 
-// upgradeServer has the next process take the server's place, and gives the old one, which may not have ended.
+// upgradeServer upgrades to the next process, and returns the old one, which may still run.
 func (s *upgradeChain) upgradeServer() (old int) {
 	s.t.Helper()
 	old = s.pid
@@ -234,7 +234,7 @@ func (s *upgradeChain) waitProcessEnd(pid int) {
 	})
 }
 
-// migratedSocketClient is a client of a socket that moves.
+// migratedSocketClient is the client of a socket that moves.
 type migratedSocketClient struct {
 	*testkit.Conn
 	t            *testing.T
@@ -242,7 +242,7 @@ type migratedSocketClient struct {
 	style        string
 }
 
-// styles are how a client sends its messages.
+// styles are the ways in which a client sends its messages.
 var styles = []string{"text", "binary", "compressed", "fragments", "half a frame", "half a large frame"}
 
 func dialSocketClient(t *testing.T, addr string, number int) *migratedSocketClient {
@@ -255,7 +255,7 @@ func dialSocketClient(t *testing.T, addr string, number int) *migratedSocketClie
 	return m
 }
 
-// nextMessage is the next message: its frames in two parts, and what the answer is to be.
+// nextMessage returns the frames of the next message in two parts, and the expected answer.
 func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	m.sent++
 	text := fmt.Sprintf("message %d of socket %d, größer", m.sent, m.number)
@@ -281,7 +281,7 @@ func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	return all[:cut], all[cut:], fmt.Sprintf("%d %s", m.sent, text)
 }
 
-// expectAnswer reads an answer.
+// expectAnswer reads and checks an answer.
 func (m *migratedSocketClient) expectAnswer(want string) error {
 	op, p, err := testkit.ReadFrame(m.R)
 	wantOp := byte(fin | web.Text)
@@ -298,7 +298,7 @@ func (m *migratedSocketClient) expectAnswer(want string) error {
 	return nil
 }
 
-// exchangeMessage sends a message and reads the answer.
+// exchangeMessage sends a message and checks the answer.
 func (m *migratedSocketClient) exchangeMessage() error {
 	first, rest, want := m.nextMessage()
 	if _, err := io.WriteString(m, first+rest); err != nil {
@@ -307,8 +307,9 @@ func (m *migratedSocketClient) exchangeMessage() error {
 	return m.expectAnswer(want)
 }
 
-// TestMoves takes WebSockets and streams of events through upgrades: nothing is lost, doubled or out of
-// order, where a socket is idle, in the middle of a message, or exchanges messages all the time.
+// TestMoves takes WebSockets and streams through upgrades: nothing may be lost, duplicated or
+// reordered, whether a socket is idle, in the middle of a message, or continuously exchanging
+// messages.
 func TestMoves(t *testing.T) {
 	const sockets, streams = 60, 30
 	rows := map[string]int{"shards": sock.MaxConns() + 1}
@@ -399,7 +400,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestMovesOrNot has WebSockets move later, not at all, or to a process that does not take them.
+// TestMovesOrNot checks WebSockets that move later, not at all, or to a process that does not
+// accept them.
 func TestMovesOrNot(t *testing.T) {
 	for _, model := range tcp.Models() {
 		t.Run(model, func(t *testing.T) {
@@ -412,7 +414,7 @@ func TestMovesOrNot(t *testing.T) {
 			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
 			bad.Send(fr(fin|1, "fail"))
 			expectFrame(t, bad, fin|1, "1 fail")
-			// A message of which more has come than a state may have moves when it is whole.
+			// A partial message larger than the maximum state moves when it is complete.
 			message := strings.Repeat("0123456789abcdef", 160<<10)
 			s.waitServerRead(func() int {
 				frame := fr(1, message[:len(message)/2])

@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// receivedFuncHandler is a handler whose connections' input is taken by a function.
+// receivedFuncHandler is a handler with a function for Received.
 type receivedFuncHandler struct {
 	tcp.Base
 	received func(c *tcp.Conn, in []byte)
@@ -29,7 +29,7 @@ func newEchoWebSocket() *WebSocket {
 		Handler: OnMessage(func(s Socket, kind Kind, m []byte) { _ = s.Write(kind, m) })}
 }
 
-// encodeMaskedFrame is a frame whose mask is none that repeats.
+// encodeMaskedFrame returns a frame whose mask has no repeated bytes.
 func encodeMaskedFrame(first byte, payload string) string {
 	mask := [4]byte{1, 20, 75, 200}
 	b := appendFrameHead(nil, first, len(payload))
@@ -37,8 +37,8 @@ func encodeMaskedFrame(first byte, payload string) string {
 	return string(appendUnmasked(append(b, mask[:]...), []byte(payload), mask, 0))
 }
 
-// TestSavedInTheMiddle saves and restores a message between any two bytes of its payload: the rest
-// makes it whole.
+// TestSavedInTheMiddle saves and restores a message between any two bytes of its payload and
+// completes it.
 func TestSavedInTheMiddle(t *testing.T) {
 	const text = "grüße, and 世界 at the end"
 	plain := encodeMaskedFrame(byte(Text), text[:20]) + encodeMaskedFrame(opContinuation, "") + encodeMaskedFrame(bitFin|opContinuation, text[20:])
@@ -80,8 +80,8 @@ func TestSavedInTheMiddle(t *testing.T) {
 	}
 }
 
-// FuzzSaved restores whatever another process may have sent: it is refused, or what the socket is
-// then is saved and restored as the same, and takes frames.
+// FuzzSaved restores any state: it is either rejected, or the resulting socket can be saved and
+// restored unchanged and accepts frames.
 func FuzzSaved(f *testing.F) {
 	ws := newEchoWebSocket()
 	kept := &Events{Save: func(*tcp.Conn, []byte) ([]byte, error) { return nil, nil }, Restore: func(_ *tcp.Conn, state []byte) error {
@@ -135,8 +135,7 @@ func FuzzSaved(f *testing.F) {
 	})
 }
 
-// TestSavedRefused has states refused, each for its reason, before anything has become of the
-// connection.
+// TestSavedRefused checks the errors for invalid states.
 func TestSavedRefused(t *testing.T) {
 	socket := []byte{savedVersion, savedSocket, 1, 's', savedPartial, 0}
 	h := &HTTP{Endpoints: map[string]Endpoint{"s": newEchoWebSocket(), "e": &Events{}}}
@@ -150,8 +149,8 @@ func TestSavedRefused(t *testing.T) {
 		{[]byte{savedVersion, savedSocket, 5, 'o', 't', 'h', 'e', 'r', 0, 0}, `endpoint "other"`},
 		{[]byte{savedVersion, savedSocket, 1, 'e', 0, 0}, `endpoint "e"`},
 		{[]byte{savedVersion, savedStream, 1, 's'}, `endpoint "s"`},
-		{[]byte{savedVersion, savedSocket, 1, 's', 0, 1, 'q'}, `subprotocol "q" has come`},
-		{(&partialMessage{kind: Binary, frame: frameHead{size: 16<<10 + 1}, remaining: 16<<10 + 1}).appendState(socket), "a message has more than 16384 bytes"},
+		{[]byte{savedVersion, savedSocket, 1, 's', 0, 1, 'q'}, `the subprotocol "q"`},
+		{(&partialMessage{kind: Binary, frame: frameHead{size: 16<<10 + 1}, remaining: 16<<10 + 1}).appendState(socket), "the message is larger than 16384 bytes"},
 		{(&partialMessage{kind: Text, message: []byte("\xff")}).appendState(socket), errBadState.Error()},
 		{(&partialMessage{kind: Text, deflate: true}).appendState(socket), errBadState.Error()},
 		{(&partialMessage{kind: opPing}).appendState(socket), errBadState.Error()},
@@ -167,7 +166,7 @@ func TestSavedRefused(t *testing.T) {
 	}
 }
 
-// TestSaveRefused has connections stay of which something is known that nobody saves.
+// TestSaveRefused checks that connections with unsaved state stay.
 func TestSaveRefused(t *testing.T) {
 	ws, events := newEchoWebSocket(), &Events{Opened: func(*tcp.Conn) {}}
 	other := &HTTP{}

@@ -23,7 +23,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// newCertificate is a certificate for 127.0.0.1, and those who trust it.
+// newCertificate returns a certificate for 127.0.0.1 and a pool that trusts it.
 func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -31,8 +31,8 @@ func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool)
 	return s.TLS.Certificates, s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 }
 
-// TestALPN agrees on HTTP/1.1 with clients that offer it, whatever the server's
-// configuration has beside it, and refuses those that know HTTP/2 alone.
+// TestALPN checks that HTTP/1.1 is negotiated with clients that offer it, whatever the
+// configuration contains, and that clients with only HTTP/2 are rejected.
 func TestALPN(t *testing.T) {
 	cert, roots := newCertificate(t)
 	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.TLS.NegotiatedProtocol) }))
@@ -50,8 +50,8 @@ func TestALPN(t *testing.T) {
 	}
 }
 
-// TestBehindProxies has RemoteAddr be the client that a PROXY header tells, and leaves to
-// handlers what fields of a request say.
+// TestBehindProxies checks that RemoteAddr is the client in a PROXY header, and that fields of
+// the request do not change it.
 func TestBehindProxies(t *testing.T) {
 	cert, roots := newCertificate(t)
 	mux := http.NewServeMux()
@@ -90,7 +90,7 @@ func TestBehindProxies(t *testing.T) {
 	}
 }
 
-// TestUnixSocket serves a proxy on the same machine, with the addresses that net/http has.
+// TestUnixSocket serves a proxy on the same machine, with the addresses of net/http.
 func TestUnixSocket(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.RemoteAddr) })
 	get := func(path string) string {
@@ -119,8 +119,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestReverseProxy has Go's reverse proxy speak HTTP/2 in front: requests, streams of events
-// and WebSockets pass.
+// TestReverseProxy uses Go's reverse proxy with HTTP/2 in front: requests, streams of events and
+// WebSockets pass.
 func TestReverseProxy(t *testing.T) {
 	closed := make(chan error, 1)
 	mux := http.NewServeMux()

@@ -96,10 +96,8 @@ func (w *response) reset() {
 	*w = response{header: w.header, responseBuffers: b}
 }
 
-// Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
-// WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
 	switch {
 	case w.state >= responseSwitching:
@@ -155,27 +153,25 @@ func (w *response) sendInformational(status int) {
 	w.flush()
 }
 
-// Write implements io.Writer.
 func (w *response) Write(p []byte) (int, error) {
-	if err := w.startBody(len(p)); err != nil || len(p) == 0 {
+	if err := w.prepareBodyWrite(len(p)); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	return w.body.Write(p)
 }
 
-// WriteString implements io.StringWriter.
 func (w *response) WriteString(s string) (int, error) {
-	if err := w.startBody(len(s)); err != nil || s == "" {
+	if err := w.prepareBodyWrite(len(s)); err != nil || s == "" {
 		return 0, err
 	}
 	return w.body.WriteString(s)
 }
 
-var errReturned = errors.New("web: the response was written to when its handler had returned")
+var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// startBody calls WriteHeader if the handler has not, and returns an error if n bytes of body are
+// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are
 // not allowed.
-func (w *response) startBody(n int) error {
+func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
 		return http.ErrHijacked
@@ -333,8 +329,8 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// ensureHead writes the head if that has not been done.
-func (w *response) ensureHead() {
+// ensureHeadWritten writes the head if that has not been done.
+func (w *response) ensureHeadWritten() {
 	if w.state < responseHead {
 		w.writeHead(nil)
 	}
@@ -396,7 +392,7 @@ func (w *response) finishResponse() {
 		w.setState(responseComplete)
 		return
 	}
-	w.ensureHead()
+	w.ensureHeadWritten()
 	if w.chunked && w.x.req.Method != http.MethodHead {
 		w.out = append(w.out, "0\r\n"...)
 		if w.hasTrailers() {
@@ -426,7 +422,6 @@ func (w *response) trailerFields() http.Header {
 	return t
 }
 
-// Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
 // FlushError is called by http.ResponseController. It sends all output so far.
@@ -438,7 +433,7 @@ func (w *response) FlushError() error {
 	if err := w.body.Flush(); err != nil {
 		return err
 	}
-	w.ensureHead()
+	w.ensureHeadWritten()
 	w.flush()
 	if l := &w.trailing; l.f != nil && w.err == nil {
 		w.err = w.sendFile(l.f, l.offset, l.n)

@@ -29,8 +29,8 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	if err := w.body.Flush(); err != nil {
 		return 0, err
 	}
-	w.ensureHead()
-	if !w.deferFile(f, offset, n) {
+	w.ensureHeadWritten()
+	if !w.deferFileToOwner(f, offset, n) {
 		if w.flush(); w.err != nil {
 			return 0, w.err
 		}
@@ -57,10 +57,10 @@ type trailingFile struct {
 	offset, n int64
 }
 
-// deferFile leaves part of a file to the owner, as the end of the response. It reports false if
+// deferFileToOwner leaves part of a file to the owner, as the end of the response. It reports false if
 // the response continues after it, the connection has no free file slot, or the server is not
 // known to support files.
-func (w *response) deferFile(f *os.File, offset, n int64) bool {
+func (w *response) deferFileToOwner(f *os.File, offset, n int64) bool {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
 	}

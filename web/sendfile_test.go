@@ -12,8 +12,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// TestFiles sends files whole: alone and pipelined, when the handler returns and before, where
-// it flushes.
+// TestFiles sends complete files, alone and pipelined, before and after a flush.
 func TestFiles(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789abcdef"), 20<<10)
 	path := filepath.Join(t.TempDir(), "file")

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// roomHandler is a handler that tells what it hears.
+// roomHandler is a socket handler that records its calls.
 type roomHandler struct {
 	web.SocketBase
 	group  web.Group
@@ -46,7 +46,7 @@ func (r *roomHandler) Closed(s web.Socket, why error) {
 	r.closed <- why
 }
 
-// TestSocketEnds has sockets end in each way, and their handler hear which.
+// TestSocketEnds checks the reason of each kind of close.
 func TestSocketEnds(t *testing.T) {
 	r := &roomHandler{closed: make(chan error, 1)}
 	rows := map[string]struct {
@@ -99,7 +99,7 @@ func newCloseCodeMatcher(code int) func(error) bool {
 	}
 }
 
-// TestSocketGroup broadcasts to sockets with compression and without, by group and by Ref.
+// TestSocketGroup broadcasts to sockets with and without compression, by group and by Ref.
 func TestSocketGroup(t *testing.T) {
 	r := &roomHandler{closed: make(chan error, 2)}
 	long := strings.Repeat("all of you ", 100)
@@ -136,7 +136,7 @@ func TestSocketGroup(t *testing.T) {
 	})
 }
 
-// TestUpgradeRefused answers requests that can't become WebSockets.
+// TestUpgradeRefused checks the answers to requests that can't become WebSockets.
 func TestUpgradeRefused(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
@@ -172,7 +172,7 @@ func TestUpgradeRefused(t *testing.T) {
 	}
 }
 
-// TestNilHandlers is what says that a handler is missing before a socket is open.
+// TestNilHandlers checks that a missing handler is reported before a socket is open.
 func TestNilHandlers(t *testing.T) {
 	for name, h := range map[string]web.SocketHandler{"nil": nil, "nil OnMessage": web.OnMessage(nil)} {
 		w := httptest.NewRecorder()
@@ -189,7 +189,7 @@ func TestNilHandlers(t *testing.T) {
 	web.Quick(nil)
 }
 
-// TestUpgradeByHandler upgrades in a handler, behind middleware, with a cookie and a value.
+// TestUpgradeByHandler upgrades in a handler, below middleware, with a cookie and a value.
 func TestUpgradeByHandler(t *testing.T) {
 	r := &roomHandler{closed: make(chan error, 1)}
 	ws := &web.WebSocket{Handler: r}
@@ -222,8 +222,8 @@ type wrappedWriter struct{ http.ResponseWriter }
 
 func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// TestHeartbeats pings sockets, comments on streams, and leaves requests alone: with the same
-// server, where only who is to answer and does not is closed.
+// TestHeartbeats checks that sockets get pings, streams comments and requests nothing, and that
+// only peers that do not answer pings are closed.
 func TestHeartbeats(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))

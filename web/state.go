@@ -93,6 +93,6 @@ func (x *exchange) reportForbidden(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)
 	} else {
-		x.h.logf("web: a request has gone from %v to %v; please report this bug", from, to)
+		x.h.logf("web: invalid transition of a request from %v to %v; please report this bug", from, to)
 	}
 }

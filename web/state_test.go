@@ -27,8 +27,9 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// transitions asserts every transition of every test in this package: the tables are emptied
-// before the first test, so that each transition calls onForbidden, which checks it against copies.
+// transitions checks every state transition of all tests in this package: the tables are emptied
+// before the first test, so that each transition calls onForbidden, which checks it against these
+// copies.
 var transitions = struct {
 	exchange [len(exchangeTransitions)]uint16
 	response [len(responseTransitions)]uint16
@@ -69,7 +70,7 @@ func init() {
 	}
 }
 
-// randomWalk drives one server with events in a random order.
+// randomWalk drives a server with random events.
 type randomWalk struct {
 	*testing.T
 	seed    uint64
@@ -91,7 +92,7 @@ func (w *randomWalk) String() string {
 	return fmt.Sprintf("%s, seed %d", w.Name(), w.seed)
 }
 
-// walkPeer is a client, of a *tcptest.Peer or a socket.
+// walkPeer is a client: a *tcptest.Peer or a socket.
 type walkPeer interface {
 	io.Writer
 	CloseWrite()
@@ -142,10 +143,10 @@ func (p *netPeer) Reset() {
 	p.StartReading()
 }
 
-// TestExchangeWalk drives exchanges with events in random order, legal and interfering: requests
-// arrive in parts, handlers write, flush, read, panic, hijack and switch protocols, clients stop
-// reading, end and break, time passes, the server drains. Only allowed transitions may occur, and
-// in the end each exchange is done and has released what it had. The seed is the subtest's name.
+// TestExchangeWalk drives exchanges with random events: requests arrive in parts, handlers write,
+// flush, read, panic, hijack and switch protocols, clients stop reading, end and reset, time
+// passes, the server drains. Only allowed transitions may occur, and in the end each exchange
+// must be done and have released its resources. The seed is the subtest's name.
 func TestExchangeWalk(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, make([]byte, 50<<10), 0o600); err != nil {
@@ -243,7 +244,7 @@ func startRandomWalk(t *testing.T, model string, seed uint64, file string) *rand
 	return w
 }
 
-// walkClient is a peer, and what it has still to send.
+// walkClient is a peer with its remaining input.
 type walkClient struct {
 	walkPeer
 	unsent string
@@ -308,13 +309,13 @@ func (w *randomWalk) runRandomEvents() {
 	testkit.WaitForFunc(w, w.allReleased, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 
-// allReleased reports whether all has been released.
+// allReleased reports whether no handler runs and all exchanges are released.
 func (w *randomWalk) allReleased() bool {
 	w.advance(time.Second)
 	return w.running.Load() == 0 && w.unreleased() == ""
 }
 
-// unreleased describes an exchange that has not ended, or keeps something.
+// unreleased describes an exchange that is not released, or returns "".
 func (w *randomWalk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
@@ -353,7 +354,8 @@ func (x *exchange) unreleased() string {
 	return ""
 }
 
-// randomRequest returns a random request. Its X field is what the handler does: see handle.
+// randomRequest returns a random request. Its X field is the script for the handler; see
+// runScript.
 func (w *randomWalk) randomRequest() string {
 	pick := func(of ...string) string { return of[w.dice.IntN(len(of))] }
 	if w.dice.IntN(40) == 0 {
@@ -385,7 +387,7 @@ func (w *randomWalk) randomRequest() string {
 	return pick("GET ", "GET ", "HEAD ") + path + fields + "\r\n"
 }
 
-// runScript does what a request's X field says, a letter for each step.
+// runScript executes a request's X field, one step for each letter.
 func (w *randomWalk) runScript(res http.ResponseWriter, r *http.Request) {
 	w.running.Add(1)
 	defer w.running.Add(-1)

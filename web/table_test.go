@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// sendAndReadAnswers sends what a client says, each piece when the server has received the ones before, and gives
-// all that the server answers to so many requests, and whether the connection stays open.
+// sendAndReadAnswers sends pieces, each after the server has received the previous one. It
+// returns the answers to all requests and whether the connection stays open.
 func sendAndReadAnswers(t testing.TB, addr string, pieces, methods []string, received func() int64) string {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -51,7 +51,7 @@ func sendAndReadAnswers(t testing.TB, addr string, pieces, methods []string, rec
 			}
 		}
 	}
-	// A connection that stays open answers another request.
+	// An open connection answers another request.
 	end := raw.Len()
 	_, _ = io.WriteString(c, getRequests("/empty"))
 	if _, err := http.ReadResponse(r, nil); err != nil {
@@ -162,8 +162,8 @@ func newTestHandlers(t testing.TB) http.Handler {
 	return m
 }
 
-// TestAsNetHTTP sends the same bytes to net/http's server and to ours: the answers are the
-// same, byte by byte but for dates, and so is whether the connection stays open.
+// TestAsNetHTTP sends the same bytes to net/http's server and to this one: the answers must be
+// identical, except for dates, and so must be whether the connection stays open.
 func TestAsNetHTTP(t *testing.T) {
 	with := func(path string, fields ...string) string {
 		return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Join(append(fields, ""), "\r\n") + "\r\n"
@@ -244,7 +244,7 @@ func TestAsNetHTTP(t *testing.T) {
 						addr, received = startServer(t, own), func() int64 { return own.Stats().BytesIn }
 					}
 					if got, want := normalizeDates(sendAndReadAnswers(t, addr, r.pieces, r.methods, received)), wants[r.name]; got != want {
-						t.Errorf("for %q\n got %s\nwant %s", r.pieces, quoteShort(got), quoteShort(want))
+						t.Errorf("for %q\n got %s\nwant %s", r.pieces, quoteTruncated(got), quoteTruncated(want))
 					}
 				})
 			}
@@ -252,7 +252,7 @@ func TestAsNetHTTP(t *testing.T) {
 	}
 }
 
-func quoteShort(s string) string {
+func quoteTruncated(s string) string {
 	if len(s) > 900 {
 		return fmt.Sprintf("%q ... %q (%d)", s[:600], s[len(s)-200:], len(s))
 	}

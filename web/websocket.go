@@ -219,7 +219,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	case res == nil:
 		status, why = http.StatusInternalServerError, "the request is not served by package web"
 	case res.state != responsePending:
-		return fmt.Errorf("%w: it is answered already", ErrNoUpgrade)
+		return fmt.Errorf("%w: it was already answered", ErrNoUpgrade)
 	}
 	if status != 0 {
 		if status == http.StatusUpgradeRequired {
@@ -271,7 +271,7 @@ func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status in
 	case ws.Handler == nil, isFunc && onMessage == nil:
 		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
 	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
-		return "", http.StatusUpgradeRequired, "expected a WebSocket's upgrade"
+		return "", http.StatusUpgradeRequired, "expected a WebSocket upgrade"
 	case r.Method != http.MethodGet || r.ProtoMinor != 1 || r.ContentLength != 0:
 		return "", http.StatusMethodNotAllowed, "expected GET, without a body, over HTTP/1.1"
 	case h.Get("Sec-Websocket-Version") != "13":
@@ -359,7 +359,6 @@ const (
 // payloadBuffers are buffers for one payload each.
 var payloadBuffers = sync.Pool{New: func() any { b := make([]byte, 0, maxBufferedFrame); return &b }}
 
-// Received implements tcp.Handler.
 func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	room := payloadBuffers.Get().(*[]byte)
 	defer payloadBuffers.Put(room)
@@ -370,7 +369,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 		}
 		h, err := parseFrameHead(in[used:], v.deflate)
 		if err == nil && h.n > 0 {
-			err = v.checkSize(h, 0)
+			err = v.checkMessageSize(h, 0)
 		}
 		switch {
 		case err != nil:
@@ -379,7 +378,7 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 		case h.n == 0:
 			return used
 		case h.op == opContinuation:
-			v.closeForError(c, &CloseError{CloseProtocolError, "a fragment of no message"})
+			v.closeForError(c, &CloseError{CloseProtocolError, "a continuation frame without a message"})
 			return len(in)
 		case h.isControl() || h.fin && h.n+h.size <= maxBufferedFrame:
 			if len(in)-used < h.n+h.size {
@@ -405,15 +404,14 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkSize returns an error if the frame makes a message of received bytes too long.
-func (v *negotiatedSocket) checkSize(h frameHead, received int) error {
+// checkMessageSize returns an error if the frame makes a message of received bytes too long.
+func (v *negotiatedSocket) checkMessageSize(h frameHead, received int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-received {
-		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.maxMessageBytes())}
+		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
 	}
 	return nil
 }
 
-// Received implements tcp.Handler.
 func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 	if used = m.readFrames(c, in); !m.complete {
 		reserve(c, partialMemory+cap(m.message), true)
@@ -452,11 +450,11 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 		}
 		h, err := parseFrameHead(in[used:], m.negotiatedSocket.deflate)
 		if err == nil && h.n > 0 {
-			err = m.checkSize(h, len(m.message))
+			err = m.checkMessageSize(h, len(m.message))
 		}
 		switch {
 		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
-			err = &CloseError{CloseProtocolError, "a message within another one"}
+			err = &CloseError{CloseProtocolError, "a message within another message"}
 			fallthrough
 		case err != nil:
 			m.closeForError(c, err)
@@ -495,7 +493,7 @@ func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
 	return ok
 }
 
-var errInvalidUTF8 = &CloseError{CloseInvalidData, "text that is not UTF-8"}
+var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
 // deliverMessage passes a message to the handler. It returns the work for maxWorkPerCall, and
 // whether the socket stays open.
@@ -526,7 +524,7 @@ func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 	case opClose:
 		why := &CloseError{Code: CloseNoCode}
 		if len(p) == 1 {
-			why = &CloseError{CloseProtocolError, "a close with half a code"}
+			why = &CloseError{CloseProtocolError, "a close frame with an incomplete code"}
 		} else if len(p) > 1 {
 			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
 			if !wsframe.ValidCloseCode(why.Code) {
@@ -556,28 +554,25 @@ func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
 	c.CloseWith(why)
 }
 
-// Ended implements tcp.Handler.
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
-	v.closeTruncated(c)
+	v.closeAfterPeerEnd(c)
 	return used
 }
 
-// Ended implements tcp.Handler.
 func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
-	m.closeTruncated(c)
+	m.closeAfterPeerEnd(c)
 	return used
 }
 
-// closeTruncated closes a socket whose peer has ended without a close frame.
-func (v *negotiatedSocket) closeTruncated(c *tcp.Conn) {
+// closeAfterPeerEnd closes a socket whose peer has ended without a close frame.
+func (v *negotiatedSocket) closeAfterPeerEnd(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}
 }
 
-// Closed implements tcp.Handler.
 func (v *negotiatedSocket) Closed(c *tcp.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
 
 // Heartbeat implements tcp.HeartbeatHandler by sending a ping.
@@ -586,7 +581,6 @@ func (v *negotiatedSocket) Heartbeat(c *tcp.Conn) (answers bool) {
 	return true
 }
 
-// Draining implements tcp.DrainingHandler.
 func (v *negotiatedSocket) Draining(c *tcp.Conn) {
 	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
 }

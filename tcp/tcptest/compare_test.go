@@ -13,15 +13,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// client is what a peer of either kind can do.
+// client is a peer of either kind.
 type client interface {
 	Send(text string)
 	Expect(want string)
 	CloseWrite()
 }
 
-// TestAsInProduction plays the same scripts to a server on a socket, under each model, and to
-// one without: the same calls of the handler come of it.
+// TestAsInProduction plays the same scripts to a server on a socket, under each model, and to one
+// in memory: the handler's calls must be the same.
 func TestAsInProduction(t *testing.T) {
 	scripts := map[string]func(client){
 		"half-close": func(c client) {
@@ -76,7 +76,7 @@ func playOverSocket(t *testing.T, srv *tcp.Server, play func(client)) {
 	stop()
 }
 
-// socket is a client with a socket.
+// socket is a client on a socket.
 type socket struct {
 	t *testing.T
 	*net.TCPConn

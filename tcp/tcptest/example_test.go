@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// testEcho is a test of a server that echoes lines, and asks silent clients for a word.
+// testEcho tests a server that echoes lines and pings silent clients.
 func testEcho(t *testing.T) {
 	echo := tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
 		c.Write(line)

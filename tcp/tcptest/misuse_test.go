@@ -13,14 +13,14 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// fakeTB is a test that is to fail.
+// fakeTB is a test that is expected to fail.
 type fakeTB struct {
 	testing.TB
 	cleanups []func()
 	errors   []string
 }
 
-// fatal is what a fatal failure panics with.
+// fatal is the panic value of a fatal failure.
 type fatal string
 
 func (f *fakeTB) Helper()                   {}
@@ -30,7 +30,7 @@ func (f *fakeTB) Errorf(s string, a ...any) { f.errors = append(f.errors, fmt.Sp
 func (f *fakeTB) Fatalf(s string, a ...any) { panic(fatal(fmt.Sprintf(s, a...))) }
 func (f *fakeTB) Fatal(a ...any)            { panic(fatal(fmt.Sprint(a...))) }
 
-// runFailingTest runs a test to its end, and says how it has failed.
+// runFailingTest runs a test to its end and returns its failures.
 func runFailingTest(test func(t *fakeTB)) (failure string) {
 	t := &fakeTB{}
 	defer func() {
@@ -77,7 +77,7 @@ func TestFailures(t *testing.T) {
 			s.Drain()
 			p.Expect("bye\nmore")
 		}},
-		{"the connection has closed: EOF; expected that it has closed: <nil>", func(t *fakeTB) {
+		{"the connection has closed: EOF; expected it to be closed with: <nil>", func(t *fakeTB) {
 			_, p := fakes(t)
 			p.CloseWrite()
 			p.ExpectClosed(nil)
@@ -146,8 +146,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestPausedFailures has tests fail at connections that read nothing: the failure has the cause and
-// the numbers, and comes soon where only the test can change it.
+// TestPausedFailures checks failures because of paused connections: they contain the cause and
+// the numbers, and come early if only the test can change the state.
 func TestPausedFailures(t *testing.T) {
 	const slow = "paused: 7 bytes of input wait, because the peer has 3000 bytes of output to take, and that was more than Limits.HighWater (2000); " +
 		"reading goes on when at most LowWater (1000) are left"
@@ -177,17 +177,17 @@ func TestPausedFailures(t *testing.T) {
 	}
 }
 
-// pausing is a handler that reads nothing.
+// pausing is a handler that pauses reading.
 type pausing struct{ tcp.Base }
 
 func (pausing) Opened(c *tcp.Conn) { c.Pause() }
 
-// lateHandler panics when it is too late to be the reason of a close.
+// lateHandler panics in Closed, too late for the close reason.
 type lateHandler struct{ tcp.Base }
 
 func (lateHandler) Closed(*tcp.Conn, error) { panic("late") }
 
-// nested uses its own test.
+// nested is a handler that uses its own test.
 type nested struct {
 	tcp.Base
 	p *tcptest.Peer
@@ -198,7 +198,7 @@ func (n *nested) Received(_ *tcp.Conn, in []byte) int {
 	return len(in)
 }
 
-// TestDialBound dials as many peers as there may be.
+// TestDialBound dials the maximum number of peers.
 func TestDialBound(t *testing.T) {
 	got := runFailingTest(func(t *fakeTB) {
 		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}})

@@ -38,14 +38,14 @@ func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
-		p.s.t.Fatalf("tcptest: send %q: %v; %s", truncate(text), err, p.describe())
+		p.s.t.Fatalf("tcptest: send %q: %v; %s", truncate(text), err, p.describeState())
 	}
 }
 
 // Write is like Send but returns an error instead of failing the test: syscall.EPIPE if the peer
 // has ended or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
-	p.s.runSettled(func() { err = p.end.Send(b) })
+	p.s.runAndSettle(func() { err = p.end.Send(b) })
 	if err != nil {
 		return 0, err
 	}
@@ -54,20 +54,20 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 
 // CloseWrite ends the peer's direction, like a client that half-closes or closes: the server gets
 // an end of file and may still answer.
-func (p *Peer) CloseWrite() { p.s.runSettled(p.end.CloseWrite) }
+func (p *Peer) CloseWrite() { p.s.runAndSettle(p.end.CloseWrite) }
 
 // Reset resets the connection, like a crashed client: the close reason is syscall.ECONNRESET.
-func (p *Peer) Reset() { p.s.runSettled(p.end.Reset) }
+func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 
 // StopReading makes the peer accept no more output, as if all buffers to a slow client were full.
 // Output then waits in the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
-func (p *Peer) StopReading() { p.s.runSettled(func() { p.end.SetWindow(0) }) }
+func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetWindow(0) }) }
 
 // Take lets the peer read n more bytes of output after StopReading.
 func (p *Peer) Take(n int) {
 	p.s.t.Helper()
 	reads := false
-	p.s.runSettled(func() {
+	p.s.runAndSettle(func() {
 		if reads = p.end.Window() < 0; !reads {
 			p.end.SetWindow(p.end.Window() + max(n, 0))
 		}
@@ -78,11 +78,11 @@ func (p *Peer) Take(n int) {
 }
 
 // StartReading undoes StopReading.
-func (p *Peer) StartReading() { p.s.runSettled(func() { p.end.SetWindow(-1) }) }
+func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetWindow(-1) }) }
 
 // Output returns what the server has sent since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
-	p.s.runSettled(func() {
+	p.s.runAndSettle(func() {
 		text = string(p.end.Received())
 		p.end.DiscardReceived(len(text))
 	})
@@ -104,7 +104,7 @@ func (p *Peer) Expect(want string) {
 		return met || closed || !strings.HasPrefix(want, got)
 	})
 	if !met {
-		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", truncate(got), truncate(want), p.describe())
+		p.s.t.Fatalf("tcptest: output is %q; expected %q; %s", truncate(got), truncate(want), p.describeState())
 	}
 }
 
@@ -120,14 +120,14 @@ func (p *Peer) ExpectClosed(why error) {
 		return closed
 	})
 	if !closed || !errors.Is(got, why) {
-		p.s.t.Fatalf("tcptest: %s; expected that it has closed: %v", p.describe(), why)
+		p.s.t.Fatalf("tcptest: %s; expected it to be closed with: %v", p.describeState(), why)
 	}
 }
 
 // Closed reports whether the connection has closed, and the reason, which is nil after
 // Conn.Close.
 func (p *Peer) Closed() (why error, ok bool) {
-	p.s.runSettled(func() { why, ok = p.closeReason() })
+	p.s.runAndSettle(func() { why, ok = p.closeReason() })
 	return why, ok
 }
 
@@ -135,7 +135,7 @@ func (p *Peer) Closed() (why error, ok bool) {
 func (p *Peer) waitUntil(found func() bool) {
 	for end := time.Now().Add(waitTimeout); ; {
 		ok, paused := false, false
-		p.s.runSettled(func() {
+		p.s.runAndSettle(func() {
 			ok = found()
 			_, _, paused = p.end.Paused()
 		})
@@ -156,7 +156,7 @@ func (p *Peer) waitUntil(found func() bool) {
 	}
 }
 
-// closeReason is Closed for use within runSettled.
+// closeReason is Closed for use within runAndSettle.
 func (p *Peer) closeReason() (why error, ok bool) {
 	p.reasonSeen = true
 	return p.end.Closed()
@@ -168,8 +168,8 @@ func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
 	return errors.AsType[*tcp.PanicError](err)
 }
 
-// describe describes the connection's state for failure messages.
-func (p *Peer) describe() string {
+// describeState describes the connection's state for failure messages.
+func (p *Peer) describeState() string {
 	why, closed := p.end.Closed()
 	if !closed {
 		high, low, paused := p.end.Paused()

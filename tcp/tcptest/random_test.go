@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// TestRandom has peers do anything in any order: in the end each has got back what it has sent,
-// and a test with the same seed has the same course.
+// TestRandom lets peers act in random order. Each must get back what it has sent, and a test with
+// the same seed must run the same way.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run("", func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// playRandomScript plays one course, and tells of it.
+// playRandomScript plays a random script and returns a record of it.
 func playRandomScript(t *testing.T, seed uint64) string {
 	dice := rand.New(rand.NewPCG(seed, 0))
 	s, srv, d := startRecorded(t, func(srv *tcp.Server) {

@@ -107,8 +107,8 @@ func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	return s
 }
 
-// runSettled runs f, and everything pending before and after it.
-func (s *Server) runSettled(f func()) {
+// runAndSettle runs f, and everything pending before and after it.
+func (s *Server) runAndSettle(f func()) {
 	if !s.inCall.CompareAndSwap(false, true) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
 	}
@@ -133,7 +133,7 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
 	var err error
-	s.runSettled(func() { p.end, err = s.engine.Connect(addr) })
+	s.runAndSettle(func() { p.end, err = s.engine.Connect(addr) })
 	if err != nil {
 		s.t.Fatalf("tcptest: dial: %v", err)
 	}
@@ -148,7 +148,7 @@ func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
 	var most time.Duration
-	s.runSettled(func() { ok, most = s.engine.Advance(d) })
+	s.runAndSettle(func() { ok, most = s.engine.Advance(d) })
 	if !ok {
 		s.t.Fatalf("tcptest: Advance by %v; expected 0 to %v", d, most)
 	}
@@ -163,9 +163,9 @@ func (s *Server) Drain() {
 	if within == 0 {
 		within = shutdownTimeout
 	}
-	s.runSettled(func() {})
+	s.runAndSettle(func() {})
 	_ = s.srv.Shutdown(virtual.StopWithin(within)) // does not block
-	s.runSettled(func() {})
+	s.runAndSettle(func() {})
 }
 
 // reportPanics fails the test for panics that it has not asked for.

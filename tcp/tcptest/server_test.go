@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// callRecorder is a handler that echoes lines and writes down what happens.
+// callRecorder is a handler that echoes lines and records its calls.
 type callRecorder struct {
 	events []string
 	refs   []tcp.Ref
@@ -51,7 +51,7 @@ func (d *callRecorder) Writable(*tcp.Conn)          { d.record("writable") }
 func (d *callRecorder) Draining(c *tcp.Conn)        { c.WriteString("bye\n") }
 func (d *callRecorder) Closed(_ *tcp.Conn, w error) { d.record("closed %v", w) }
 
-// startRecorded serves a diary.
+// startRecorded serves a callRecorder.
 func startRecorded(t *testing.T, with func(*tcp.Server)) (*tcptest.Server, *tcp.Server, *callRecorder) {
 	t.Helper()
 	d := &callRecorder{}
@@ -104,7 +104,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestTimes has each limit of time pass exactly, and not 40 ms before.
+// TestTimes checks that each timeout passes exactly, and not 40 ms earlier.
 func TestTimes(t *testing.T) {
 	const limit = 10 * time.Second
 	for _, c := range []struct {
@@ -162,7 +162,7 @@ func TestSlowPeer(t *testing.T) {
 	}
 }
 
-// TestHeld has a server send more than a peer holds for its test.
+// TestHeld sends more output than a peer buffers.
 func TestHeld(t *testing.T) {
 	const held = 16 << 20
 	s, _, d := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxUnsent = 4 << 20 })
@@ -184,8 +184,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestEach: Each is for the connections that are open, not for those that have closed, or
-// were turned away.
+// TestEach checks that Each visits open connections only, not closed or rejected ones.
 func TestEach(t *testing.T) {
 	s, srv, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
 	a, b := s.Dial(), s.Dial()
@@ -234,7 +233,7 @@ func TestGroupAndBroadcast(t *testing.T) {
 	bob.ExpectClosed(tcp.ErrClosedByOperator)
 }
 
-// TestBubble has timers of a handler, too, at the test's command.
+// TestBubble checks that the test also controls timers of a handler in a synctest bubble.
 func TestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		later := tcp.MessageFunc(func(c *tcp.Conn, line []byte) {
@@ -279,7 +278,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestShutdown ends the server by its own means, from the test and from a handler.
+// TestShutdown shuts the server down directly, from the test and from a handler.
 func TestShutdown(t *testing.T) {
 	s, srv, _ := startRecorded(t, nil)
 	p := s.Dial()
@@ -330,7 +329,7 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-// TestProxy has the layers below the handler at work.
+// TestProxy tests with the layers below the handler.
 func TestProxy(t *testing.T) {
 	s, _, d := startRecorded(t, func(srv *tcp.Server) {
 		srv.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// reminder answers a line "in DURATION" with "now" so much later, and "until DURATION"
-// by a deadline.
+// reminder answers "in DURATION" with "now" after that time, and "until DURATION" sets a
+// deadline.
 type reminder struct {
 	tcp.Base
 	calls int
@@ -77,7 +77,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// asyncHandler keeps the Refs of those who ask, and answers when the test says so.
+// asyncHandler stores Refs and answers when the test calls sendAnswer.
 type asyncHandler struct {
 	tcp.Base
 	asked []tcp.Ref
@@ -96,8 +96,8 @@ func (h *asyncHandler) sendAnswer() {
 	h.asked = nil
 }
 
-// A client that ends behind its request gets its answer, however late; whose answer never
-// comes is given up in the end; and a drain waits for answers.
+// A client that ends after its request gets its answer, however late; if that never comes, it is
+// closed in the end. A drain waits for answers.
 func TestRetain(t *testing.T) {
 	h := &asyncHandler{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(h), Limits: tcp.Limits{IdleTimeout: time.Hour}})
