@@ -45,7 +45,6 @@ func (s *Supervisor) keepWorkerRunning(index int) {
 }
 
 // sleepUnlessDraining waits for d. It reports false if the supervisor drains.
-// sleepUnlessDraining waits; it reports false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -58,7 +57,6 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
 
 // logFailedDrain logs that a worker failed during a drain or just before: a signal to the process
 // group can reach the worker first.
-// whole process group can reach it first.
 func (s *Supervisor) logFailedDrain(index int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -68,7 +66,6 @@ func (s *Supervisor) logFailedDrain(index int, err error) {
 }
 
 // runWorkerOnce starts a worker process and waits until it has ended.
-// runWorkerOnce is one run of a worker, from its start until it has been waited for.
 func (s *Supervisor) runWorkerOnce(index int) (served bool, err error) {
 	p, err := s.spawner.spawnWorker(index, func(frame []byte) { s.messages <- frame })
 	if err != nil {
@@ -87,7 +84,6 @@ func (s *Supervisor) runWorkerOnce(index int) (served bool, err error) {
 }
 
 // superviseProcess drains and kills the worker when required, and returns when it has ended.
-// superviseProcess drains and kills the worker when that is due, until it has ended.
 func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
 	timer := time.NewTimer(s.timing.startTimeout)
@@ -125,7 +121,6 @@ func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 }
 
 // recordServing records that a worker serves.
-// recordServing notes that a worker serves.
 func (s *Supervisor) recordServing(index int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +137,6 @@ func (s *Supervisor) recordServing(index int) {
 
 // recordFailure records that a worker ended before it served. It reports whether to give up because
 // all workers fail repeatedly.
-// because all workers fail again and again.
 func (s *Supervisor) recordFailure(index int, cause error) (giveUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,14 +148,13 @@ func (s *Supervisor) recordFailure(index int, cause error) (giveUp bool) {
 	if slices.ContainsFunc(s.workers, func(w workerState) bool { return w.failures < attempts }) {
 		return false
 	}
-	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before serving, the last one with %q;  "+
+	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before serving, the last one with %q; "+
 		"check their output: main runs again in each worker and must reach the same ListenAndServe",
 		ErrGaveUp, s.cfg.Processes, attempts, cause)
 	return true
 }
 
 // collectEndedWorker adds the counters of an ended worker to those of ended workers.
-// collectEndedWorker adds the counters of a worker whose process has ended to the past.
 func (s *Supervisor) collectEndedWorker(index int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +166,6 @@ func (s *Supervisor) collectEndedWorker(index int) (openConns int64) {
 	return openConns
 }
 
-// setProcess sets the process of a worker.
 func (s *Supervisor) setProcess(index int, p process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

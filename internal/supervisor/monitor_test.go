@@ -266,7 +266,7 @@ func TestStop(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := sup.Stop(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 worker processes were killed, with 3 connections open") {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "3 connections were closed before they had finished; 1 worker processes were killed") {
 			t.Errorf("%v; want an error that wraps DeadlineExceeded and says how many", err)
 		}
 		if time.Since(began) != time.Minute {

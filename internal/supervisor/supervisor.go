@@ -267,8 +267,8 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	if workers == 0 {
 		return nil // they ended by themselves just now
 	}
-	return fmt.Errorf("%d worker processes were killed, with %d connections open: %w",
-		workers, conns, context.Cause(ctx))
+	return fmt.Errorf("%d connections were closed before they had finished; %d worker processes were killed: %w",
+		conns, workers, context.Cause(ctx))
 }
 
 // Wait waits until everything has ended, after Stop or because the supervisor gave up.
