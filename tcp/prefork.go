@@ -143,7 +143,7 @@ func awaitWorkers(e engine.Engine, p *upgrade.Predecessor) error {
 	if err := p.WaitStarted(w.Started()); err != nil {
 		return err
 	}
-	return w.Serving()
+	return w.CheckAllServed()
 }
 
 // work is ListenAndServe in a worker process.

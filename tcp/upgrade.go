@@ -120,7 +120,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	defer s.upgrading.Store(false)
 	_, _ = Notify(activation.ReloadingState()) // without a service manager there is nobody to tell
 	if u, err = s.upgrade(ctx, e, m, where); err != nil {
-		upgrade.ReportServing()
+		upgrade.ReportServingPID()
 		_, _ = Notify("READY=1")
 		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
@@ -156,7 +156,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.KeepFirstProcess(); err != nil {
+		if err = upgrade.KeepFirstProcessRunning(); err != nil {
 			return u, err
 		}
 	}
@@ -304,7 +304,7 @@ func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upg
 	m.ShareListeners(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
-	watching.Go(func() { next.MonitorAlive(during) })
+	watching.Go(func() { next.MonitorAndKillIfHung(during) })
 	start := time.Now()
 	if err = e.Hold(true); err == nil {
 		moved, err = m.HandOver(ctx, channels)

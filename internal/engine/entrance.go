@@ -68,7 +68,7 @@ func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
 			all = append(all, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
-		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.PrepareListener(l.Socket)
+		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.SetNonblockAndOptions(l.Socket)
 	} else {
 		all, err = sock.ListenShared(l.Network, l.Addr, n, l.Control)
 	}

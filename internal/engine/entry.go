@@ -20,7 +20,7 @@ func NewAdmission(cfg *Config) *admission.Controller {
 // away: then it says why, and has counted that. The source of one that comes by a
 // proxy is looked at when it is known.
 func (h *Host) Admit(listener int, peer netip.AddrPort) error {
-	if !h.Admission.Acquire() {
+	if !h.Admission.AcquireConn() {
 		return h.refuse(h.entrance(listener), peer, ErrTooManyConns)
 	}
 	return h.admit(listener, peer, !h.proxied(listener, peer), false)
@@ -31,14 +31,14 @@ func (h *Host) Admit(listener int, peer netip.AddrPort) error {
 func (h *Host) admit(listener int, peer netip.AddrPort, known, moved bool) error {
 	at := h.entrance(listener)
 	if !at.enter(moved) {
-		h.Admission.Release()
+		h.Admission.ReleaseConn()
 		return h.refuse(at, peer, errListenerFull)
 	}
 	if !known {
 		return nil
 	}
 	if err := h.register(peer); err != nil {
-		h.Admission.Release()
+		h.Admission.ReleaseConn()
 		at.leave()
 		return h.refuse(at, peer, err)
 	}

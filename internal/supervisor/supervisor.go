@@ -162,8 +162,8 @@ func (s *Supervisor) announceServing() {
 // Started returns a channel that is closed when all workers have served, or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// Serving returns an error unless all workers have served.
-func (s *Supervisor) Serving() error {
+// CheckAllServed returns an error unless all workers have served.
+func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
 	}

@@ -97,19 +97,19 @@ func (a *arrivals) ConfirmLater(in *handover.Inlet) {
 // Promise implements handover.Owner.
 func (a *arrivals) Promise(n int) int {
 	g := a.group
-	n = g.admission.Reserve(n)
-	short := min(sock.MissingDescriptors(g.admission.Reserved()), n)
-	g.admission.CancelReserved(short)
+	n = g.admission.ReserveConns(n)
+	short := min(sock.MissingDescriptors(g.admission.ReservedConns()), n)
+	g.admission.CancelReservedConns(short)
 	return n - short
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.group.admission.CancelReserved(n) }
+func (a *arrivals) Unpromise(n int) { a.group.admission.CancelReservedConns(n) }
 
 // join goes on with one connection, for which a place was promised, on its goroutine. It calls done
 // when its handler has heard of it, or never will.
 func (g *group) join(fd int32, r *engine.Record, done func()) {
-	g.admission.AcquireReserved()
+	g.admission.AcquireReservedConn()
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
 	}

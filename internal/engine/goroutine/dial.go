@@ -60,7 +60,7 @@ func (g *group) dialAll(d *engine.Dial) {
 }
 
 func (g *group) dial(d engine.Dial) {
-	if !g.admission.Acquire() {
+	if !g.admission.AcquireConn() {
 		g.host.DialFailed(d.Owned, engine.ErrFull)
 		return
 	}
@@ -95,7 +95,7 @@ func (g *group) connect(d engine.Dial) (net.Conn, error) {
 			if err := options.DialControl(network, address, raw); err != nil {
 				return err
 			}
-			return sock.SetBindNoPort(network, address, raw)
+			return sock.SetBindAddressNoPort(network, address, raw)
 		}
 	}
 	nc, err := dialer.DialContext(g.stop, "tcp", d.Target.String())

@@ -220,7 +220,7 @@ func (g *group) accept(socket int) {
 // time to stop.
 func (g *group) mayAccept() bool {
 	for {
-		wait := g.admission.TakeToken(engine.Since())
+		wait := g.admission.TakeRateToken(engine.Since())
 		if wait == 0 {
 			return true
 		}
@@ -327,7 +327,7 @@ func (g *group) exit(c *conn) {
 }
 
 func (g *group) leave() {
-	g.admission.Release()
+	g.admission.ReleaseConn()
 	g.wakeSenders()
 	signal(g.freed)
 	if g.admission.OpenConns() == 0 {

@@ -105,9 +105,9 @@ func (a *arrivals) Promise(n int) int {
 		}
 		n = min(n, max(int(l.room.Load()-l.used.Load())-claimed, 0))
 	}
-	n = l.group.admission.Reserve(n)
+	n = l.group.admission.ReserveConns(n)
 	if claimed += n; l.group.cfg.Shard == 0 {
-		claimed = l.group.admission.Reserved()
+		claimed = l.group.admission.ReservedConns()
 	}
 	short := min(sock.MissingDescriptors(claimed), n)
 	a.Unpromise(short)
@@ -115,7 +115,7 @@ func (a *arrivals) Promise(n int) int {
 }
 
 // Unpromise implements handover.Owner.
-func (a *arrivals) Unpromise(n int) { a.loop.group.admission.CancelReserved(n) }
+func (a *arrivals) Unpromise(n int) { a.loop.group.admission.CancelReservedConns(n) }
 
 // receive takes what waits at the channels, about a batch of each.
 func (a *arrivals) receive() {
@@ -145,10 +145,10 @@ func (a *arrivals) receive() {
 
 // join goes on with one connection, for which a place was promised.
 func (l *Loop) join(fd int32, r *engine.Record) {
-	l.group.admission.AcquireReserved()
+	l.group.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
-		l.group.admission.Release()
+		l.group.admission.ReleaseConn()
 		l.pause(syscall.EMFILE)
 		return
 	}

@@ -39,7 +39,7 @@ func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
 	l.driver, l.host.Direct = d, nil
 	g.loops = []*Loop{l}
 	for range n {
-		g.admission.Acquire()
+		g.admission.AcquireConn()
 		c := l.slab.take()
 		c.SetFD(0)
 		c.Open(netip.AddrPort{}, false)

@@ -124,7 +124,7 @@ func (l *Loop) mayAccept() bool {
 	if l.accept.hasToken {
 		return true
 	}
-	wait := l.group.admission.TakeToken(engine.Since())
+	wait := l.group.admission.TakeRateToken(engine.Since())
 	if l.accept.hasToken = wait == 0; !l.accept.hasToken {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.rest(wait)

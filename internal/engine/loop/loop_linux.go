@@ -522,7 +522,7 @@ func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)
 	l.slab.put(c)
 	l.used.Add(-1)
-	l.group.admission.Release()
+	l.group.admission.ReleaseConn()
 	if l.accept.outOfDescriptors {
 		l.accept.resume = 0
 	}

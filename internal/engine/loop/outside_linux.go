@@ -197,7 +197,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.full() {
 		return l.passDialOn(d)
 	}
-	if !l.group.admission.Acquire() {
+	if !l.group.admission.AcquireConn() {
 		l.host.DialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
@@ -208,7 +208,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		err = syscall.EMFILE
 	}
 	if err != nil {
-		l.group.admission.Release()
+		l.group.admission.ReleaseConn()
 		if errors.Is(err, syscall.EMFILE) && l.noteTableFull() {
 			return l.passDialOn(d)
 		}

@@ -304,7 +304,7 @@ func (e *Engine) accept(held bool) (acted bool) {
 	e.counters.SetFlag(engine.Holding, held)
 	e.admits = 0
 	for !held && len(e.queue) > 0 {
-		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
+		if wait := e.host.Admission.TakeRateToken(e.now); wait > 0 {
 			e.admits = e.now + wait
 			break
 		}

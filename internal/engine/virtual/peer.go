@@ -192,7 +192,7 @@ func (p *Peer) act() bool {
 		c.Finish()
 		p.leave()
 		p.in = nil
-		p.e.host.Admission.Release()
+		p.e.host.Admission.ReleaseConn()
 	default:
 		return false
 	}
