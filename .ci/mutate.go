@@ -80,7 +80,7 @@ func main() {
 		}
 		tried++
 		start := time.Now()
-		killed, err := m.try(dir)
+		killed, err := m.runTests(dir)
 		took := time.Since(start).Round(time.Second)
 		switch {
 		case err != nil:
@@ -100,9 +100,9 @@ func main() {
 	}
 }
 
-// try runs the tests with the mutation and reports whether they fail. A mutation that does not apply or compile is
+// runTests runs the tests with the mutation and reports whether they fail. A mutation that does not apply or compile is
 // an error.
-func (m *mutation) try(dir string) (killed bool, err error) {
+func (m *mutation) runTests(dir string) (killed bool, err error) {
 	source, err := os.ReadFile(m.file)
 	if err != nil {
 		return false, err

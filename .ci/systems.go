@@ -24,7 +24,7 @@ var library = []string{"./tcp", "./web", "./pool"}
 func main() {
 	failed := false
 	for _, system := range os.Args[1:] {
-		errs, err := check(system)
+		errs, err := typeCheck(system)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -46,8 +46,8 @@ type source struct {
 	Standard        bool
 }
 
-// check returns the type errors for one system, except those in the standard library.
-func check(system string) (mistakes []error, err error) {
+// typeCheck returns the type errors for one system, except those in the standard library.
+func typeCheck(system string) (mistakes []error, err error) {
 	goos, goarch, ok := strings.Cut(system, "/")
 	if !ok {
 		return nil, errors.New("expected GOOS/GOARCH")
@@ -80,7 +80,7 @@ func check(system string) (mistakes []error, err error) {
 			parsed = append(parsed, f)
 		}
 		config := types.Config{
-			Importer: done.of(s), Sizes: types.SizesFor("gc", goarch), IgnoreFuncBodies: s.Standard,
+			Importer: done.importerFor(s), Sizes: types.SizesFor("gc", goarch), IgnoreFuncBodies: s.Standard,
 			Error: func(err error) {
 				if !s.Standard {
 					mistakes = append(mistakes, err)
@@ -94,8 +94,8 @@ func check(system string) (mistakes []error, err error) {
 // imports are the packages checked so far.
 type imports map[string]*types.Package
 
-// of returns an importer that resolves the import paths of s.
-func (all imports) of(s source) types.Importer {
+// importerFor returns an importer that resolves the import paths of s.
+func (all imports) importerFor(s source) types.Importer {
 	return importer(func(path string) (*types.Package, error) {
 		if to := s.ImportMap[path]; to != "" {
 			path = to

@@ -137,7 +137,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	if err := p.WaitStarted(w.Started()); err != nil {
 		return err
 	}
-	return w.Serving()
+	return w.CheckAllServed()
 }
 
 // serveAsWorker implements ListenAndServe in a worker process.

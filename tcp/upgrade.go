@@ -118,7 +118,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	defer s.upgrading.Store(false)
 	_, _ = Notify(activation.ReloadingState()) // fails without a service manager
 	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
-		upgrade.ReportServing()
+		upgrade.ReportServingPID()
 		_, _ = Notify("READY=1")
 		s.logger().Error("upgrade failed; this process continues", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
@@ -154,7 +154,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.KeepFirstProcess(); err != nil {
+		if err = upgrade.KeepFirstProcessRunning(); err != nil {
 			return u, err
 		}
 	}
@@ -302,7 +302,7 @@ func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next
 	m.SetListenersShared(true)
 	var watching sync.WaitGroup
 	during, over := context.WithCancel(context.WithoutCancel(ctx))
-	watching.Go(func() { next.MonitorAlive(during) })
+	watching.Go(func() { next.MonitorAndKillIfHung(during) })
 	start := time.Now()
 	if err = e.PauseAccept(true); err == nil {
 		moved, err = m.ExportConns(ctx, channels)

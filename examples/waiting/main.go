@@ -23,12 +23,12 @@ type connLimit struct {
 	open int
 }
 
-func (l *connLimit) Opened(*tcp.Conn)        { l.addOpen(+1) }
-func (l *connLimit) Closed(*tcp.Conn, error) { l.addOpen(-1) }
+func (l *connLimit) Opened(*tcp.Conn)        { l.updateOpenCount(+1) }
+func (l *connLimit) Closed(*tcp.Conn, error) { l.updateOpenCount(-1) }
 
 func (l *connLimit) Message(c *tcp.Conn, line []byte) { fmt.Fprintf(c, "%s\n", line) }
 
-func (l *connLimit) addOpen(delta int) {
+func (l *connLimit) updateOpenCount(delta int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch l.open += delta; {

@@ -53,7 +53,7 @@ func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
 	}
-	a := &Controller{max: int64(c.MaxConns), allow: newPrefixes("Config.Allow", c.Allow), deny: newPrefixes("Config.Deny", c.Deny)}
+	a := &Controller{max: int64(c.MaxConns), allow: mergePrefixes("Config.Allow", c.Allow), deny: mergePrefixes("Config.Deny", c.Deny)}
 	if c.MaxPerSource > 0 {
 		a.sources = newSources(c.MaxPerSource, c.SourcePrefix)
 	}
@@ -66,12 +66,12 @@ func NewController(c Config) *Controller {
 // reservedUnit is one reserved slot in slots.
 const reservedUnit = 1 << 32
 
-// Acquire takes a slot for a connection. It reports false if all MaxConns are open or reserved. The
+// AcquireConn takes a slot for a connection. It reports false if all MaxConns are open or reserved. The
 // limit is never exceeded, not even for a moment.
-func (c *Controller) Acquire() bool { return c.acquireSlots(1, 1) == 1 }
+func (c *Controller) AcquireConn() bool { return c.acquireSlots(1, 1) == 1 }
 
-// Reserve reserves up to n slots for connections from another process, and returns how many.
-func (c *Controller) Reserve(n int) int { return c.acquireSlots(n, reservedUnit) }
+// ReserveConns reserves up to n slots for connections from another process, and returns how many.
+func (c *Controller) ReserveConns(n int) int { return c.acquireSlots(n, reservedUnit) }
 
 // acquireSlots adds unit to slots for up to n free slots, and returns how many.
 func (c *Controller) acquireSlots(n int, unit int64) int {
@@ -84,17 +84,17 @@ func (c *Controller) acquireSlots(n int, unit int64) int {
 	}
 }
 
-// AcquireReserved turns a reserved slot into an open connection.
-func (c *Controller) AcquireReserved() { c.slots.Add(1 - reservedUnit) }
+// AcquireReservedConn turns a reserved slot into an open connection.
+func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
-// Reserved returns the number of reserved slots.
-func (c *Controller) Reserved() int { return int(c.slots.Load() >> 32) }
+// ReservedConns returns the number of reserved slots.
+func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
 
-// CancelReserved frees n reserved slots.
-func (c *Controller) CancelReserved(n int) { c.slots.Add(-reservedUnit * int64(n)) }
+// CancelReservedConns frees n reserved slots.
+func (c *Controller) CancelReservedConns(n int) { c.slots.Add(-reservedUnit * int64(n)) }
 
-// Release frees the slot of a connection.
-func (c *Controller) Release() {
+// ReleaseConn frees the slot of a connection.
+func (c *Controller) ReleaseConn() {
 	if int32(c.slots.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
@@ -136,11 +136,11 @@ func (c *Controller) ReleaseSource(source netip.Addr) {
 	}
 }
 
-// TakeToken takes a token to accept one connection now, and returns 0, or returns how long to wait for
+// TakeRateToken takes a token to accept one connection now, and returns 0, or returns how long to wait for
 // one: at most a second. now is the time since a start that all callers share. If it is before that of an
 // earlier call, because the caller was slower, the later time is used. A clock that goes back by more
 // than a minute is followed.
-func (c *Controller) TakeToken(now time.Duration) (wait time.Duration) {
+func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
 	}

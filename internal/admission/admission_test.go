@@ -28,19 +28,19 @@ func parsePrefixes(s ...string) (p []netip.Prefix) {
 // TestReserve checks that reserved slots are not taken by others.
 func TestReserve(t *testing.T) {
 	d := NewController(Config{MaxConns: 5})
-	if !d.Acquire() || d.Reserve(3) != 3 || !d.Acquire() || d.Acquire() || d.Reserve(1) != 0 {
+	if !d.AcquireConn() || d.ReserveConns(3) != 3 || !d.AcquireConn() || d.AcquireConn() || d.ReserveConns(1) != 0 {
 		t.Fatal("there are not 2 open and 3 promised of 5")
 	}
-	d.AcquireReserved()
-	if d.OpenConns() != 3 || d.Reserved() != 2 || d.Acquire() {
-		t.Errorf("%d are open, %d promised; want 3 and 2", d.OpenConns(), d.Reserved())
+	d.AcquireReservedConn()
+	if d.OpenConns() != 3 || d.ReservedConns() != 2 || d.AcquireConn() {
+		t.Errorf("%d are open, %d promised; want 3 and 2", d.OpenConns(), d.ReservedConns())
 	}
-	d.CancelReserved(1)
-	if !d.Acquire() || d.Acquire() {
+	d.CancelReservedConns(1)
+	if !d.AcquireConn() || d.AcquireConn() {
 		t.Error("there is not room for just one that was promised before")
 	}
-	d.CancelReserved(1)
-	if n := d.Reserve(7); n != 1 {
+	d.CancelReservedConns(1)
+	if n := d.ReserveConns(7); n != 1 {
 		t.Errorf("%d are promised; want 1", n)
 	}
 }
@@ -56,7 +56,7 @@ func TestAcquireConcurrently(t *testing.T) {
 		for range threads {
 			wg.Go(func() {
 				for range turns {
-					if !d.Acquire() {
+					if !d.AcquireConn() {
 						refused.Add(1)
 						continue
 					}
@@ -65,7 +65,7 @@ func TestAcquireConcurrently(t *testing.T) {
 					}
 					runtime.Gosched() // so that others find all slots taken
 					in.Add(-1)
-					d.Release()
+					d.ReleaseConn()
 				}
 			})
 		}
@@ -186,7 +186,7 @@ func TestNewRefuses(t *testing.T) {
 
 func TestMisuse(t *testing.T) {
 	d := NewController(Config{MaxConns: 1, MaxPerSource: 1})
-	if got := recoverPanic(d.Release); !strings.Contains(got, "without Acquire") {
+	if got := recoverPanic(d.ReleaseConn); !strings.Contains(got, "without Acquire") {
 		t.Errorf("Release panics with %q", got)
 	}
 	if got := recoverPanic(func() { d.ReleaseSource(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSource") {

@@ -18,14 +18,14 @@ type addrRange struct{ first, last netip.Addr }
 // NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers
 // must validate user input.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
-	p := newPrefixes("NewPrefixes: list", list)
+	p := mergePrefixes("NewPrefixes: list", list)
 	return &p
 }
 
-func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
+func mergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
-			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", name, i))
+			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", listName, i))
 		}
 		p.ranges = append(p.ranges, toAddrRange(x))
 	}

@@ -42,8 +42,8 @@ func newSources(max, bits int) *sources {
 	return s
 }
 
-// locate returns the source of an address and its shard.
-func (s *sources) locate(a netip.Addr) (source, *shard) {
+// locateShard returns the source of an address and its shard.
+func (s *sources) locateShard(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {
 		whole := s.bits / 8
@@ -56,7 +56,7 @@ func (s *sources) locate(a netip.Addr) (source, *shard) {
 }
 
 func (s *sources) acquire(a netip.Addr) bool {
-	from, in := s.locate(a)
+	from, in := s.locateShard(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	n := in.count[from]
@@ -68,7 +68,7 @@ func (s *sources) acquire(a netip.Addr) bool {
 }
 
 func (s *sources) release(a netip.Addr) {
-	from, in := s.locate(a)
+	from, in := s.locateShard(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch n := in.count[from]; n {

@@ -20,7 +20,7 @@ func (c *Controller) countSources() (n int) {
 }
 
 func TestSourceUncounted(t *testing.T) {
-	if NewController(Config{}).Acquire() {
+	if NewController(Config{}).AcquireConn() {
 		t.Error("one of 0 connections got in")
 	}
 	d := NewController(Config{MaxPerSource: 1})
@@ -37,7 +37,7 @@ func TestSourceUncounted(t *testing.T) {
 	d = NewController(Config{})
 	a := netip.IPv6Loopback()
 	for range 3 {
-		if !d.AcquireSource(a) || d.TakeToken(0) != 0 {
+		if !d.AcquireSource(a) || d.TakeRateToken(0) != 0 {
 			t.Fatal("there is no bound, and it was reached")
 		}
 	}
@@ -69,13 +69,13 @@ func TestAgainstPlain(t *testing.T) {
 				in[i] = in[len(in)-1]
 				in = in[:len(in)-1]
 				d.ReleaseSource(a)
-				d.Release()
+				d.ReleaseConn()
 				if counts[key(a)]--; counts[key(a)] == 0 {
 					delete(counts, key(a))
 				}
 			} else {
 				a := randomAddr(r)
-				entered := d.Acquire()
+				entered := d.AcquireConn()
 				if want := len(in) < c.MaxConns; entered != want {
 					t.Fatalf("seed %d, step %d: Acquire with %d of %d: %v", seed, step, len(in), c.MaxConns, entered)
 				}
@@ -87,7 +87,7 @@ func TestAgainstPlain(t *testing.T) {
 					t.Fatalf("seed %d, step %d: AcquireSource(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
 				}
 				if !registered {
-					d.Release()
+					d.ReleaseConn()
 					continue
 				}
 				in = append(in, a)
@@ -99,7 +99,7 @@ func TestAgainstPlain(t *testing.T) {
 		}
 		for _, a := range in {
 			d.ReleaseSource(a)
-			d.Release()
+			d.ReleaseConn()
 		}
 		if d.OpenConns() != 0 || d.countSources() != 0 {
 			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.OpenConns(), d.countSources())

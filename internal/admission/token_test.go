@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// takeTokens takes all available tokens, up to a limit, and returns their number.
-func takeTokens(c *Controller, now time.Duration) (n int) {
-	for n < 200_000 && c.TakeToken(now) == 0 {
+// takeAllTokens takes all available tokens, up to a limit, and returns their number.
+func takeAllTokens(c *Controller, now time.Duration) (n int) {
+	for n < 200_000 && c.TakeRateToken(now) == 0 {
 		n++
 	}
 	return n
@@ -25,7 +25,7 @@ func TestTokenLongQuiet(t *testing.T) {
 	var now time.Duration
 	for _, quiet := range []time.Duration{0, 100_000 * time.Second, 300_000 * time.Second, math.MaxInt64 - time.Hour} {
 		now = max(now, quiet)
-		if n := takeTokens(d, now); n != rate {
+		if n := takeAllTokens(d, now); n != rate {
 			t.Errorf("%d at %v, want %d", n, now, rate)
 		}
 	}
@@ -36,7 +36,7 @@ func TestTokenRatesBeyond(t *testing.T) {
 		d := NewController(Config{Rate: rate})
 		for _, now := range []time.Duration{0, 1, math.MaxInt64, math.MinInt64, 0, math.MaxInt64} {
 			for range 1000 {
-				if got := d.TakeToken(now); got != 0 {
+				if got := d.TakeRateToken(now); got != 0 {
 					t.Fatalf("%d a second at %d: wait for %v", rate, now, got)
 				}
 			}
@@ -47,27 +47,27 @@ func TestTokenRatesBeyond(t *testing.T) {
 func TestTokenClockGoesBack(t *testing.T) {
 	d := NewController(Config{Rate: 10})
 	now := time.Hour
-	takeTokens(d, now)
-	if got := d.TakeToken(now - time.Second); got != 100*time.Millisecond {
+	takeAllTokens(d, now)
+	if got := d.TakeRateToken(now - time.Second); got != 100*time.Millisecond {
 		t.Errorf("a second back: wait for %v, want 100ms", got)
 	}
-	if got := takeTokens(d, now); got != 0 {
+	if got := takeAllTokens(d, now); got != 0 {
 		t.Errorf("%d were gained by a look from earlier", got)
 	}
-	if got := takeTokens(d, now+100*time.Millisecond); got != 1 {
+	if got := takeAllTokens(d, now+100*time.Millisecond); got != 1 {
 		t.Errorf("%d after 100ms, want 1", got)
 	}
 	// a clock that was reset is followed without a gain
-	if got := takeTokens(d, 0); got != 0 {
+	if got := takeAllTokens(d, 0); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back", got)
 	}
-	if got := takeTokens(d, 500*time.Millisecond); got != 5 {
+	if got := takeAllTokens(d, 500*time.Millisecond); got != 5 {
 		t.Errorf("%d half a second after the clock was set back, want 5", got)
 	}
-	if got := takeTokens(d, -math.MaxInt64); got != 0 {
+	if got := takeAllTokens(d, -math.MaxInt64); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back very far", got)
 	}
-	if got := d.TakeToken(math.MaxInt64); got < 0 || got > time.Second {
+	if got := d.TakeRateToken(math.MaxInt64); got < 0 || got > time.Second {
 		t.Errorf("wait for %v", got)
 	}
 }
@@ -106,7 +106,7 @@ func TestTokenAgainstExact(t *testing.T) {
 		e := exactBucket{big.NewInt(int64(rate)), new(big.Int)}
 		now := time.Duration(r.Int64N(int64(time.Hour)))
 		for step := range 2000 {
-			got, want := d.TakeToken(now), e.takeToken(now)
+			got, want := d.TakeRateToken(now), e.takeToken(now)
 			if got != want {
 				t.Fatalf("seed %d, %d a second, step %d: wait for %v, want %v", seed, rate, step, got, want)
 			}
@@ -141,7 +141,7 @@ func TestTokenConcurrently(t *testing.T) {
 				if now > 2*time.Second {
 					return
 				}
-				if d.TakeToken(now) == 0 {
+				if d.TakeRateToken(now) == 0 {
 					taken.Add(1)
 				}
 			}

@@ -17,7 +17,7 @@ func NewAdmission(cfg *Config) *admission.Controller {
 // Admit reserves a place for an accepted connection, or counts and logs its refusal and returns the
 // reason. Behind a proxy, the source is checked later; see Conn.RegisterProxiedPeer.
 func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
-	if !rt.Admission.Acquire() {
+	if !rt.Admission.AcquireConn() {
 		return rt.recordRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
 	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
@@ -28,14 +28,14 @@ func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
 	counters := rt.listenerCounters(listener)
 	if !counters.acquireSlot(imported) {
-		rt.Admission.Release()
+		rt.Admission.ReleaseConn()
 		return rt.recordRefused(counters, peer, errListenerFull)
 	}
 	if !sourceKnown {
 		return nil
 	}
 	if err := rt.acquireSource(peer); err != nil {
-		rt.Admission.Release()
+		rt.Admission.ReleaseConn()
 		counters.releaseSlot()
 		return rt.recordRefused(counters, peer, err)
 	}

@@ -42,10 +42,10 @@ func Number(v float64) string {
 }
 
 // Bytes formats a size in the largest binary unit that is not larger: 1.5 KiB. NaN and infinities are "".
-func Bytes(v float64) string { return formatScaled(v, sizes, Number) }
+func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
-func Seconds(v float64) string { return formatScaled(v, times, Number) }
+func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
 // Latency formats a non-negative duration like Seconds, but with trailing zeros, so that columns line up and a
 // live figure keeps its width: 1.20 ms.
@@ -86,12 +86,12 @@ func Elapsed(d time.Duration) string {
 
 // Clock formats seconds as m:ss, from an hour on as h:mm:ss, with a tenth unless they are whole. NaN and
 // infinities are "".
-func Clock(v float64) string {
-	if !isFinite(v) {
+func Clock(seconds float64) string {
+	if !isFinite(seconds) {
 		return ""
 	}
 	sign := ""
-	tenths := math.Round(v * 10)
+	tenths := math.Round(seconds * 10)
 	if tenths < 0 {
 		sign, tenths = "-", -tenths
 	}

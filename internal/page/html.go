@@ -40,7 +40,7 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 		"mark":   Tone.symbol,
 		"word":   Tone.label,
 		"width":  (*Bars).cssWidth,
-		"label":  (*Bars).formatBar,
+		"label":  (*Bars).formatBarValue,
 	}).Parse(pageHTML))
 })
 

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// renderAll returns each form of the page, by name.
-func renderAll(t testing.TB, p *Page) map[string]string {
+// renderHTMLForms returns each form of the page, by name.
+func renderHTMLForms(t testing.TB, p *Page) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for name, f := range map[string]func(*bytes.Buffer) error{
@@ -33,7 +33,7 @@ func renderAll(t testing.TB, p *Page) map[string]string {
 }
 
 func TestEverythingIsWritten(t *testing.T) {
-	for name, have := range renderAll(t, newSamplePage("word")) {
+	for name, have := range renderHTMLForms(t, newSamplePage("word")) {
 		for _, want := range []string{
 			"word title", "word lead", "word figure", "word large", "word fact", "word value", "word one", "word paragraph", "word heading",
 			"word table", "1,234", "✗", "word few", "word many", "word note",
@@ -52,14 +52,14 @@ func TestEverythingIsWritten(t *testing.T) {
 // which a browser runs nothing.
 func TestContentSecurityPolicy(t *testing.T) {
 	p := newSamplePage("word")
-	html := renderAll(t, p)["html"]
+	html := renderHTMLForms(t, p)["html"]
 	checkPolicyHashes(t, html)
 	const asks, asksNobody = "connect-src &#39;self&#39;", "connect-src &#39;none&#39;"
 	if !strings.Contains(html, asks) {
 		t.Error("a live page may not ask its server")
 	}
 	p.Live = nil
-	if html = renderAll(t, p)["html"]; !strings.Contains(html, asksNobody) || strings.Contains(html, asks) {
+	if html = renderHTMLForms(t, p)["html"]; !strings.Contains(html, asksNobody) || strings.Contains(html, asks) {
 		t.Error("a page that is not live may ask somebody")
 	}
 }
@@ -83,7 +83,7 @@ func TestLiveInterval(t *testing.T) {
 	for _, c := range []struct{ have, want time.Duration }{{0, 2 * time.Second}, {time.Nanosecond, 100 * time.Millisecond}, {time.Minute, time.Minute}} {
 		p := &Page{Live: &Live{URL: "x", Every: c.have}}
 		want := fmt.Sprintf(`data-every="%d"`, c.want.Milliseconds())
-		if !strings.Contains(renderAll(t, p)["html"], want) {
+		if !strings.Contains(renderHTMLForms(t, p)["html"], want) {
 			t.Errorf("%v: no %s", c.have, want)
 		}
 	}
@@ -99,8 +99,8 @@ var hostile = []string{
 
 func checkEscaping(t *testing.T, text string) {
 	t.Helper()
-	plain := renderAll(t, newSamplePage("word"))
-	have := renderAll(t, newSamplePage(text))
+	plain := renderHTMLForms(t, newSamplePage("word"))
+	have := renderHTMLForms(t, newSamplePage(text))
 	tags := regexp.MustCompile(`<[a-zA-Z/!][a-z0-9]*`)
 	for _, name := range []string{"html", "update"} {
 		// The elements must be the same as with a harmless text.

@@ -121,8 +121,8 @@ func (f *forger) nonce() []byte {
 	return n
 }
 
-// newForgedServer returns an open server session and forgers for both directions.
-func newForgedServer(t *testing.T) (server *testPeer, in, out *forger) {
+// newServerWithForgers returns an open server session and forgers for both directions.
+func newServerWithForgers(t *testing.T) (server *testPeer, in, out *forger) {
 	var log bytes.Buffer
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.KeyLogWriter = &log
@@ -140,7 +140,7 @@ func newForgedServer(t *testing.T) (server *testPeer, in, out *forger) {
 func TestKeyUpdate(t *testing.T) {
 	for _, cut := range []int{5, 2} {
 		for _, piece := range []int{1, 1000} {
-			server, in, out := newForgedServer(t)
+			server, in, out := newServerWithForgers(t)
 			message := []byte{24, 0, 0, 1, 1}
 			wire := in.sealRecord(23, []byte("before "))
 			wire = append(wire, in.sealRecord(22, message[:cut])...)
@@ -151,7 +151,7 @@ func TestKeyUpdate(t *testing.T) {
 			wire = append(wire, in.sealRecord(23, []byte("after"))...)
 			for len(wire) > 0 {
 				n := min(piece, len(wire))
-				server.receive(wire[:n])
+				server.receiveCiphertext(wire[:n])
 				wire = wire[n:]
 			}
 			if string(server.got) != "before after" || server.err != nil {

@@ -28,13 +28,13 @@ func FuzzSession(f *testing.F) {
 		d, gates := newPeerAtStage(t, stage%5, version)
 		for in := data; len(in) > 0 && d.err == nil; {
 			n := min(1+int(piece), len(in))
-			d.receive(in[:n])
-			d.advance()
+			d.receiveCiphertext(in[:n])
+			d.advanceHandshake()
 			in = in[n:]
 		}
 		d.endInput()
 		if len(d.pending) == 0 { // otherwise its input was full and it has not read the end
-			testkit.WaitFor(t, "the end", func() bool { d.advance(); return d.err != nil })
+			testkit.WaitFor(t, "the end", func() bool { d.advanceHandshake(); return d.err != nil })
 			was := d.err
 			d.endInput()
 			if _, _, err := d.session.Read(d.buf, data); err != was {
@@ -58,12 +58,12 @@ func newPeerAtStage(t *testing.T, stage byte, version uint16) (*testPeer, []*Han
 	case 1:
 		serverCfg.MaxVersion = 0
 		d := newServerPeer(t, serverCfg, g)
-		d.receive(fuzzHello())
-		testkit.WaitFor(t, "the answer", func() bool { d.advance(); return len(d.out) > 0 })
+		d.receiveCiphertext(fuzzHello())
+		testkit.WaitFor(t, "the answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
 		return d, []*HandshakeLimiter{g}
 	case 2:
 		d := newClientPeer(t, clientCfg, g)
-		testkit.WaitFor(t, "the ClientHello", func() bool { d.advance(); return len(d.out) > 0 })
+		testkit.WaitFor(t, "the ClientHello", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
 		return d, []*HandshakeLimiter{g}
 	}
 	server, client, p := newOpenPair(t, serverCfg, clientCfg)

@@ -69,12 +69,12 @@ func (h *handshake) feedInput(p []byte) error {
 		return nil
 	}
 	// Nobody else uses h.in yet.
-	isHello, err := h.hello.scan(h.in)
+	isHello, err := h.hello.scanHello(h.in)
 	switch {
 	case err != nil:
 		return err
 	case isHello:
-		h.in = h.hello.splitRecords(h.in)
+		h.in = h.hello.splitHelloRecords(h.in)
 		h.requestSlot()
 	case len(h.in) >= maxHelloInput:
 		return fmt.Errorf("secure: no complete ClientHello in %d bytes", len(h.in))
@@ -167,8 +167,8 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutput returns and clears the output, and reports whether and how the handshake ended.
-func (h *handshake) takeOutput() (out []byte, isDone bool, err error) {
+// takeOutputAndResult returns and clears the output, and reports whether and how the handshake ended.
+func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out, h.out = h.out, nil

@@ -31,8 +31,8 @@ const DefaultMaxHandshakes = 4096
 // that their servers need.
 //
 // A handshake checks in its own goroutine, after its second, whether more are queued than slots are
-// being freed, and then gives up its slot. Otherwise it joins the list of stalled handshakes; whoever
-// arrives at a full limiter evicts the first of them. So that list is empty while more handshakes are
+// being freed, and then gives up its slot. Otherwise it joins the list of stalled handshakes; a handshake
+// that finds the limiter full evicts the first of them. So that list is empty while more handshakes are
 // queued than are being evicted.
 //
 // It is safe for concurrent use.

@@ -24,7 +24,7 @@ func recordClientHello(t testing.TB) []byte {
 	_, clientCfg := newConfigs(tls.VersionTLS13)
 	g := NewHandshakeLimiter(1, 1)
 	c := newClientPeer(t, clientCfg, g)
-	testkit.WaitFor(t, "a ClientHello", func() bool { c.advance(); return len(c.out) > 0 })
+	testkit.WaitFor(t, "a ClientHello", func() bool { c.advanceHandshake(); return len(c.out) > 0 })
 	c.session.Abort()
 	g.Wait()
 	return c.out
@@ -35,10 +35,10 @@ func recordClientHello(t testing.TB) []byte {
 // evicted.
 func TestHandshakeLimits(t *testing.T) {
 	now := time.Now() // when the certificate is valid
-	synctest.Test(t, func(t *testing.T) { testLimits(t, now) })
+	synctest.Test(t, func(t *testing.T) { testHandshakeLimits(t, now) })
 }
 
-func testLimits(t *testing.T, now time.Time) {
+func testHandshakeLimits(t *testing.T, now time.Time) {
 	const sessions, places, cpus = 300, 4, 2
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.Time = func() time.Time { return now }
@@ -122,7 +122,7 @@ func testQueueOrder(t *testing.T) {
 	var all []*testPeer
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		d := make1(name)
-		d.receive(hello)
+		d.receiveCiphertext(hello)
 		all = append(all, d)
 	}
 	if running, waiting := g.Counts(); running != 1 || waiting != 4 {
@@ -138,10 +138,10 @@ func testQueueOrder(t *testing.T) {
 		t.Errorf("%d wait, want 1", waiting)
 	}
 	last := make1("f")
-	last.receive(hello)
-	testkit.WaitFor(t, "the first answer", func() bool { all[0].advance(); return len(all[0].out) > 0 })
+	last.receiveCiphertext(hello)
+	testkit.WaitFor(t, "the first answer", func() bool { all[0].advanceHandshake(); return len(all[0].out) > 0 })
 	for _, d := range []*testPeer{all[0], all[3], last} {
-		testkit.WaitFor(t, "an answer", func() bool { d.advance(); return len(d.out) > 0 })
+		testkit.WaitFor(t, "an answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 })
 		d.session.Abort()
 	}
 	g.Wait()
@@ -159,7 +159,7 @@ func TestAborts(t *testing.T) {
 			serverCfg, clientCfg := newConfigs(version)
 			for stop := 0; ; stop += 37 {
 				server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
-				done := abortAfter(t, server, client, stop)
+				done := runHandshakeUntil(t, server, client, stop)
 				server.session.Abort()
 				client.session.Abort()
 				emitted := len(server.out)
@@ -189,24 +189,24 @@ func TestAborts(t *testing.T) {
 	}
 }
 
-// abortAfter runs a handshake until the server has received stop bytes, and reports whether it opened
+// runHandshakeUntil runs a handshake until the server has received stop bytes, and reports whether it opened
 // before.
-func abortAfter(t *testing.T, server, client *testPeer, stop int) (open bool) {
+func runHandshakeUntil(t *testing.T, server, client *testPeer, stopAfterBytes int) (open bool) {
 	fed := 0
 	testkit.WaitFor(t, "the bytes", func() bool {
-		client.advance()
-		server.advance()
-		client.receive(server.takeOutput())
+		client.advanceHandshake()
+		server.advanceHandshake()
+		client.receiveCiphertext(server.takeOutput())
 		for _, b := range client.takeOutput() {
-			if fed == stop {
+			if fed == stopAfterBytes {
 				return true
 			}
-			server.receive([]byte{b})
+			server.receiveCiphertext([]byte{b})
 			fed++
 		}
-		return fed == stop || server.open && client.open
+		return fed == stopAfterBytes || server.open && client.open
 	})
-	return fed < stop
+	return fed < stopAfterBytes
 }
 
 // TestCallbacks has a callback panic or end its goroutine: the session fails, and the slot and the token
@@ -222,8 +222,8 @@ func TestCallbacks(t *testing.T) {
 			f()
 			return nil, errors.New("not reached")
 		}}, g)
-		d.receive(hello)
-		testkit.WaitFor(t, "the failure", func() bool { d.advance(); return d.err != nil })
+		d.receiveCiphertext(hello)
+		testkit.WaitFor(t, "the failure", func() bool { d.advanceHandshake(); return d.err != nil })
 		if !strings.HasPrefix(d.err.Error(), want) {
 			t.Errorf("got %q, want %q", d.err, want)
 		}
@@ -242,7 +242,7 @@ func TestAbortEndsContext(t *testing.T) {
 		<-h.Context().Done()
 		return nil, h.Context().Err()
 	}}, g)
-	d.receive(recordClientHello(t))
+	d.receiveCiphertext(recordClientHello(t))
 	<-inside
 	d.session.Abort()
 	g.Wait()
@@ -307,14 +307,14 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 	})
 	hasAnswered := false // then the client's next flight is kept back
 	testkit.WaitFor(t, "the client to open", func() bool {
-		server.advance()
-		client.advance()
+		server.advanceHandshake()
+		client.advanceHandshake()
 		if !hasAnswered {
-			server.receive(client.takeOutput())
+			server.receiveCiphertext(client.takeOutput())
 		}
 		answer := server.takeOutput()
 		hasAnswered = hasAnswered || len(answer) > 0
-		client.receive(answer)
+		client.receiveCiphertext(answer)
 		return client.open
 	})
 	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
@@ -335,10 +335,10 @@ func TestEndedBeforeOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		server.receive(client.takeOutput())
+		server.receiveCiphertext(client.takeOutput())
 		server.endInput()
 		<-g.cpuTokens
-		testkit.WaitFor(t, "the end", func() bool { server.advance(); return server.err != nil })
+		testkit.WaitFor(t, "the end", func() bool { server.advanceHandshake(); return server.err != nil })
 		if !server.open || string(server.got) != "short" || server.err != want {
 			t.Errorf("open is %v, got %q, then %v, want %v", server.open, server.got, server.err, want)
 		}
@@ -350,7 +350,7 @@ func TestTooMuchInput(t *testing.T) {
 	first := newServerPeer(t, &tls.Config{}, g)
 	g.cpuTokens <- struct{}{}
 	hello := recordClientHello(t)
-	first.receive(hello)
+	first.receiveCiphertext(hello)
 	queued := newServerPeer(t, &tls.Config{}, g)
 	if err := queued.session.FeedHandshake(hello); err != nil {
 		t.Fatal(err)

@@ -16,9 +16,9 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scan continues to scan the input, which has grown since the last call, and reports whether the
+// scanHello continues to scan the input, which has grown since the last call, and reports whether the
 // ClientHello is complete. It returns an error if the input is not a ClientHello.
-func (h *helloScanner) scan(in []byte) (bool, error) {
+func (h *helloScanner) scanHello(in []byte) (bool, error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
 	}
@@ -81,11 +81,11 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
 const maxSmallBody = 576 - headerLen
 
-// splitRecords returns the input with its complete ClientHello split into small records, because
+// splitHelloRecords returns the input with its complete ClientHello split into small records, because
 // crypto/tls keeps a buffer as large as the largest record. Only the message is authenticated, not
 // the record boundaries. The number of records is a power of two, which suits crypto/tls's message
 // buffer: that grows by doubling.
-func (h *helloScanner) splitRecords(in []byte) []byte {
+func (h *helloScanner) splitHelloRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record
 	}

@@ -32,7 +32,7 @@ func TestNotTLS(t *testing.T) {
 				g := NewHandshakeLimiter(1, 1)
 				d := newServerPeer(t, &tls.Config{}, g)
 				for in := []byte(test.in); len(in) > 0 && d.err == nil; in = in[piece:] {
-					d.receive(in[:piece])
+					d.receiveCiphertext(in[:piece])
 				}
 				if d.err == nil {
 					t.Fatalf("%q: no error", test.in)
@@ -64,7 +64,7 @@ func TestSlowClientHello(t *testing.T) {
 		if running, _ := g.Counts(); running != 0 || d.err != nil {
 			t.Fatalf("after %d of %d bytes: %d handshakes run, error %v", i, len(hello), running, d.err)
 		}
-		d.receive(hello[i : i+1])
+		d.receiveCiphertext(hello[i : i+1])
 	}
 	if !d.session.hs.Load().hasRequestedSlot {
 		t.Error("with all bytes there is no handshake")
@@ -83,7 +83,7 @@ func TestEndlessHello(t *testing.T) {
 		if fed < len(message) {
 			b = message[fed]
 		}
-		d.receive([]byte{22, 3, 1, 0, 1, b})
+		d.receiveCiphertext([]byte{22, 3, 1, 0, 1, b})
 	}
 	if fed*6 > maxHelloInput+6 || !strings.Contains(d.err.Error(), "no complete ClientHello") {
 		t.Errorf("%v after %d bytes", d.err, fed*6)
@@ -125,11 +125,11 @@ func TestSplitRecords(t *testing.T) {
 			if in := splitMessage(message, n); len(in) < InputPauseSize {
 				in = append(in, 20, 3, 3, 0, 1, 1) // what follows must not change
 				var h helloScanner
-				whole, err := h.scan(in)
+				whole, err := h.scanHello(in)
 				if !whole || err != nil {
 					t.Fatalf("%d by %d: whole is %v, %v", size, n, whole, err)
 				}
-				out := h.splitRecords(in)
+				out := h.splitHelloRecords(in)
 				end := len(out) - 6
 				if !bytes.Equal(out[end:], in[len(in)-6:]) {
 					t.Fatalf("%d by %d: what follows is %x", size, n, out[end:])
@@ -147,10 +147,10 @@ func TestSplitRecords(t *testing.T) {
 func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	in := splitMessage(append([]byte{1, 0, 0, 2, 9, 9}, 14, 0, 0, 0), maxPlain)
 	var h helloScanner
-	if whole, err := h.scan(in); !whole || err != nil {
+	if whole, err := h.scanHello(in); !whole || err != nil {
 		t.Fatalf("whole is %v, %v", whole, err)
 	}
-	if out := h.splitRecords(in); !bytes.Equal(out, in) {
+	if out := h.splitHelloRecords(in); !bytes.Equal(out, in) {
 		t.Errorf("%x became %x", in, out)
 	}
 }
@@ -163,8 +163,8 @@ func TestFragmented(t *testing.T) {
 		g := NewHandshakeLimiter(1, 1)
 		serverCfg, _ := newConfigs(tls.VersionTLS13)
 		d := newServerPeer(t, serverCfg, g)
-		d.receive(splitMessage(message, n))
-		testkit.WaitFor(t, "the answer", func() bool { d.advance(); return len(d.out) > 0 || d.err != nil })
+		d.receiveCiphertext(splitMessage(message, n))
+		testkit.WaitFor(t, "the answer", func() bool { d.advanceHandshake(); return len(d.out) > 0 || d.err != nil })
 		if d.err != nil || d.out[0] != 22 {
 			t.Errorf("in records of %d bytes: %v, %.20x", n, d.err, d.out)
 		}

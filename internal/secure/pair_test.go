@@ -127,11 +127,11 @@ func newClientPeer(t testing.TB, cfg *tls.Config, g *HandshakeLimiter) *testPeer
 	return d
 }
 
-func (d *testPeer) receive(p []byte) {
+func (d *testPeer) receiveCiphertext(p []byte) {
 	switch {
 	case d.err != nil:
 	case d.open:
-		d.readAll(p)
+		d.readAllPlaintext(p)
 	case len(d.pending) > 0 || d.session.IsInputFull():
 		d.pending = append(d.pending, p...)
 	default:
@@ -141,7 +141,7 @@ func (d *testPeer) receive(p []byte) {
 	}
 }
 
-func (d *testPeer) advance() {
+func (d *testPeer) advanceHandshake() {
 	if d.open || d.err != nil {
 		return
 	}
@@ -153,15 +153,15 @@ func (d *testPeer) advance() {
 	if held := d.pending; open || len(held) > 0 && !d.session.IsInputFull() {
 		d.open, d.pending = open, nil
 		if open {
-			d.readAll(nil)
+			d.readAllPlaintext(nil)
 		}
 		if len(held) > 0 {
-			d.receive(held)
+			d.receiveCiphertext(held)
 		}
 	}
 }
 
-func (d *testPeer) readAll(in []byte) {
+func (d *testPeer) readAllPlaintext(in []byte) {
 	for {
 		n, used, err := d.session.Read(d.buf, in)
 		in = in[used:]
@@ -189,9 +189,9 @@ func (d *testPeer) readAll(in []byte) {
 func (d *testPeer) endInput() {
 	d.session.EndInput()
 	if d.open && d.err == nil {
-		d.readAll(nil)
+		d.readAllPlaintext(nil)
 	}
-	d.advance()
+	d.advanceHandshake()
 }
 
 func (d *testPeer) takeOutput() []byte { out := d.out; d.out = nil; return out }
@@ -232,11 +232,11 @@ func (p *pump) pumpUntil(what string, done func() bool) {
 func (p *pump) moveOnce() (moved bool) {
 	for _, ends := range [2][2]*testPeer{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
-		from.advance()
+		from.advanceHandshake()
 		for out := from.takeOutput(); len(out) > 0; {
 			n := min(p.piece(), len(out))
 			piece := bytes.Clone(out[:n])
-			to.receive(piece)
+			to.receiveCiphertext(piece)
 			clear(piece) // it is valid only during the call
 			out = out[n:]
 			moved = true

@@ -121,7 +121,7 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 	if h.isClient && !h.hasRequestedSlot {
 		h.requestSlot()
 	}
-	out, isOver, err := h.takeOutput()
+	out, isOver, err := h.takeOutputAndResult()
 	if len(out) > 0 {
 		s.owner.Emit(out)
 	}
@@ -189,7 +189,7 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 // decryptRecords fills dst with the plaintext of the available records.
 func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	for n < len(dst) {
-		if !s.mayHavePlaintext && !s.findRecord() {
+		if !s.mayHavePlaintext && !s.findNextRecord() {
 			if s.inputEnded {
 				return n, io.ErrUnexpectedEOF
 			}

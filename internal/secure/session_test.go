@@ -101,8 +101,8 @@ func TestTruncation(t *testing.T) {
 				first := client.takeOutput()
 				client.writePlaintext([]byte("second"))
 				second := client.takeOutput()
-				server.receive(first)
-				server.receive(second[:cut])
+				server.receiveCiphertext(first)
+				server.receiveCiphertext(second[:cut])
 				server.endInput()
 				if string(server.got) != "first" || server.err != io.ErrUnexpectedEOF {
 					t.Errorf("got %q and %v, want \"first\" and %v", server.got, server.err, io.ErrUnexpectedEOF)
@@ -126,7 +126,7 @@ func TestBrokenRecord(t *testing.T) {
 			client.writePlaintext([]byte("bad"))
 			bad := client.takeOutput()
 			bad[len(bad)-1] ^= 1
-			server.receive(append(good, bad...))
+			server.receiveCiphertext(append(good, bad...))
 			if string(server.got) != "good" || server.err == nil {
 				t.Fatalf("got %q and %v", server.got, server.err)
 			}
@@ -141,7 +141,7 @@ func TestBrokenRecord(t *testing.T) {
 				t.Error("Write to a broken session: no error")
 			}
 			server, _ = newIdlePair(t, version)
-			server.receive([]byte{23, 3, 3, 0xff, 0xff})
+			server.receiveCiphertext([]byte{23, 3, 3, 0xff, 0xff})
 			if server.err == nil || server.err == io.ErrUnexpectedEOF || len(server.takeOutput()) == 0 {
 				t.Errorf("a record of 65535 bytes: %v, want an error and an alert at once", server.err)
 			}

@@ -14,18 +14,18 @@ func newStallingPeers(t *testing.T, places int) (newPeer func() *testPeer, g *Ha
 	g = NewHandshakeLimiter(places, 1)
 	return func() *testPeer {
 		d := newServerPeer(t, serverCfg, g)
-		d.receive(hello)
+		d.receiveCiphertext(hello)
 		return d
 	}, g
 }
 
-// sleepAndReport sleeps, and reports for each peer whether it was evicted (x), has answered (a), or
+// sleepAndListStates sleeps, and reports for each peer whether it was evicted (x), has answered (a), or
 // waits (w).
-func sleepAndReport(d time.Duration, all ...*testPeer) (got string) {
+func sleepAndListStates(d time.Duration, all ...*testPeer) (got string) {
 	time.Sleep(d)
 	synctest.Wait()
 	for _, d := range all {
-		d.advance()
+		d.advanceHandshake()
 		switch {
 		case d.err == errStalled:
 			got += "x"
@@ -49,7 +49,7 @@ func TestStalledGiveWay(t *testing.T) {
 		var all []*testPeer
 		check := func(what string, after time.Duration, want string) {
 			t.Helper()
-			if got := sleepAndReport(after, all...); got != want {
+			if got := sleepAndListStates(after, all...); got != want {
 				t.Errorf("%s: got %s, want %s", what, got, want)
 			}
 		}
@@ -93,9 +93,9 @@ func TestStalledTogether(t *testing.T) {
 		for range places + more {
 			all = append(all, come())
 		}
-		sleepAndReport(999 * time.Millisecond)
+		sleepAndListStates(999 * time.Millisecond)
 		count := func() (out int) {
-			for _, d := range sleepAndReport(0, all...) {
+			for _, d := range sleepAndListStates(0, all...) {
 				if d == 'x' {
 					out++
 				}
@@ -105,7 +105,7 @@ func TestStalledTogether(t *testing.T) {
 		if n := count(); n != 0 {
 			t.Errorf("%d have given way within a second", n)
 		}
-		if sleepAndReport(time.Millisecond); count() != more {
+		if sleepAndListStates(time.Millisecond); count() != more {
 			t.Errorf("%d have given way to %d that waited", count(), more)
 		}
 		if _, waiting := g.Counts(); waiting != 0 {
@@ -127,18 +127,18 @@ func TestStalledGoesOn(t *testing.T) {
 		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 		clientCfg.Time = func() time.Time { return now }
 		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
-		sleepAndReport(0, client)
-		sleepAndReport(0, client)
+		sleepAndListStates(0, client)
+		sleepAndListStates(0, client)
 		other := newClientPeer(t, clientCfg, clients)
-		if got := sleepAndReport(time.Hour, other, client); got != "wa" {
+		if got := sleepAndListStates(time.Hour, other, client); got != "wa" {
 			t.Errorf("a client that waits and one that has called a server: %s, want wa", got)
 		}
-		server.receive(client.takeOutput())
-		sleepAndReport(time.Hour, server)
-		client.receive(server.takeOutput())
-		sleepAndReport(0, client)
-		server.receive(client.takeOutput())
-		sleepAndReport(0, server)
+		server.receiveCiphertext(client.takeOutput())
+		sleepAndListStates(time.Hour, server)
+		client.receiveCiphertext(server.takeOutput())
+		sleepAndListStates(0, client)
+		server.receiveCiphertext(client.takeOutput())
+		sleepAndListStates(0, server)
 		if !client.open || !server.open {
 			t.Errorf("client open %v, %v; server open %v, %v", client.open, client.err, server.open, server.err)
 		}

@@ -17,7 +17,7 @@ func (t *transport) Read(p []byte) (int, error) {
 		return h.readBlocking(p)
 	}
 	s := (*Session)(t)
-	if s.recordLeft == 0 && !s.findRecord() {
+	if s.recordLeft == 0 && !s.findNextRecord() {
 		return 0, ErrAgain
 	}
 	var n int
@@ -70,9 +70,9 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// findRecord finds the next complete record at the start of partial or input and reports whether there
+// findNextRecord finds the next complete record at the start of partial or input and reports whether there
 // is one. If not, all of input is kept.
-func (s *Session) findRecord() bool {
+func (s *Session) findNextRecord() bool {
 	if s.recordLeft > 0 {
 		return true
 	}
@@ -82,7 +82,7 @@ func (s *Session) findRecord() bool {
 			return true
 		}
 		if len(s.input) > 0 {
-			s.keepPartial(s.input)
+			s.appendPartial(s.input)
 			s.input = s.input[len(s.input):]
 		}
 		return false
@@ -93,7 +93,7 @@ func (s *Session) findRecord() bool {
 		if n == 0 {
 			return false
 		}
-		s.keepPartial(s.input[:n])
+		s.appendPartial(s.input[:n])
 		s.input = s.input[n:]
 	}
 	s.beginRecord(s.partial[s.partialOffset:])
@@ -113,8 +113,8 @@ const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
 
-// keepPartial appends to the kept input.
-func (s *Session) keepPartial(p []byte) {
+// appendPartial appends to the kept input.
+func (s *Session) appendPartial(p []byte) {
 	if n := len(s.partial) - int(s.partialOffset) + len(p); n > maxSmallPartial && n <= maxRecord && cap(s.partial) < maxRecord {
 		all := partialBuffers.Get().(*[maxRecord]byte)
 		n := copy(all[:], s.partial[s.partialOffset:])

@@ -185,14 +185,14 @@ const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 
 // dumpAcceptedConns calls handle with the struct inet_diag_msg and the attributes of each matching
 // connection that has been accepted. It scans all TCP sockets in the calling thread's network
 // namespace and fails if more than limit match.
-func dumpAcceptedConns(q diagQuery, limit int, handle func(m []byte) error) error {
+func dumpAcceptedConns(q diagQuery, maxConns int, handle func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
 		if binary.NativeEndian.Uint32(m[inodeOffset:]) == 0 {
 			return nil // not accepted yet
 		}
-		if n++; n > limit {
-			return fmt.Errorf("more than %d connections on port %d", limit, q.localPort)
+		if n++; n > maxConns {
+			return fmt.Errorf("more than %d connections on port %d", maxConns, q.localPort)
 		}
 		return handle(m)
 	})
@@ -200,8 +200,8 @@ func dumpAcceptedConns(q diagQuery, limit int, handle func(m []byte) error) erro
 
 // SumSegments adds up the segments of all connections with the given local port in the calling
 // thread's network namespace. It fails if there are more than limit.
-func SumSegments(port uint16, limit int) (sum Segments, err error) {
-	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: port, withTCPInfo: true}, limit, func(m []byte) error {
+func SumSegments(localPort uint16, maxConns int) (sum Segments, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findAttribute(m[diagMessageSize:], tcpInfoAttribute)
 		if len(info) < minTCPInfoSize {
 			return errors.New("the kernel does not count segments with data")
@@ -216,8 +216,8 @@ func SumSegments(port uint16, limit int) (sum Segments, err error) {
 
 // ListConns returns the connections with the given local port in the calling thread's network
 // namespace. The kernel locks each for a moment. It fails if there are more than limit.
-func ListConns(port uint16, limit int) (conns []ConnInfo, err error) {
-	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: port, withTCPInfo: true}, limit, func(m []byte) error {
+func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
+	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
 		return nil
 	})
@@ -226,8 +226,8 @@ func ListConns(port uint16, limit int) (conns []ConnInfo, err error) {
 
 // CountAccepted counts the established, accepted connections with the given local port in the
 // calling thread's network namespace. It fails, with 0, if there are more than limit.
-func CountAccepted(port uint16, limit int) (n int, err error) {
-	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: port}, limit, func([]byte) error {
+func CountAccepted(localPort uint16, maxConns int) (n int, err error) {
+	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++
 		return nil
 	})

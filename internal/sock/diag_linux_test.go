@@ -42,8 +42,8 @@ func dialConns(t testing.TB, to netip.AddrPort, n int) {
 	}
 }
 
-// acceptConns makes n clients connect to a server on a free port, which accepts them.
-func acceptConns(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
+// connectAndAccept makes n clients connect to a server on a free port, which accepts them.
+func connectAndAccept(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -85,7 +85,7 @@ func TestListAcceptQueues(t *testing.T) {
 func TestSumSegments(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
 		const n, in, out = 3, 5, 2
-		at, clients, served := acceptConns(t, test.network, test.host, test.host, n)
+		at, clients, served := connectAndAccept(t, test.network, test.host, test.host, n)
 		for i, c := range clients {
 			sendSegments(t, c, served[i], in)
 			sendSegments(t, served[i], c, out)
@@ -147,7 +147,7 @@ func TestListConns(t *testing.T) {
 		{"tcp4", "127.0.0.1", "127.0.0.1"}, {"tcp6", "::1", "::1"}, {"tcp", "", "127.0.0.1"},
 	} {
 		const n, said, heard = 4, 3000, 500
-		at, clients, served := acceptConns(t, test.network, test.host, test.to, n)
+		at, clients, served := connectAndAccept(t, test.network, test.host, test.to, n)
 		port := at.Port()
 		clients[1].Write(make([]byte, said))
 		served[2].Write(make([]byte, heard))

@@ -69,8 +69,8 @@ func setListenOptions(fd int, network string, reusePort bool) error {
 	return nil
 }
 
-// PrepareListener makes any listener non-blocking and sets the options of NewListenConfig.
-func PrepareListener(l net.Listener) error {
+// SetNonblockAndOptions makes any listener non-blocking and sets the options of NewListenConfig.
+func SetNonblockAndOptions(l net.Listener) error {
 	return withDescriptor(l, func(fd int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return err
@@ -81,15 +81,15 @@ func PrepareListener(l net.Listener) error {
 
 // SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn.
 // 0 changes nothing.
-func SetBacklog(l net.Listener, n int) error {
-	if n == 0 {
+func SetBacklog(l net.Listener, backlog int) error {
+	if backlog == 0 {
 		return nil
 	}
-	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, n) })
+	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, backlog) })
 }
 
 // PrepareConn sets the options that a connection has not inherited because it arrived before
-// PrepareListener.
+// SetNonblockAndOptions.
 func PrepareConn(fd int32) error { return setListenOptions(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
@@ -121,22 +121,22 @@ const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * t
 // net/ipv4/tcp_timer.c).
 //
 // Listeners other than TCP, and Multipath TCP listeners, are left unchanged.
-func SetDeadPeerTimeoutFD(listenerFD int32, d time.Duration, noKeepalive bool) {
+func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
 	if noKeepalive {
 		_ = unix.SetsockoptInt(int(listenerFD), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
-	} else if d > 0 {
-		d = max(d, KeepaliveTimeout)
+	} else if timeout > 0 {
+		timeout = max(timeout, KeepaliveTimeout)
 	}
-	if d > 0 {
-		ms := min(max(d.Milliseconds(), 1), math.MaxInt32)
+	if timeout > 0 {
+		ms := min(max(timeout.Milliseconds(), 1), math.MaxInt32)
 		_ = unix.SetsockoptInt(int(listenerFD), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(ms))
 	}
 }
 
 // SetDeadPeerTimeout is SetDeadPeerTimeoutFD for a listener of package net.
-func SetDeadPeerTimeout(l net.Listener, d time.Duration, noKeepalive bool) {
+func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool) {
 	_ = withDescriptor(l, func(fd int) error {
-		SetDeadPeerTimeoutFD(int32(fd), d, noKeepalive)
+		SetDeadPeerTimeoutFD(int32(fd), timeout, noKeepalive)
 		return nil
 	})
 }
@@ -253,9 +253,9 @@ func bindSourceAddr(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindNoPort is a net.Dialer.Control function that postpones the choice of the source port to the
+// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the
 // connect; see StartDial.
-func SetBindNoPort(_, _ string, raw syscall.RawConn) error {
+func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)

@@ -244,25 +244,25 @@ func Close(fds ...int32) {
 
 // SendFileOnBlockingSocket is SendFile for a blocking socket, which it makes non-blocking meanwhile.
 // The caller must own the socket exclusively.
-func SendFileOnBlockingSocket(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
-	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_GETFL, 0)
+func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
-		_, _, errno = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK)
+		_, _, errno = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_SETFL, flags|unix.O_NONBLOCK)
 	}
 	if errno != 0 {
 		return 0, errno
 	}
-	n, errno = SendFile(fd, f, offset, n)
-	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags) // restore
+	n, errno = SendFile(socketFD, f, offset, n)
+	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_SETFL, flags) // restore
 	return n, errno
 }
 
 // SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. 0 bytes without an
 // error mean the end of the file. It may wait for the disk, so it informs the scheduler.
-func SendFile(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
-		sent, err := unix.Sendfile(int(fd), from, &offset, n)
+		sent, err := unix.Sendfile(int(socketFD), from, &offset, n)
 		switch errno, _ := err.(syscall.Errno); errno {
 		case syscall.EINTR:
 		case 0:

@@ -21,8 +21,8 @@ func setNotSentLowat(uintptr, int) error { return nil }
 // SetOnListener does nothing: it needs Linux.
 func (o Options) SetOnListener(net.Listener) error { return nil }
 
-// PrepareListener does nothing: it needs Linux.
-func PrepareListener(net.Listener) error { return nil }
+// SetNonblockAndOptions does nothing: it needs Linux.
+func SetNonblockAndOptions(net.Listener) error { return nil }
 
 // ListenShared opens one listener: n must be 1 where ports cannot be shared.
 func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net.Listener, error) {
@@ -37,8 +37,8 @@ func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net
 // SetBacklog does nothing: it needs Linux.
 func SetBacklog(net.Listener, int) error { return nil }
 
-// SetBindNoPort does nothing: it needs Linux.
-func SetBindNoPort(_, _ string, _ syscall.RawConn) error { return nil }
+// SetBindAddressNoPort does nothing: it needs Linux.
+func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
 // ListAcceptQueues needs Linux.
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }

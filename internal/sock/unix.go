@@ -69,7 +69,7 @@ func removeStaleSocket(addr *net.UnixAddr) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return addrInUseError(addr.Name, "cannot inspect the file there:  "+err.Error())
+		return addrInUseError(addr.Name, "cannot inspect the file there: "+err.Error())
 	case info.Mode()&fs.ModeSocket == 0:
 		return addrInUseError(addr.Name, "the path is not a socket but ("+cmp.Or(fileKindNames[info.Mode().Type()], info.Mode().String())+
 			"); choose another path, or remove it")

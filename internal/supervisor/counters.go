@@ -75,9 +75,9 @@ func (p *counterPublisher) publish() {
 	}
 }
 
-// addToEnded adds the counters of an ended worker to ended, clears the block, and returns how many
+// addToEndedAndClear adds the counters of an ended worker to ended, clears the block, and returns how many
 // connections the worker had open.
-func (b *counterBlock) addToEnded(ended *endedCounters) (openConns int64) {
+func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
 	openConns = last[engine.Open]

@@ -35,11 +35,11 @@ func TestSharedCounters(t *testing.T) {
 	if sum != want {
 		t.Errorf("the sum is %+v, want %+v", sum, want)
 	}
-	if lost := first.addToEnded(&past); lost != 1 {
+	if lost := first.addToEndedAndClear(&past); lost != 1 {
 		t.Errorf("%d open when it ended, want 1", lost)
 	}
 	fill(&first.counts, distinctCounts(t, 100)) // the next run
-	first.addToEnded(&past)
+	first.addToEndedAndClear(&past)
 	var came engine.ListenerStats
 	past.listeners[1].addTo(&came)
 	if want := (engine.ListenerStats{Accepted: 12, Refused: 13}); came != want {

@@ -35,12 +35,12 @@ type handoffReply struct {
 }
 
 // toError returns what went wrong: with sending the order, or in the worker.
-func (m *handoffReply) toError(index int, sendErr error) error {
+func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	switch {
 	case sendErr != nil:
-		return fmt.Errorf("worker process %d has ended or does not reply: %w", index, sendErr)
+		return fmt.Errorf("worker process %d has ended or does not reply: %w", workerIndex, sendErr)
 	case m.Failed != "":
-		return fmt.Errorf("worker process %d: %s", index, m.Failed)
+		return fmt.Errorf("worker process %d: %s", workerIndex, m.Failed)
 	}
 	return nil
 }
@@ -104,14 +104,14 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 
 // waitLostConns waits for the end of a worker and returns how many connections it lost, 0 if it has
 // not ended.
-func (s *Supervisor) waitLostConns(index int, w workerState) int {
+func (s *Supervisor) waitLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
 	case <-time.After(controlTimeout):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int(s.workers[index].lostConns - w.lostConns)
+	return int(s.workers[workerIndex].lostConns - w.lostConns)
 }
 
 // ImportConns implements engine.Migrator.

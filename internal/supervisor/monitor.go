@@ -13,21 +13,21 @@ var errExitedZero = errors.New("exit status 0")
 
 // keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or
 // gives up.
-func (s *Supervisor) keepWorkerRunning(index int) {
+func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	var backoff time.Duration
 	for run := 0; !isClosed(s.draining); run++ {
 		if run > 0 {
 			s.restarts.Add(1)
 		}
 		began := time.Now()
-		served, err := s.runWorkerOnce(index)
+		served, err := s.runWorkerOnce(workerIndex)
 		lived := time.Since(began)
 		if isClosed(s.draining) {
-			s.logFailedDrain(index, err)
+			s.logFailedDrain(workerIndex, err)
 			return
 		}
 		err = cmp.Or(err, errExitedZero)
-		if !served && s.recordFailure(index, err) {
+		if !served && s.recordFailure(workerIndex, err) {
 			s.drain()
 			return
 		}
@@ -35,17 +35,16 @@ func (s *Supervisor) keepWorkerRunning(index int) {
 			backoff = s.timing.backoff
 		}
 		if !s.sleepUnlessDraining(backoff) {
-			s.logFailedDrain(index, err)
+			s.logFailedDrain(workerIndex, err)
 			return
 		}
 		s.cfg.Log.Warn("worker process ended; restarting it",
-			"worker", index, "end", err.Error(), "lived", lived,
+			"worker", workerIndex, "end", err.Error(), "lived", lived,
 			"served", served, "waited", backoff)
 	}
 }
 
 // sleepUnlessDraining waits for d. It reports false if the supervisor drains.
-// sleepUnlessDraining waits; it reports false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -58,37 +57,34 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
 
 // logFailedDrain logs that a worker failed during a drain or just before: a signal to the process
 // group can reach the worker first.
-// whole process group can reach it first.
-func (s *Supervisor) logFailedDrain(index int, err error) {
+func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
 	}
 	s.cfg.Log.Warn("worker process failed while draining",
-		"worker", index, "end", err.Error())
+		"worker", workerIndex, "end", err.Error())
 }
 
 // runWorkerOnce starts a worker process and waits until it has ended.
-// runWorkerOnce is one run of a worker, from its start until it has been waited for.
-func (s *Supervisor) runWorkerOnce(index int) (served bool, err error) {
-	p, err := s.spawner.spawnWorker(index, func(frame []byte) { s.messages <- frame })
+func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
+	p, err := s.spawner.spawnWorker(workerIndex, func(frame []byte) { s.messages <- frame })
 	if err != nil {
 		return false, err
 	}
 	s.running.Add(1)
-	s.setProcess(index, p)
-	served = s.superviseProcess(index, p)
-	lost := s.collectEndedWorker(index)
+	s.setWorkerProcess(workerIndex, p)
+	served = s.superviseProcess(workerIndex, p)
+	lost := s.collectEndedWorker(workerIndex)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
-			"worker", index, "pid", p.pid(), "connections", lost)
+			"worker", workerIndex, "pid", p.pid(), "connections", lost)
 	}
 	return served, p.err()
 }
 
 // superviseProcess drains and kills the worker when required, and returns when it has ended.
-// superviseProcess drains and kills the worker when that is due, until it has ended.
-func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
+func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
 	timer := time.NewTimer(s.timing.startTimeout)
 	defer timer.Stop()
@@ -99,8 +95,8 @@ func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 			if stopped != nil {
 				timer.Stop()
 			}
-			s.recordServing(index)
-			s.requestCommandRepeat(p)
+			s.recordServing(workerIndex)
+			s.requestCommandResend(p)
 		case <-stopped:
 			stopped = nil
 			timer.Reset(s.timing.exitTimeout)
@@ -112,12 +108,12 @@ func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 			p.kill()
 		case <-timer.C:
 			s.cfg.Log.Error("worker process exceeded its time limit; killing it",
-				"worker", index, "pid", p.pid(), "served", served)
+				"worker", workerIndex, "pid", p.pid(), "served", served)
 			p.kill()
 		case <-p.ended():
 			if serving != nil && isClosed(serving) {
 				served = true
-				s.recordServing(index)
+				s.recordServing(workerIndex)
 			}
 			return served
 		}
@@ -125,11 +121,10 @@ func (s *Supervisor) superviseProcess(index int, p process) (served bool) {
 }
 
 // recordServing records that a worker serves.
-// recordServing notes that a worker serves.
-func (s *Supervisor) recordServing(index int) {
+func (s *Supervisor) recordServing(workerIndex int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := &s.workers[index]
+	w := &s.workers[workerIndex]
 	w.failures = 0
 	if w.served {
 		return
@@ -142,11 +137,10 @@ func (s *Supervisor) recordServing(index int) {
 
 // recordFailure records that a worker ended before it served. It reports whether to give up because
 // all workers fail repeatedly.
-// because all workers fail again and again.
-func (s *Supervisor) recordFailure(index int, cause error) (giveUp bool) {
+func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.workers[index].failures++
+	s.workers[workerIndex].failures++
 	attempts := s.timing.maxFailures
 	if s.cfg.IsSuccessor && !isClosed(s.allServed) {
 		attempts = 1
@@ -154,28 +148,26 @@ func (s *Supervisor) recordFailure(index int, cause error) (giveUp bool) {
 	if slices.ContainsFunc(s.workers, func(w workerState) bool { return w.failures < attempts }) {
 		return false
 	}
-	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before serving, the last one with %q;  "+
+	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before serving, the last one with %q; "+
 		"check their output: main runs again in each worker and must reach the same ListenAndServe",
 		ErrGaveUp, s.cfg.Processes, attempts, cause)
 	return true
 }
 
 // collectEndedWorker adds the counters of an ended worker to those of ended workers.
-// collectEndedWorker adds the counters of a worker whose process has ended to the past.
-func (s *Supervisor) collectEndedWorker(index int) (openConns int64) {
+func (s *Supervisor) collectEndedWorker(workerIndex int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	openConns = s.counters.block(index).addToEnded(&s.ended)
-	w := &s.workers[index]
+	openConns = s.counters.block(workerIndex).addToEndedAndClear(&s.ended)
+	w := &s.workers[workerIndex]
 	w.process = nil
 	w.lostConns += openConns
 	close(w.collected)
 	return openConns
 }
 
-// setProcess sets the process of a worker.
-func (s *Supervisor) setProcess(index int, p process) {
+func (s *Supervisor) setWorkerProcess(workerIndex int, p process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.workers[index].process, s.workers[index].collected = p, make(chan struct{})
+	s.workers[workerIndex].process, s.workers[workerIndex].collected = p, make(chan struct{})
 }

@@ -97,15 +97,15 @@ type fakeSpawner struct {
 	logged strings.Builder
 }
 
-func (n *fakeSpawner) spawnWorker(index int, _ func([]byte)) (process, error) {
+func (n *fakeSpawner) spawnWorker(workerIndex int, _ func([]byte)) (process, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if index == 0 {
+	if workerIndex == 0 {
 		n.spawns = append(n.spawns, time.Now())
 	}
-	scripts := n.scripts[index]
-	s := scripts[min(n.runs[index], len(scripts)-1)]
-	n.runs[index]++
+	scripts := n.scripts[workerIndex]
+	s := scripts[min(n.runs[workerIndex], len(scripts)-1)]
+	n.runs[workerIndex]++
 	if s.startErr != nil {
 		return nil, s.startErr
 	}
@@ -266,7 +266,7 @@ func TestStop(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := sup.Stop(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 worker processes were killed, with 3 connections open") {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "3 connections were closed before they had finished; 1 worker processes were killed") {
 			t.Errorf("%v; want an error that wraps DeadlineExceeded and says how many", err)
 		}
 		if time.Since(began) != time.Minute {

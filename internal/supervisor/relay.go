@@ -43,8 +43,8 @@ func (s *Supervisor) enqueueFrame(frame []byte, closed <-chan struct{}) error {
 	}
 }
 
-// requestCommandRepeat asks the relay to send the current command again, for a new worker.
-func (s *Supervisor) requestCommandRepeat(p process) {
+// requestCommandResend asks the relay to send the current command again, for a new worker.
+func (s *Supervisor) requestCommandResend(p process) {
 	select {
 	case s.messages <- nil:
 	case <-p.ended():

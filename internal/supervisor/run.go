@@ -67,16 +67,16 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 			close(published)
 		case <-terms:
 			d.gotSIGTERM = true
-			d.startOrUpdate()
+			d.startOrUpdateDrain()
 		case <-done:
 			done = nil
-			d.startOrUpdate()
+			d.startOrUpdateDrain()
 		case <-drainRequested:
 			drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, true, false
-			d.startOrUpdate()
+			d.startOrUpdateDrain()
 		case <-orphaned: // nothing else limits the drain now
 			orphaned, drainRequested, d.requestedBySupervisor, d.hasTimeout = nil, nil, true, true
-			d.startOrUpdate()
+			d.startOrUpdateDrain()
 		case <-d.deadline:
 			d.deadline = nil
 			d.cancel(context.DeadlineExceeded)
@@ -84,7 +84,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 		case <-ended:
 			d.counters.publish()
 			w.notifyStopped(&writing)
-			return d.waitResult()
+			return d.waitDrainResult()
 		}
 	}
 }
@@ -106,9 +106,9 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdate starts the drain unless it has started, sets or removes its deadline, and passes the
+// startOrUpdateDrain starts the drain unless it has started, sets or removes its deadline, and passes the
 // supervisor's request on to the program.
-func (d *workerDrain) startOrUpdate() {
+func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
 		d.counters.publish() // the supervisor reads how many connections are open
 		var ctx context.Context
@@ -131,8 +131,8 @@ func (d *workerDrain) startOrUpdate() {
 	}
 }
 
-// waitResult returns the result of the drain after the engine has ended.
-func (d *workerDrain) waitResult() error {
+// waitDrainResult returns the result of the drain after the engine has ended.
+func (d *workerDrain) waitDrainResult() error {
 	if d.cancel == nil {
 		return nil // stopped by another caller
 	}

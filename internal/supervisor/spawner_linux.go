@@ -81,10 +81,10 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 
 // workerSockets returns the sockets of a worker, by address. Every socket has a worker, and every
 // worker has a socket.
-func (sp *execSpawner) workerSockets(index int) (sockets [][]*os.File) {
+func (sp *execSpawner) workerSockets(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
-		some := []*os.File{all[index%len(all)]}
-		for i := index + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
+		some := []*os.File{all[workerIndex%len(all)]}
+		for i := workerIndex + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
 			some = append(some, all[i])
 		}
 		sockets = append(sockets, some)
@@ -130,7 +130,7 @@ func (sp *execSpawner) freeCounters() {
 	_ = unix.Munmap(sp.counters) // cannot fail for a mapping
 }
 
-func (sp *execSpawner) spawnWorker(index int, onFrame func(frame []byte)) (process, error) {
+func (sp *execSpawner) spawnWorker(workerIndex int, onFrame func(frame []byte)) (process, error) {
 	ours, theirs, err := newControlSocketPair()
 	if err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (sp *execSpawner) spawnWorker(index int, onFrame func(frame []byte)) (proce
 	cmd.Args = sp.args
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{sp.memory, theirs, theirLink} // descriptors 3, 4 and 5; the listeners follow
-	if err := sp.startProcess(cmd, index); err != nil {
+	if err := sp.startProcess(cmd, workerIndex); err != nil {
 		ours.Close()
 		link.Close()
 		return nil, err
@@ -154,14 +154,14 @@ func (sp *execSpawner) spawnWorker(index int, onFrame func(frame []byte)) (proce
 	return newOSProcess(cmd, ours, link, onFrame), nil
 }
 
-func (sp *execSpawner) startProcess(cmd *exec.Cmd, index int) error {
+func (sp *execSpawner) startProcess(cmd *exec.Cmd, workerIndex int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	if sp.closed {
 		return errStopping
 	}
-	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor}
-	for _, sockets := range sp.workerSockets(index) {
+	id := identity{Index: workerIndex, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor}
+	for _, sockets := range sp.workerSockets(workerIndex) {
 		id.Sockets = append(id.Sockets, len(sockets))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)
 	}

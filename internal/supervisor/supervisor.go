@@ -162,8 +162,8 @@ func (s *Supervisor) announceServing() {
 // Started returns a channel that is closed when all workers have served, or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// Serving returns an error unless all workers have served.
-func (s *Supervisor) Serving() error {
+// CheckAllServed returns an error unless all workers have served.
+func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
 	}
@@ -267,8 +267,8 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	if workers == 0 {
 		return nil // they ended by themselves just now
 	}
-	return fmt.Errorf("%d worker processes were killed, with %d connections open: %w",
-		workers, conns, context.Cause(ctx))
+	return fmt.Errorf("%d connections were closed before they had finished; %d worker processes were killed: %w",
+		conns, workers, context.Cause(ctx))
 }
 
 // Wait waits until everything has ended, after Stop or because the supervisor gave up.

@@ -61,12 +61,12 @@ type Worker struct {
 
 // currentWorker is set before main starts, so that programs started by main neither take themselves
 // for a worker nor inherit the worker's descriptors.
-var currentWorker = detectWorker()
+var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, nil if it is none.
 func CurrentWorker() *Worker { return currentWorker }
 
-func detectWorker() *Worker {
+func detectWorkerFromEnv() *Worker {
 	text, ok := os.LookupEnv(workerEnv)
 	if !ok {
 		return nil

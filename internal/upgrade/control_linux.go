@@ -122,7 +122,7 @@ func (c *controlSocket) expectMessage(ctx context.Context, kind string, v any, t
 		}
 		_ = c.file.SetReadDeadline(time.Time{})
 		if err != nil {
-			closeAll(files)
+			closeFiles(files)
 			files = nil
 		}
 	}()
@@ -146,7 +146,7 @@ func (c *controlSocket) expectMessage(ctx context.Context, kind string, v any, t
 	}
 }
 
-func closeAll(files []*os.File) {
+func closeFiles(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close()
 	}

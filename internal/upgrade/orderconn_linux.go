@@ -53,7 +53,7 @@ func (l *OrderConn) SendOrder(ctx context.Context, order string, reply any, file
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, struct{}{}) })() // if it fails, expectMessage fails as well
 	more, err := l.expectMessage(context.Background(), kindReply, reply, timeout)
-	closeAll(more)
+	closeFiles(more)
 	return err
 }
 
@@ -69,7 +69,7 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 	for {
 		word, rest, fds, err := l.readMessage()
 		if err != nil {
-			closeAll(files)
+			closeFiles(files)
 			return
 		}
 		for _, fd := range fds {
@@ -81,7 +81,7 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 			cancel()
 		case len(rest) == 0: // a part of the descriptors
 		case json.Unmarshal(rest, &n) != nil || n != len(files):
-			closeAll(files)
+			closeFiles(files)
 			files = nil
 		default:
 			with := files

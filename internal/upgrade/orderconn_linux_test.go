@@ -37,7 +37,7 @@ func TestOrderConn(t *testing.T) {
 	go func() {
 		defer close(over)
 		worker.ServeOrders(func(ctx context.Context, order string, files []*os.File) any {
-			closeAll(files)
+			closeFiles(files)
 			if order == "wait" {
 				<-ctx.Done()
 				ended <- ctx.Err()

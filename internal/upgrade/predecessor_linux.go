@@ -62,15 +62,15 @@ var connectPredecessor = sync.OnceValues(func() (*Predecessor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is %.20q; expected the number of a descriptor: %w", upgradeEnv, number, err)
 	}
-	if err := p.receiveListeners(); err != nil {
+	if err := p.receiveHelloAndListeners(); err != nil {
 		p.file.Close()
 		return nil, fmt.Errorf("the old process: %w", err)
 	}
 	return p, nil
 })
 
-// receiveListeners reads the hello message and the listeners.
-func (p *Predecessor) receiveListeners() error {
+// receiveHelloAndListeners reads the hello message and the listeners.
+func (p *Predecessor) receiveHelloAndListeners() error {
 	var h Hello
 	if _, err := p.expectMessage(context.Background(), kindHello, &h, Timeout); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (p *Predecessor) receiveListeners() error {
 	if err != nil {
 		return err
 	}
-	defer closeAll(files)
+	defer closeFiles(files)
 	at := 0
 	for _, l := range h.Listeners {
 		in := Inherited{Listener: l}
@@ -176,11 +176,11 @@ func (p *Predecessor) AnnounceReady(loops int, restore func(state, link *os.File
 		return p.ignorePredecessorExit(err)
 	}
 	if c.N < 0 || c.N > len(files) {
-		closeAll(files)
+		closeFiles(files)
 		return fmt.Errorf("got %d descriptors for %d channels", len(files), c.N)
 	}
 	files, more := files[:c.N], files[c.N:]
-	defer closeAll(more)
+	defer closeFiles(more)
 	at := 0
 	next := func(comes bool) (f *os.File) {
 		if comes && at < len(more) {
@@ -193,7 +193,7 @@ func (p *Predecessor) AnnounceReady(loops int, restore func(state, link *os.File
 	if err := takeOver(files); err != nil {
 		return err
 	}
-	ReportServing()
+	ReportServingPID()
 	return p.ignorePredecessorExit(p.sendMessage(kindTaking, struct{}{}))
 }
 
@@ -211,7 +211,7 @@ func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 // with what it has.
 func (p *Predecessor) ignorePredecessorExit(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		ReportServing()
+		ReportServingPID()
 		return nil
 	}
 	return err

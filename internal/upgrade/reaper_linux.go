@@ -25,7 +25,7 @@ import (
 
 // statusPipe is this process's part of the pipe. Nobody blocks on it.
 type statusPipe struct {
-	isFirstProcess bool // this process keeps running and has the read end
+	isFirstProcess bool // the process that keeps running; it has the read end
 	read           int
 	write          *os.File
 }
@@ -33,9 +33,9 @@ type statusPipe struct {
 // ownStatusPipe is the pipe of this process, nil if there is none.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepFirstProcess makes this process continue to run when another one takes over, unless one of its
+// KeepFirstProcessRunning makes this process continue to run when another one takes over, unless one of its
 // predecessors already does.
-func KeepFirstProcess() error {
+func KeepFirstProcessRunning() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
 	}
@@ -47,8 +47,8 @@ func KeepFirstProcess() error {
 	return nil
 }
 
-// ReportServing tells the first process, if it is kept, that this one serves.
-func ReportServing() {
+// ReportServingPID tells the first process, if it is kept, that this one serves.
+func ReportServingPID() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}

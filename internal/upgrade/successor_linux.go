@@ -74,12 +74,12 @@ func (s *Successor) SendHello(h Hello, sendListeners func(control *os.File) erro
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
 	if err := s.sendMessage(kindHello, h); err != nil {
-		return s.explainExit(context.Background(), err)
+		return s.addExitStatus(context.Background(), err)
 	}
 	if err := sendListeners(s.file); err != nil {
-		return s.explainExit(context.Background(), err)
+		return s.addExitStatus(context.Background(), err)
 	}
-	return s.explainExit(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
+	return s.addExitStatus(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
 // ListenersMessage is the message with which an engine sends listener descriptors, in parts.
@@ -100,8 +100,8 @@ func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
 }
 
 // waitReply waits for a message of the given kind.
-func (s *Successor) waitReply(ctx context.Context, kind string, v any) error {
-	_, err := s.expectMessage(ctx, kind, v, s.replyTimeout)
+func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error {
+	_, err := s.expectMessage(ctx, kind, reply, s.replyTimeout)
 	switch {
 	case err == nil:
 		return nil
@@ -110,7 +110,7 @@ func (s *Successor) waitReply(ctx context.Context, kind string, v any) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the new process did not send %[2]q within %[1]v", s.replyTimeout, kind)
 	}
-	return s.explainExit(ctx, err)
+	return s.addExitStatus(ctx, err)
 }
 
 // OpenChannels sends one end of each channel to the new process and returns the others once it takes
@@ -125,11 +125,11 @@ func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, 
 		n = ourLoops * theirLoops
 	}
 	theirs := make([]*os.File, n)
-	defer func() { closeAll(theirs) }()
+	defer func() { closeFiles(theirs) }()
 	for i := range n {
 		pair, err := sock.NewFDSocketpair()
 		if err != nil {
-			closeAll(ours)
+			closeFiles(ours)
 			return nil, err
 		}
 		at := i
@@ -144,19 +144,19 @@ func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, 
 			files = append(files, more)
 		}
 	}
-	if err = s.explainExit(ctx, s.sendMessage(kindChannels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
+	if err = s.addExitStatus(ctx, s.sendMessage(kindChannels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
 		err = s.waitReply(ctx, kindTaking, new(struct{}))
 	}
 	if err != nil {
-		closeAll(ours)
+		closeFiles(ours)
 		return nil, err
 	}
 	return ours, nil
 }
 
-// explainExit adds the exit status to err if the new process has exited. A process that has closed its
+// addExitStatus adds the exit status to err if the new process has exited. A process that has closed its
 // end is about to exit.
-func (s *Successor) explainExit(ctx context.Context, err error) error {
+func (s *Successor) addExitStatus(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
 	}
@@ -173,9 +173,9 @@ func (s *Successor) explainExit(ctx context.Context, err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAlive checks regularly, until ctx ends, whether the new process is alive. It kills a hung
+// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung
 // process, so that the channels close.
-func (s *Successor) MonitorAlive(ctx context.Context) {
+func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
 	for {

@@ -24,7 +24,7 @@ func newTestControlPair(t *testing.T) (old, next controlSocket) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { closeAll(pair[:]) })
+	t.Cleanup(func() { closeFiles(pair[:]) })
 	return controlSocket{pair[0]}, controlSocket{pair[1]}
 }
 
@@ -35,7 +35,7 @@ func TestVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &Predecessor{controlSocket: next}
-	if err := p.receiveListeners(); err == nil || !strings.Contains(err.Error(), "version 99") {
+	if err := p.receiveHelloAndListeners(); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("the new process says %v; want that it does not speak version 99", err)
 	}
 	s := &Successor{controlSocket: old, replyTimeout: 10 * time.Second, exited: make(chan struct{})}
@@ -68,7 +68,7 @@ func TestParts(t *testing.T) {
 			case n <= maxDescriptors && (err != nil || said != n || len(files) != n):
 				t.Errorf("%d descriptors have come, said to be %d, %v; want %d", len(files), said, err, n)
 			}
-			closeAll(files)
+			closeFiles(files)
 			next.file.Close()
 			<-sent // fails if the other side has closed
 		})
@@ -122,8 +122,8 @@ func TestOpenChannels(t *testing.T) {
 			}
 			pairs[[2]int{int(p[0]) % c.from, k % c.to}] = true
 		}
-		closeAll(ours)
-		closeAll(files)
+		closeFiles(ours)
+		closeFiles(files)
 		if len(pairs) != c.pairs || len(files) != c.pairs {
 			t.Errorf("%d to %d: %d channels join %d pairs, want %d", c.from, c.to, len(files), len(pairs), c.pairs)
 		}

@@ -23,10 +23,10 @@ func (*Successor) WaitReady(context.Context) (r Ready, _ error)   { return r, Er
 func (*Successor) OpenChannels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
-func (*Successor) MonitorAlive(context.Context) {}
-func (*Successor) KillIfHung() bool             { return true }
-func (*Successor) Abort()                       {}
-func (*Successor) SendDone(Done) error          { return ErrUnsupported }
+func (*Successor) MonitorAndKillIfHung(context.Context) {}
+func (*Successor) KillIfHung() bool                     { return true }
+func (*Successor) Abort()                               {}
+func (*Successor) SendDone(Done) error                  { return ErrUnsupported }
 
 func NewStateFile() (*os.File, error)                  { return nil, ErrUnsupported }
 func NewBroadcastSocketpair() (p [2]*os.File, _ error) { return p, ErrUnsupported }
@@ -61,5 +61,5 @@ func (*Predecessor) WaitStarted(<-chan struct{}) error          { return ErrUnsu
 func InheritedActivationSockets() ([]string, []*os.File, error) { return nil, nil, nil }
 func (*Successor) StartReaper() *Reaper                         { return nil }
 func (*Reaper) WaitServerExit() error                           { return nil }
-func KeepFirstProcess() error                                   { return nil }
-func ReportServing()                                            {}
+func KeepFirstProcessRunning() error                            { return nil }
+func ReportServingPID()                                         {}

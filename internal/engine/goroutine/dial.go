@@ -58,7 +58,7 @@ func (e *goroutineEngine) startDials(request *engine.DialRequest) {
 }
 
 func (e *goroutineEngine) dialOne(request engine.DialRequest) {
-	if !e.admission.Acquire() {
+	if !e.admission.AcquireConn() {
 		e.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return
 	}
@@ -92,7 +92,7 @@ func (e *goroutineEngine) connectTo(request engine.DialRequest) (net.Conn, error
 			if err := options.DialControl(network, address, raw); err != nil {
 				return err
 			}
-			return sock.SetBindNoPort(network, address, raw)
+			return sock.SetBindAddressNoPort(network, address, raw)
 		}
 	}
 	nc, err := dialer.DialContext(e.stopCtx, "tcp", request.Target.String())

@@ -213,7 +213,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 // stops.
 func (e *goroutineEngine) waitForAcceptToken() bool {
 	for {
-		wait := e.admission.TakeToken(engine.MonotonicNow())
+		wait := e.admission.TakeRateToken(engine.MonotonicNow())
 		if wait == 0 {
 			return true
 		}
@@ -319,7 +319,7 @@ func (e *goroutineEngine) unregisterConn(c *conn) {
 }
 
 func (e *goroutineEngine) releaseAdmission() {
-	e.admission.Release()
+	e.admission.ReleaseConn()
 	e.wakeBlockedSenders()
 	notify(e.connFreed)
 	if e.admission.OpenConns() == 0 {

@@ -95,19 +95,19 @@ func (a *importChannel) ScheduleConfirm(in *handover.InChannel) {
 // ReserveConns implements handover.Owner.
 func (a *importChannel) ReserveConns(n int) int {
 	e := a.engine
-	n = e.admission.Reserve(n)
-	short := min(sock.MissingDescriptors(e.admission.Reserved()), n)
-	e.admission.CancelReserved(short)
+	n = e.admission.ReserveConns(n)
+	short := min(sock.MissingDescriptors(e.admission.ReservedConns()), n)
+	e.admission.CancelReservedConns(short)
 	return n - short
 }
 
 // ReleaseConns implements handover.Owner.
-func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReserved(n) }
+func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedConns(n) }
 
 // importConn serves a connection whose place Promise has reserved, on its own goroutine. It calls onOpened
 // when the handler knows of the connection, or never will.
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
-	e.admission.AcquireReserved()
+	e.admission.AcquireReservedConn()
 	if record.Listener >= len(e.host.ListenerCounters) {
 		record.Listener = e.host.AdoptedListener()
 	}

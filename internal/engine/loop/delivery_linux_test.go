@@ -39,7 +39,7 @@ func newLoopWithConns(n int) (l *Loop, driver *acceptAllDriver, refs []engine.Re
 	l.driver, l.host.SendDirect = driver, nil
 	g.loops = []*Loop{l}
 	for range n {
-		g.admission.Acquire()
+		g.admission.AcquireConn()
 		c := l.conns.acquireConn()
 		c.SetFD(0)
 		c.OnOpen(netip.AddrPort{}, false)

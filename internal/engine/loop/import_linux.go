@@ -104,9 +104,9 @@ func (a *connImporter) ReserveConns(n int) int {
 		}
 		n = min(n, max(int(l.capacity.Load()-l.connCount.Load())-claimed, 0))
 	}
-	n = l.engine.admission.Reserve(n)
+	n = l.engine.admission.ReserveConns(n)
 	if claimed += n; l.engine.cfg.MaxConnsPerShard == 0 {
-		claimed = l.engine.admission.Reserved()
+		claimed = l.engine.admission.ReservedConns()
 	}
 	short := min(sock.MissingDescriptors(claimed), n)
 	a.ReleaseConns(short)
@@ -114,7 +114,7 @@ func (a *connImporter) ReserveConns(n int) int {
 }
 
 // ReleaseConns implements handover.Owner.
-func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReserved(n) }
+func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReservedConns(n) }
 
 // receiveConns receives waiting connections, about a batch from each channel.
 func (a *connImporter) receiveConns() {
@@ -144,10 +144,10 @@ func (a *connImporter) receiveConns() {
 
 // importConn serves a connection whose place Promise has reserved.
 func (l *Loop) importConn(fd int32, record *engine.Record) {
-	l.engine.admission.AcquireReserved()
+	l.engine.admission.AcquireReservedConn()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
-		l.engine.admission.Release()
+		l.engine.admission.ReleaseConn()
 		l.pauseAcceptOnError(syscall.EMFILE)
 		return
 	}

@@ -125,7 +125,7 @@ func (l *Loop) acquireAcceptToken() bool {
 	if l.accept.hasRateToken {
 		return true
 	}
-	wait := l.engine.admission.TakeToken(engine.MonotonicNow())
+	wait := l.engine.admission.TakeRateToken(engine.MonotonicNow())
 	if l.accept.hasRateToken = wait == 0; !l.accept.hasRateToken {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.pauseAcceptFor(wait)

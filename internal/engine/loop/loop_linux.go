@@ -516,7 +516,7 @@ func (l *Loop) freeConn(c *engine.Conn) {
 	c.SetDriverFlags(0)
 	l.conns.releaseConn(c)
 	l.connCount.Add(-1)
-	l.engine.admission.Release()
+	l.engine.admission.ReleaseConn()
 	if l.accept.outOfResources {
 		l.accept.resumeAt = 0
 	}

@@ -190,7 +190,7 @@ func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 	if l.isFull() {
 		return l.delegateDial(request)
 	}
-	if !l.engine.admission.Acquire() {
+	if !l.engine.admission.AcquireConn() {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return true
 	}
@@ -201,7 +201,7 @@ func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 		err = syscall.EMFILE
 	}
 	if err != nil {
-		l.engine.admission.Release()
+		l.engine.admission.ReleaseConn()
 		if errors.Is(err, syscall.EMFILE) && l.lowerCapacityToUsed() {
 			return l.delegateDial(request)
 		}

@@ -300,7 +300,7 @@ func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	e.counters.SetBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
 	for !paused && len(e.acceptQueue) > 0 {
-		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
+		if wait := e.host.Admission.TakeRateToken(e.now); wait > 0 {
 			e.nextAdmission = e.now + wait
 			break
 		}

@@ -193,7 +193,7 @@ func (p *Peer) performNextAction() bool {
 		c.OnClosed()
 		p.closeMailbox()
 		p.incoming = nil
-		p.engine.host.Admission.Release()
+		p.engine.host.Admission.ReleaseConn()
 	default:
 		return false
 	}

@@ -59,7 +59,7 @@ func TestTimeLimits(t *testing.T) {
 			},
 			attack: func(s *testServer) {
 				s.waitFor(func() bool { return s.clients.TakeLatency().Max() > 100_000 }, func() string { return "no packet is lost" })
-				s.waitForAnswers()
+				s.waitEachClientAnswered()
 			},
 		},
 		{
@@ -92,7 +92,7 @@ func (s *testServer) testSlowPeers(drips, n int) {
 	if took := time.Since(begun); took < time.Second {
 		s.Errorf("a limit of a second was over after %v", took)
 	}
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	st := s.waitForStats("all are closed", func(st tcp.Stats) bool { return closed(st) == int64(drips+3*n) })
 	// The kernel's limit, which is the same, may close peers that never read.
 	c := st.Closed
@@ -102,7 +102,7 @@ func (s *testServer) testSlowPeers(drips, n int) {
 	if st.Processes != s.spec.Processes || st.Restarts > 0 {
 		s.Errorf("worker processes have ended: %+v", st)
 	}
-	s.waitAllLost(all...)
+	s.waitAllConnsLost(all...)
 }
 
 // floodLines exceed what is read from a connection that does not read its output.
@@ -148,7 +148,7 @@ func testCutLink(s *testServer) {
 	if p.Sent != n {
 		s.Fatalf("more is sent to %d connections: %+v", n, p)
 	}
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	// A silent peer whose last acknowledgement was dropped has pending output, too.
 	s.waitForStats("all are closed", func(st tcp.Stats) bool {
 		owed := st.Closed.Write + st.Closed.Reset
@@ -181,7 +181,7 @@ func testStoppedProcess(s *testServer) {
 			s.Fatalf("got %q, want the line of which half was sent while the process was stopped", got)
 		}
 	}
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	s.waitForStats("those that have nothing more to say are idle", func(st tcp.Stats) bool { return st.Closed.Idle == n })
 }
 
@@ -278,7 +278,7 @@ func testGreedyPeers(s *testServer) {
 	noise := s.startSwarm(Garbage(s.addr, n, 1, 20*time.Millisecond))
 	consumers := s.startSwarm(NeverRead(s.addr, n, []byte("flood 30000000\n"), 100*time.Millisecond))
 	s.waitForStats("all are closed", func(st tcp.Stats) bool { return st.Closed.TooLong == 2*n && st.Closed.SlowConsumer == n })
-	s.waitAllLost(long, zeros, consumers)
+	s.waitAllConnsLost(long, zeros, consumers)
 	s.waitForSwarm(noise, "lines in noise are echoed", func(c SwarmCounts) bool { return c.Received > 1<<20 })
 	if c := noise.Counts(); c.Lost > 0 {
 		s.Errorf("noise with short lines is no reason to close: %+v", c)
@@ -332,7 +332,7 @@ func (s *testServer) testBufferBudget(w *Swarm) {
 		return st.Closed.Budget > int64(w.Conns)/4
 	})
 	for range 5 {
-		s.measureAnswers(&p)
+		s.measureAnswerRound(&p)
 	}
 	budget := int64(s.spec.Limits.MaxBuffered)
 	if p.buffered > budget+turn {
@@ -373,7 +373,7 @@ func TestAdmission(t *testing.T) {
 				w.Redial, w.Interval = true, 100*time.Millisecond
 				s.startSwarm(w)
 				s.waitForStats("connections are refused", func(st tcp.Stats) bool { return st.Refused.Full > 400 && st.Open == 100 })
-				s.waitForAnswers()
+				s.waitEachClientAnswered()
 				s.stopSwarms(w)
 			},
 		},
@@ -392,7 +392,7 @@ func testResetStorms(s *testServer) {
 		w := s.startSwarm(ResetStorm(s.addr, rate, most, []byte(request)))
 		made += most
 		s.waitForSwarm(w, "connections are made and reset", func(c SwarmCounts) bool { return c.Closed+c.Lost+c.Failed == most })
-		s.waitForAnswers()
+		s.waitEachClientAnswered()
 		s.waitForStats("each connection is closed as reset", func(st tcp.Stats) bool {
 			taken := st.Accepted - s.statsBefore.Accepted
 			return taken >= made*9/10 && taken <= made && st.Closed.Reset == taken && st.Open == s.statsBefore.Open
@@ -422,7 +422,7 @@ func (s *testServer) testFullQueue(backlog, n int) {
 func testNoDescriptors(s *testServer) {
 	w := s.startSwarm(HalfOpen(s.addr, 200, []byte("hello\n")))
 	s.waitForStats("descriptors run out", func(st tcp.Stats) bool { return st.AcceptErrors > 0 && st.Open > 60 })
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	cpu := func() time.Duration {
 		taken, err := sample.Take(sample.CPU, s.process.Process.Pid)
 		if err != nil {
@@ -475,7 +475,7 @@ func (s *testServer) testFlood(w *Swarm) {
 	s.startSwarm(w)
 	s.waitForSwarm(w, "they flood", func(c SwarmCounts) bool { return c.Connected == int64(w.Conns) && c.Received > 8<<20 })
 	var p peakUsage
-	longest := max(s.measureAnswers(&p), s.measureAnswers(&p), s.measureAnswers(&p))
+	longest := max(s.measureAnswerRound(&p), s.measureAnswerRound(&p), s.measureAnswerRound(&p))
 	wait, err := s.measureFirstAnswer(newcomerTimeout)
 	if err != nil {
 		s.Errorf("one that comes later: %v", err)
@@ -492,7 +492,7 @@ func (s *testServer) testNeverRead(w *Swarm) {
 	s.startSwarm(w)
 	var p peakUsage
 	for sent, moved := int64(-1), time.Now(); time.Since(moved) < 300*time.Millisecond; {
-		s.measureAnswers(&p)
+		s.measureAnswerRound(&p)
 		if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
 			sent, moved = now.Sent, time.Now()
 		}
@@ -515,12 +515,12 @@ func TestHandlers(t *testing.T) {
 				s.waitForStats("all are closed", func(st tcp.Stats) bool {
 					return st.Closed.Panic == 50*int64(i+1) && st.Panics == st.Closed.Panic
 				})
-				s.waitAllLost(w)
+				s.waitAllConnsLost(w)
 			}
 			s.blockHandlers()
 			s.sendOrderDiscardReply("release")
 			s.stopSwarms()
-			s.waitForAnswers()
+			s.waitEachClientAnswered()
 			s.waitResourcesReleased()
 			s.blockHandlers()
 			if r := s.clients.Stop(); r.First != nil {
@@ -546,11 +546,11 @@ func (s *testServer) blockHandlers() {
 	})
 	held := s.startSwarm(HalfOpen(s.addr, 16, []byte("block\n")))
 	s.waitForSwarm(held, "all have asked", func(c SwarmCounts) bool { return c.Sent == 16*6 })
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	sleeping.Stop()
 	held.Stop()
 	s.waitForStats("those that block are left", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open+16 })
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	if st := s.readStats(); s.spec.Model == tcp.Auto && st.OnWorkers == 0 {
 		s.Errorf("handlers are called on their loop while 16 calls have not returned: %+v", st)
 	}

@@ -56,11 +56,11 @@ var shortTimeout = func() time.Duration {
 var fullScale = os.Getenv("MYRIAD_TEST_FULL") != "" && !raceEnabled
 
 // attackerCount returns n, or at most reduced unless the test is at full scale.
-func attackerCount(n, reduced int) int {
+func attackerCount(fullCount, reducedCount int) int {
 	if fullScale {
-		return n
+		return fullCount
 	}
-	return min(n, reduced)
+	return min(fullCount, reducedCount)
 }
 
 // faultCase is a row of the table in docs/reliability.md.
@@ -124,7 +124,7 @@ func (f *faultCase) runAttack(s *testServer) {
 	}
 	s.startHonestClients(h)
 	f.attack(s)
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	if s.spec.Model != tcp.Auto { // Auto keeps workers that honest clients keep busy
 		s.waitResourcesReleased()
 	}
@@ -211,12 +211,12 @@ func (s *testServer) startHonestClients(h *HonestClients) {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() { h.Stop() })
-	s.waitForAnswers()
+	s.waitEachClientAnswered()
 	s.heapBefore, s.before, s.statsBefore = s.readServerHeap(), s.readFootprint(), s.readStats()
 }
 
-// waitForAnswers waits until each honest client has an answer to a line sent from now on.
-func (s *testServer) waitForAnswers() {
+// waitEachClientAnswered waits until each honest client has an answer to a line sent from now on.
+func (s *testServer) waitEachClientAnswered() {
 	s.Helper()
 	from := s.clients.AnswersByClient()
 	s.waitFor(func() bool { return s.countStarved(from) == 0 || s.clients.Report().First != nil }, func() string {
@@ -293,8 +293,8 @@ func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	return w
 }
 
-// waitAllLost waits until the server has closed all connections of the swarms.
-func (s *testServer) waitAllLost(swarms ...*Swarm) {
+// waitAllConnsLost waits until the server has closed all connections of the swarms.
+func (s *testServer) waitAllConnsLost(swarms ...*Swarm) {
 	s.Helper()
 	for _, w := range swarms {
 		s.waitForSwarm(w, "all connections are ended", func(c SwarmCounts) bool { return c.Lost == int64(w.Conns) })
@@ -355,8 +355,8 @@ var answersTimeout = func() time.Duration {
 	return 3 * time.Second
 }()
 
-// measureAnswers is waitForAnswers with a time limit. It records the server's usage and returns the time.
-func (s *testServer) measureAnswers(p *peakUsage) time.Duration {
+// measureAnswerRound is waitEachClientAnswered with a time limit. It records the server's usage and returns the time.
+func (s *testServer) measureAnswerRound(p *peakUsage) time.Duration {
 	s.Helper()
 	from, begun := s.clients.AnswersByClient(), time.Now()
 	for s.countStarved(from) > 0 {

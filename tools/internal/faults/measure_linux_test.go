@@ -35,7 +35,7 @@ var measuredAttacks = []struct {
 	name   string
 	swarms func(s *testServer) []*Swarm
 }{
-	{"thirds", newThirds},
+	{"thirds", newSlowSwarms},
 	{"flood-10", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 10, floodLines, 0) })},
 	{"flood-100", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 100, floodLines, 0) })},
 	{"flood-5000", singleSwarm(func(s *testServer) *Swarm { return Flood(s.addr, 5000, floodLines, 0) })},
@@ -50,8 +50,8 @@ func singleSwarm(f func(s *testServer) *Swarm) func(s *testServer) []*Swarm {
 	return func(s *testServer) []*Swarm { return []*Swarm{f(s)} }
 }
 
-// newThirds returns slow attackers of three kinds.
-func newThirds(s *testServer) []*Swarm {
+// newSlowSwarms returns slow attackers of three kinds.
+func newSlowSwarms(s *testServer) []*Swarm {
 	third := *attackers / 3
 	line := append(bytes.Repeat([]byte("r"), 1023), '\n')
 	return []*Swarm{
