@@ -20,8 +20,8 @@ var backpressureCases = []testCase{
 	{"ShutdownRate and the end of patience", testShutdownRateCutOff},
 }
 
-// testStreamingToSlowReader has handlers write much more than MaxUnsent, as far as they may, and
-// go on in Writable: to one that reads at once, and to one that reads late.
+// testStreamingToSlowReader makes handlers write much more than MaxUnsent, as far as allowed, and
+// continue in Writable, to a fast and to a slow reader.
 func testStreamingToSlowReader(b *testEnv) {
 	const pieces, size = 300, 20 << 10
 	piece := testPattern(size)
@@ -66,7 +66,8 @@ func testStreamingToSlowReader(b *testEnv) {
 	s.wantClosed(io.EOF, io.EOF)
 }
 
-// testBufferBudget has some connections owe much, and one little: the large ones go.
+// testBufferBudget checks that connections with much unsent output are closed, and one with little
+// is not.
 func testBufferBudget(b *testEnv) {
 	const much, n = 2 << 20, 4
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -130,7 +131,7 @@ func testGoodbyeOnDrain(b *testEnv) {
 	s.wantCause(engine.ClosedShutdown, n)
 }
 
-// testShutdownRate has some hundred connections end at a rate.
+// testShutdownRate closes some hundred connections at a rate.
 func testShutdownRate(b *testEnv) {
 	s, clients := b.startServerWithClients(150, 1000)
 	var gone sync.WaitGroup
@@ -148,7 +149,7 @@ func testShutdownRate(b *testEnv) {
 	}
 }
 
-// startServerWithClients has n connections open.
+// startServerWithClients opens n connections.
 func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*client) {
 	s = b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
 	for range n {
@@ -158,7 +159,7 @@ func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*cli
 	return s, clients
 }
 
-// testShutdownRateCutOff has the rate so low that the end would take hours.
+// testShutdownRateCutOff uses a rate so low that draining would take hours.
 func testShutdownRateCutOff(b *testEnv) {
 	s, clients := b.startServerWithClients(60, 1)
 	ctx, cancel := context.WithCancel(background(b))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cpuTime is the processor time that this process has used.
+// cpuTime returns the CPU time used by this process.
 func cpuTime(b *testEnv) time.Duration {
 	var u syscall.Rusage
 	b.requireNoError(syscall.Getrusage(syscall.RUSAGE_SELF, &u))

@@ -4,5 +4,5 @@ package enginetest
 
 import "time"
 
-// cpuTime is not known here.
+// cpuTime is not available on this system.
 func cpuTime(*testEnv) time.Duration { return 0 }

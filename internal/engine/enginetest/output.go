@@ -33,7 +33,7 @@ func testReadingPausesAtHighWater(b *testEnv) {
 	}()
 	owes := func() int64 { n := s.Counters(); return n[engine.BytesIn] - n[engine.BytesOut] }
 	if s.Loops() > 0 {
-		// A loop goes on reading until it owes half of the bound.
+		// A loop keeps reading until half of the limit is unsent.
 		testkit.WaitFor(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
 	}
 	s.dial().exchange("others go on")

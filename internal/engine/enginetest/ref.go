@@ -17,7 +17,7 @@ var refCases = []testCase{
 	{"Ref tells while connections come and go", testRefManyConcurrently},
 }
 
-// told is what a Ref tells of its connection.
+// told has the results of a Ref's methods.
 type told struct {
 	peer, local        netip.AddrPort
 	value              any
@@ -31,7 +31,7 @@ func readRef(r engine.Ref) (t told) {
 	return t
 }
 
-// of is what it should tell of a client's connection.
+// told returns the expected results for a client's connection.
 func (c *client) told(value any) told {
 	at := func(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 	return told{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}
@@ -96,8 +96,8 @@ func testRefOfClosedConn(b *testEnv) {
 	}
 }
 
-// testRefManyConcurrently looks at connections through their Refs from other goroutines while they,
-// and those before them in their slots, open and close.
+// testRefManyConcurrently reads Refs on other goroutines while their connections, and others in the
+// same slots, open and close.
 func testRefManyConcurrently(b *testEnv) {
 	const rounds = 10
 	var last [2]atomic.Pointer[engine.Ref]

@@ -33,11 +33,10 @@ func waterMarks(l *engine.Limits) {
 	l.MaxUnsent, l.HighWater, l.LowWater = waitUnsent, waitHigh, waitLow
 }
 
-// kernelTakes is more than the kernel's buffers take for a client with small ones.
+// kernelTakes exceeds what the kernel buffers for a client with small socket buffers.
 const kernelTakes = 12 << 20
 
-// blocked is a client that does not read, with a goroutine that sends to it by SendWait, as
-// much as there is room for.
+// blocked is a client that does not read, with a goroutine that sends to it by SendWait.
 type blocked struct {
 	*client
 	s      *server
@@ -71,7 +70,7 @@ func (b *testEnv) startBlockedConn() *blocked {
 
 func (k *blocked) unsent() int64 { return k.n.Load() - k.s.Counters()[engine.BytesOut] }
 
-// sendUntilError sends in pieces.
+// sendUntilError sends in pieces of size bytes.
 func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 	for {
 		at := int(k.n.Load())
@@ -89,7 +88,7 @@ func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 	}
 }
 
-// closeAndDrain waits for the end of that, and gives what was taken.
+// awaitEnd waits for the goroutine's error and returns what was sent.
 func (k *blocked) closeAndDrain(want error) (sent string) {
 	k.t.Helper()
 	if err := testkit.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
@@ -136,7 +135,7 @@ func testSendWaitEnds(b *testEnv) {
 	}
 }
 
-// testSendWaitMaxSenders has senders wait for an owner that is held up.
+// testSendWaitMaxSenders starts many senders for a blocked owner.
 func testSendWaitMaxSenders(b *testEnv) {
 	h := newHolder()
 	s := b.startServer(&Script{}, h.recordRefs, limited(waterMarks))

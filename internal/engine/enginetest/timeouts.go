@@ -10,10 +10,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// timeCases are of what a driver does for the rules of time: it sweeps, reads before a
-// peer is judged, and says what was taken. The rules themselves are tested in virtual
-// time. No client here has anything to do in time: whoever is late, for want of a CPU, is
-// what he is to be.
+// timeCases test a driver's part of the time limits: sweeps, reads before a timeout, and progress
+// reports. The rules themselves are tested in virtual time. No client here depends on being fast.
 var timeCases = []testCase{
 	{"silence is given up", testSilenceTimeouts},
 	{"output that is not taken is given up", testWriteTimeout},
@@ -24,16 +22,16 @@ var timeCases = []testCase{
 	{"accept rate", testAcceptRate},
 }
 
-// short is what the limits of these cases are.
+// short is the time limit in these cases.
 const short = 400 * time.Millisecond
 
-// wantCause checks that n connections are counted as closed for a cause.
+// wantCause checks that n connections were closed for a cause.
 func (s *server) wantCause(cause engine.Cause, n int64) {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().ClosedBy(cause) == n })
 }
 
-// testSilenceTimeouts has a peer for each of the limits of silence.
+// testSilenceTimeouts has a peer for each limit on silence.
 func testSilenceTimeouts(b *testEnv) {
 	tls := b.withLayers(false, true)
 	plain := func(send, want string) func(*server) (*client, io.Reader) {
@@ -75,7 +73,7 @@ func testSilenceTimeouts(b *testEnv) {
 	}
 }
 
-// testWriteTimeout has peers that read nothing: of what was written, and of a file.
+// testWriteTimeout has peers that do not read, with written output and with a file.
 func testWriteTimeout(b *testEnv) {
 	f, content := b.newRandomFile(fileSize)
 	answer := []byte(content)
@@ -103,7 +101,7 @@ func testWriteTimeout(b *testEnv) {
 	}
 }
 
-// testStalledHandshakes has peers that say a part of what a layer waits for, or nothing.
+// testStalledHandshakes has peers that send part of a handshake or nothing.
 func testStalledHandshakes(b *testEnv) {
 	for _, proxied := range []bool{true, false} {
 		s := b.startServer(lines(), b.withLayers(proxied, !proxied), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
@@ -119,8 +117,8 @@ func testStalledHandshakes(b *testEnv) {
 	}
 }
 
-// testSlowHandlerExtendsTimeouts has a handler take longer than each of the times: what the peer has said
-// meanwhile counts.
+// testSlowHandlerExtendsTimeouts has a handler that is slower than each limit: what the peer has
+// sent meanwhile must count.
 func testSlowHandlerExtendsTimeouts(b *testEnv) {
 	said := make(chan struct{})
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {

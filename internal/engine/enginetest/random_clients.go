@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// testRandomClients has clients that do everything that clients do, many at a time, while
-// one goes on as if nothing was.
+// testRandomClients runs many clients with random behaviour, while another one must not be
+// affected.
 func testRandomClients(b *testEnv) {
 	const n, atOnce = 120, 25
 	s := b.startServer(lines())
@@ -49,7 +49,6 @@ func testRandomClients(b *testEnv) {
 	}
 }
 
-// runRandomClient is one client of the storm.
 func runRandomClient(b *testEnv, s *server, dice *rand.Rand) error {
 	c, err := tryDial(b, s.Addr().String())
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// callChecker is the handler that the models see. It plays a script, keeps a
-// record of each connection, and holds the model to what must be so always:
-// calls for a connection come one at a time and in order, Opened first, Closed
-// last, each once; unused input comes again only with more behind it.
+// callChecker is the handler passed to the models. It runs a script, records each connection, and
+// checks the rules: calls for a connection are serialized, Opened is first, Closed last, each once;
+// refused input comes again only with more appended.
 type callChecker struct {
 	t      testing.TB
 	script *Script
@@ -39,7 +38,7 @@ func newWitness(t testing.TB, s *Script) *callChecker {
 	return &callChecker{t: t, script: s, lives: map[engine.Ref]*life{}}
 }
 
-// enterCall notes the start of a call and leave, which it returns, the end.
+// enterCall records the start of a call and returns a function that records its end.
 func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life)) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +79,7 @@ func (w *callChecker) Received(c *engine.Conn, in []byte) (used int) {
 	return w.checkedOffer(c, "Received", in, w.script.Received)
 }
 
-// checkedShed is a Config.Shed that is held to what Received is.
+// checkedShed is a Config.Shed with the same checks as Received.
 func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
 	return func(c *engine.Conn, in []byte, why error) int {
 		if why == nil {
@@ -90,7 +89,7 @@ func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine
 	}
 }
 
-// checkedOffer is a call with input, which f is to use.
+// checkedOffer checks a call with input.
 func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
 	var l *life
 	defer w.enterCall(c, call, func(life *life) {
@@ -160,7 +159,7 @@ func (w *callChecker) DialFailed(err error) {
 	}
 }
 
-// wantOpened waits for n connections to have been opened and gives their Refs.
+// wantOpened waits until n connections were opened and returns their Refs.
 func (w *callChecker) wantOpened(n int) []engine.Ref {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
@@ -176,7 +175,7 @@ func (w *callChecker) wantOpened(n int) []engine.Ref {
 	return slices.Clone(w.opened)
 }
 
-// wantEndedCalls waits for n connections to have ended.
+// wantEndedCalls waits for n calls of Ended.
 func (w *callChecker) wantEndedCalls(n int) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
@@ -186,8 +185,7 @@ func (w *callChecker) wantEndedCalls(n int) {
 	})
 }
 
-// wantClosed waits until as many connections have closed as there are reasons,
-// and checks those, in the order of closing.
+// wantClosed waits for as many closed connections as reasons and compares those, in order.
 func (w *callChecker) wantClosed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitClosed(len(whys))
@@ -196,7 +194,7 @@ func (w *callChecker) wantClosed(whys ...error) {
 	}
 }
 
-// awaitClosed waits for n connections to have closed and gives the reasons.
+// awaitClosed waits for n closed connections and returns the reasons.
 func (w *callChecker) awaitClosed(n int) []error {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
@@ -211,7 +209,7 @@ func (w *callChecker) reasons() []error {
 	return slices.Clone(w.whys)
 }
 
-// wantDialFailed waits for failed attempts to connect.
+// wantDialFailed waits for failed dials and compares their errors.
 func (w *callChecker) wantDialFailed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitDialFailed(len(whys))
@@ -220,7 +218,7 @@ func (w *callChecker) wantDialFailed(whys ...error) {
 	}
 }
 
-// awaitDialFailed waits for n failed attempts and gives their errors.
+// awaitDialFailed waits for n failed dials and returns their errors.
 func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
@@ -232,8 +230,7 @@ func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	return got
 }
 
-// checkOpenedEqualsClosed checks at the end that every connection that was opened is
-// closed.
+// checkOpenedEqualsClosed checks at the end that every opened connection is closed.
 func (w *callChecker) checkOpenedEqualsClosed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
