@@ -55,8 +55,8 @@ func TestFreeListIsBounded(t *testing.T) {
 	}
 }
 
-// use takes n buffers at the same time, puts bytes into them and gives them back.
-func use(f *FreeList, n int, p []byte) {
+// useBuffers takes n buffers at the same time, puts bytes into them and gives them back.
+func useBuffers(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
 		taken[i] = f.Get(len(p))
@@ -72,7 +72,7 @@ func use(f *FreeList, n int, p []byte) {
 func TestFreeListForgetsABurst(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": maxPooledSize} {
 		var f FreeList
-		use(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
+		useBuffers(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
 		list := f.stackFor(size)
 		burst, last := len(list.free), list.free[len(list.free)-1]
 		if !f.NeedsTrim() || f.freeBytes < maxFreeBytes/2 {
@@ -100,7 +100,7 @@ func TestFreeListForgetsABurst(t *testing.T) {
 func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	var f FreeList
 	const many = 8 * keptFreeBytes / minBufferSize
-	use(&f, many, []byte("x"))
+	useBuffers(&f, many, []byte("x"))
 	taken := make([]*Buffer, many)
 	if n := testing.AllocsPerRun(100, func() {
 		for i := range taken {
@@ -115,7 +115,7 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	}
 	// Half of them are used from now on: the other half goes, and no more.
 	for range 3 {
-		use(&f, many/2, []byte("x"))
+		useBuffers(&f, many/2, []byte("x"))
 		f.TrimIdle()
 	}
 	if n := len(f.small.free); n != many/2 {

@@ -20,7 +20,7 @@ type life struct {
 	conn    *Conn
 	ref     Ref
 	id      int
-	acts    character
+	acts    handlerCharacter
 	dialled bool
 
 	sent    []byte // by the peer
@@ -86,7 +86,7 @@ type life struct {
 	owed     int           // of raw, sent before Drain
 }
 
-func (l *life) cause(whys ...error) { l.causes = append(l.causes, whys...) }
+func (l *life) allowReasons(whys ...error) { l.causes = append(l.causes, whys...) }
 
 func (l *life) String() string { return fmt.Sprintf("#%d/%d", l.id, l.conn.slot) }
 
@@ -95,70 +95,70 @@ func (l *life) peerSends(s *sim) {
 	if l.fin || l.reset {
 		return
 	}
-	n := 1 + s.dice.roll(simMaxRead)
+	n := 1 + s.dice.intN(simMaxRead)
 	for range n {
 		b := byte('a' + (len(l.sent)+l.id)%20)
-		if s.dice.roll(24) == 0 {
+		if s.dice.intN(24) == 0 {
 			b = '\n'
 		}
 		l.sent = append(l.sent, b)
-		l.raw = append(l.raw, l.over([]byte{b})...)
+		l.raw = append(l.raw, l.encodeForWire([]byte{b})...)
 	}
 	s.log("%v: the peer sends %d bytes", l, n)
 }
 
-// extra is how much input the layer had for the handler at once.
-func (l *life) extra() int {
+// layerInput is how much input the layer had for the handler at once.
+func (l *life) layerInput() int {
 	if l.layer == nil {
 		return 0
 	}
 	return l.layer.more
 }
 
-// plain is how many of the bytes that are for the handler it may have seen.
-func (l *life) plain() int {
+// plaintextReceived is how many of the bytes that are for the handler it may have seen.
+func (l *life) plaintextReceived() int {
 	if l.layer == nil {
 		return l.arrived
 	}
 	return min(l.arrived, l.clear) + max(l.arrived-l.clear-l.layer.head, 0)
 }
 
-// over is what the handler's bytes become on the wire.
-func (l *life) over(p []byte) []byte {
+// encodeForWire is what the handler's bytes become on the wire.
+func (l *life) encodeForWire(p []byte) []byte {
 	if l.layer == nil {
 		return p
 	}
-	return veiled(p)
+	return obfuscate(p)
 }
 
-// writes notes what the handler, mail or a relay has written.
-func (l *life) writes(s *sim, p []byte) {
-	s.pull(l, 0)
-	l.appends(s, l.over(p))
+// expectWritten notes what the handler, mail or a relay has written.
+func (l *life) expectWritten(s *sim, p []byte) {
+	s.pullRelayed(l, 0)
+	l.expectRaw(s, l.encodeForWire(p))
 }
 
-func (l *life) appends(s *sim, raw []byte) {
+func (l *life) expectRaw(s *sim, raw []byte) {
 	l.wrote = append(l.wrote, raw...)
 	for range raw {
 		l.stamps = append(l.stamps, s.now)
 	}
 }
 
-// free is since when the peer can be blamed for its silence.
-func (l *life) free(since time.Duration) time.Duration { return max(since, l.relieved) }
+// silentSince is since when the peer can be blamed for its silence.
+func (l *life) silentSince(since time.Duration) time.Duration { return max(since, l.relieved) }
 
-// settled says whether nothing is under way that decides who gets its input.
-func (l *life) settled() bool {
+// isSettled says whether nothing is under way that decides who gets its input.
+func (l *life) isSettled() bool {
 	return !l.conn.is(relayed) && !l.joining && !l.parting && !l.upgrading
 }
 
-// pauses says whether it does not listen, and may do so again.
-func (l *life) pauses() bool { return l.deaf && l.settled() }
+// isReadingOff says whether it does not listen, and may do so again.
+func (l *life) isReadingOff() bool { return l.deaf && l.isSettled() }
 
-// writesNoMore says whether its direction has ended, or is about to.
-func (l *life) writesNoMore() bool {
+// hasStoppedWriting says whether its direction has ended, or is about to.
+func (l *life) hasStoppedWriting() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
 }
 
-// sendsNoMore says whether what is posted to it is dropped.
-func (l *life) sendsNoMore() bool { return l.shut || l.layer != nil && l.layer.bye }
+// hasStoppedSending says whether what is posted to it is dropped.
+func (l *life) hasStoppedSending() bool { return l.shut || l.layer != nil && l.layer.bye }

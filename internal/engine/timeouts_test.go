@@ -27,7 +27,7 @@ func TestWatches(t *testing.T) {
 
 // TestHeartbeatAnswered has the peer say something after each heartbeat but the last two.
 func TestHeartbeatAnswered(t *testing.T) {
-	d := newDesk(t, &calls{})
+	d := newManualConn(t, &recordingHandler{})
 	d.host.Heartbeat = Heartbeat{Every: time.Minute, MaxMissed: 2, Send: func(c *Conn) { c.Write([]byte("?")) }}
 	minute := func() {
 		d.now += time.Minute + time.Second

@@ -78,7 +78,7 @@ func testSeveralListeners(b *testEnv) {
 	var there []*client
 	for i, want := range []string{"a 0\n", "b 1\n", "c 2\n", "b 1\n"} {
 		c := dialTo(b, at[i%3+i/3].Addr.String())
-		c.ask("?", want)
+		c.sendAndExpect("?", want)
 		there = append(there, c)
 	}
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
@@ -92,7 +92,7 @@ func testSeveralListeners(b *testEnv) {
 	s.wantClosed(io.EOF)
 	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
 	again := dialTo(b, at[1].Addr.String())
-	again.ask("?", "b 1\n")
+	again.sendAndExpect("?", "b 1\n")
 	other := listen(b)
 	b.requireNoError(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()

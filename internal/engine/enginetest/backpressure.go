@@ -128,7 +128,7 @@ func testGoodbyeOnDrain(b *testEnv) {
 	if got := called.Load(); got != n {
 		b.Errorf("Draining was called %d times for %d connections", got, n)
 	}
-	s.wantCause(engine.ClosedShutdown, n)
+	s.wantClosedByCause(engine.ClosedShutdown, n)
 }
 
 // testShutdownRate closes some hundred connections at a rate.

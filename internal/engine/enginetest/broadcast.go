@@ -199,7 +199,7 @@ func testBroadcastToSlowReader(b *testEnv, drop bool) {
 	n := broadcastUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
 	got.wantAllBroadcasts(b, s, quick, n)
 	s.wantClosed(engine.ErrSlowConsumer, io.EOF)
-	s.wantCause(engine.ClosedSlow, 1)
+	s.wantClosedByCause(engine.ClosedSlow, 1)
 }
 
 // testBroadcastToBusyHandlers blocks one handler and broadcasts until the limits apply. Clients on

@@ -19,15 +19,15 @@ type callChecker struct {
 	script *Script
 
 	mu     sync.Mutex
-	lives  map[engine.Ref]*life
+	lives  map[engine.Ref]*connRecord
 	opened []engine.Ref // in order
 	ended  int
 	whys   []error // of the closed ones, in order
 	failed []error // what DialFailed was told
 }
 
-// life is the record of one connection.
-type life struct {
+// connRecord is the record of one connection.
+type connRecord struct {
 	busy    bool // a call is under way
 	ended   bool
 	closed  bool
@@ -35,20 +35,20 @@ type life struct {
 }
 
 func newWitness(t testing.TB, s *Script) *callChecker {
-	return &callChecker{t: t, script: s, lives: map[engine.Ref]*life{}}
+	return &callChecker{t: t, script: s, lives: map[engine.Ref]*connRecord{}}
 }
 
 // enterCall records the start of a call and returns a function that records its end.
-func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life)) (leave func()) {
+func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *connRecord)) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lives[c.Ref()]
 	switch {
 	case l == nil && call != "Opened":
 		w.t.Errorf("%s without Opened", call)
-		l = &life{}
+		l = &connRecord{}
 	case l == nil:
-		l = &life{}
+		l = &connRecord{}
 		w.lives[c.Ref()] = l
 	case call == "Opened":
 		w.t.Error("Opened twice for a connection, or one Ref for two")
@@ -69,7 +69,7 @@ func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life))
 }
 
 func (w *callChecker) Opened(c *engine.Conn) {
-	defer w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+	defer w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 	if w.script.Opened != nil {
 		w.script.Opened(c)
 	}
@@ -91,8 +91,8 @@ func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine
 
 // checkedOffer checks a call with input.
 func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
-	var l *life
-	defer w.enterCall(c, call, func(life *life) {
+	var l *connRecord
+	defer w.enterCall(c, call, func(life *connRecord) {
 		l = life
 		switch {
 		case l.ended:
@@ -112,7 +112,7 @@ func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f fun
 }
 
 func (w *callChecker) Ended(c *engine.Conn, in []byte) int {
-	defer w.enterCall(c, "Ended", func(l *life) {
+	defer w.enterCall(c, "Ended", func(l *connRecord) {
 		if l.ended {
 			w.t.Error("Ended twice")
 		}
@@ -129,15 +129,15 @@ func (w *callChecker) Ended(c *engine.Conn, in []byte) int {
 }
 
 func (w *callChecker) Nudged(c *engine.Conn) {
-	defer w.enterCall(c, "Nudged", func(*life) {})()
+	defer w.enterCall(c, "Nudged", func(*connRecord) {})()
 	if w.script.Nudged != nil {
 		w.script.Nudged(c)
 	}
 }
 
 func (w *callChecker) Closed(c *engine.Conn, why error) {
-	var l *life
-	leave := w.enterCall(c, "Closed", func(life *life) { l = life })
+	var l *connRecord
+	leave := w.enterCall(c, "Closed", func(life *connRecord) { l = life })
 	defer func() {
 		leave()
 		w.mu.Lock()

@@ -86,7 +86,7 @@ func (c *client) tryWrite(p string) error {
 	return err
 }
 
-func (c *client) ask(send, want string) {
+func (c *client) sendAndExpect(send, want string) {
 	c.t.Helper()
 	c.Send(send)
 	c.Expect(want)
@@ -95,7 +95,7 @@ func (c *client) ask(send, want string) {
 // exchange sends text and expects it back.
 func (c *client) exchange(text string) {
 	c.t.Helper()
-	c.ask(text, text)
+	c.sendAndExpect(text, text)
 }
 
 // sendInBackground sends p and EOF.

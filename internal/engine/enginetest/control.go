@@ -129,7 +129,7 @@ func testClosePeerConns(b *testEnv) {
 	s.closePeerConnsOf(clients[2])
 	clients[2].ExpectClosed()
 	s.wantClosed(engine.ErrClosedByOperator)
-	s.wantCause(engine.ClosedByOperator, 1)
+	s.wantClosedByCause(engine.ClosedByOperator, 1)
 	for i, c := range clients {
 		if i != 2 {
 			c.exchange("still there\n")

@@ -122,7 +122,7 @@ func testProxyHeader(b *testEnv) {
 	const header = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"
 	want := netip.MustParseAddrPort("192.0.2.1:1234")
 	whole := s.dial()
-	whole.ask(header+"hello\n", "hello\n")
+	whole.sendAndExpect(header+"hello\n", "hello\n")
 	pieces := s.dial()
 	for i := range header {
 		pieces.Send(header[i : i+1])
@@ -169,8 +169,8 @@ func testProxySource(b *testEnv) {
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
 	for range 3 { // one after the other may come
 		c, other := s.dial(), s.dial()
-		c.ask(header("192.0.2.1")+"hello\n", "hello\n")
-		other.ask(header("192.0.2.2")+"hello\n", "hello\n")
+		c.sendAndExpect(header("192.0.2.1")+"hello\n", "hello\n")
+		other.sendAndExpect(header("192.0.2.2")+"hello\n", "hello\n")
 		second := s.dial()
 		second.Send(header("192.0.2.1") + "hello\n")
 		second.ExpectClosed()

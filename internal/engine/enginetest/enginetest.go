@@ -78,7 +78,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		cases []testCase
 	}{
 		{0, true, aloneCases},
-		{0, false, relayTestCases(m, loops, quietRelays)}, // these wait most of the time, beside the others
+		{0, false, relayTestCases(m, loops, timedRelayCases)}, // these wait most of the time, beside the others
 		{0, false, timeCases},
 		{0, false, resetCases},
 		{Handlers | Moves, false, inputCases},

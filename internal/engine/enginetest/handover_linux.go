@@ -61,7 +61,7 @@ func (b *testEnv) startSuccessor(script *Script, changes ...with) *server {
 		withSaveAndRestore(cfg)
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 			return restore(c, state)
 		}
 	}}, changes...)...)

@@ -37,7 +37,7 @@ func testExportState(b *testEnv) {
 	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
 		w := cfg.Handler.(*callChecker)
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 			if len(state) == 0 {
 				return nil
 			}

@@ -21,14 +21,14 @@ import (
 
 var errPanic = errors.New("the handler's panic")
 
-// blow ends a handler call by a panic or Goexit; why is the expected close reason.
-type blow struct {
+// exitKind ends a handler call by a panic or Goexit; why is the expected close reason.
+type exitKind struct {
 	name string
 	call func()
 	why  error
 }
 
-var blows = []blow{
+var blows = []exitKind{
 	{"panic", func() { panic(errPanic) }, errPanic},
 	{"Goexit", runtime.Goexit, engine.ErrGoexit},
 }
@@ -70,7 +70,7 @@ func panicTestCases() (all []testCase) {
 	return all
 }
 
-func testPanicsInOptionalCalls(b *testEnv, blow blow) {
+func testPanicsInOptionalCalls(b *testEnv, blow exitKind) {
 	const owed = 16 << 20 // more than the kernel takes
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(testPattern(owed))
@@ -95,7 +95,7 @@ func testPanicsInOptionalCalls(b *testEnv, blow blow) {
 
 // testPanic makes one connection panic where set says, while another one must keep working. The
 // victim opens, sends, is nudged, and ends.
-func testPanic(b *testEnv, blow blow, why error, set func(s *Script, blow func(*engine.Conn))) {
+func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
 	var armed atomic.Bool
 	script := &Script{Received: answerLine}
@@ -297,7 +297,7 @@ func testGoexitInDialFailed(b *testEnv) {
 	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
 }
 
-func testPanicInRefusalReply(b *testEnv, blow blow) {
+func testPanicInRefusalReply(b *testEnv, blow exitKind) {
 	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
 		cfg.RefusalReply = func(netip.AddrPort, error) []byte {
 			blow.call()

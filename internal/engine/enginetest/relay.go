@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-var relays = []nearCase{
+var relays = []relayTestCase{
 	{"Relay of much in both directions", testRelayLargeData},
 	{"Relay to one that does not read", testRelayToSlowReader},
 	{"Relay of half-closes", testRelayHalfClose},
@@ -24,21 +24,21 @@ var relays = []nearCase{
 	{"Relay of many connections that come and go", testManyRelays},
 }
 
-// quietRelays test relays with time limits.
-var quietRelays = []nearCase{
+// timedRelayCases test relays with time limits.
+var timedRelayCases = []relayTestCase{
 	{"Relay gets no broadcasts and no heartbeats", testRelayTimeouts},
 	{"Relay that is used one way is not idle", testRelayOneWay},
 }
 
-// nearCase is a test case for which both connections are on one loop if near is set.
-type nearCase struct {
+// relayTestCase is a test case for which both connections are on one loop if near is set.
+type relayTestCase struct {
 	name string
 	run  func(b *testEnv, near bool)
 }
 
 // relayTestCases returns the cases for a model: with both connections on one loop, and on different
 // ones, where possible.
-func relayTestCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
+func relayTestCases(m engine.Model, loops int, cases []relayTestCase) (all []testCase) {
 	for _, c := range cases {
 		if !m.HasLoops || loops > 1 {
 			all = append(all, testCase{c.name, func(b *testEnv) { c.run(b, false) }})
@@ -50,9 +50,9 @@ func relayTestCases(m engine.Model, loops int, cases []nearCase) (all []testCase
 	return all
 }
 
-// relayTo is a relay server with a fixed target. It turns reading off for a client, dials the
+// relayServer is a relay server with a fixed target. It turns reading off for a client, dials the
 // target, and joins the two. It handles one client at a time and finds its Ref by the source port.
-type relayTo struct {
+type relayServer struct {
 	*server
 	b      *testEnv
 	near   bool
@@ -62,13 +62,13 @@ type relayTo struct {
 	waiting []engine.Ref
 }
 
-func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) *relayTo {
-	r := &relayTo{b: b, near: near, target: target}
+func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) *relayServer {
+	r := &relayServer{b: b, near: near, target: target}
 	ready := make(chan struct{})
 	r.server = b.startServer(&Script{
 		Opened: func(c *engine.Conn) {
 			if <-ready; !c.IsDialled() {
-				r.accepted(c)
+				r.dialTarget(c)
 				return
 			}
 			r.mu.Lock()
@@ -92,8 +92,8 @@ func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) 
 	return r
 }
 
-// accepted dials the target for a client.
-func (r *relayTo) accepted(c *engine.Conn) {
+// dialTarget dials the target for a client.
+func (r *relayServer) dialTarget(c *engine.Conn) {
 	c.SetReading(false)
 	d := engine.DialRequest{Target: r.target, Count: 1}
 	if r.near {
@@ -202,9 +202,9 @@ func testRelayHalfClose(b *testEnv, near bool) {
 
 // testRelayClose resets the target's side, and closes the client's.
 func testRelayClose(b *testEnv, near bool) {
-	for _, end := range []func(r *relayTo, up *client){
-		func(_ *relayTo, up *client) { up.Reset() },
-		func(r *relayTo, up *client) {
+	for _, end := range []func(r *relayServer, up *client){
+		func(_ *relayServer, up *client) { up.Reset() },
+		func(r *relayServer, up *client) {
 			b.checkNoError(r.wantOpened(2)[0].Close())
 			up.ExpectEOF("")
 			up.Close()

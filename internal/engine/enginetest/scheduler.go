@@ -27,8 +27,8 @@ type nudgePlan struct {
 	refs []engine.Ref
 }
 
-// add adds connections to be nudged.
-func (p *nudgePlan) add(refs ...engine.Ref) {
+// addConns adds connections to be nudged.
+func (p *nudgePlan) addConns(refs ...engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refs = append(p.refs, refs...)
@@ -53,7 +53,7 @@ func (p *nudgePlan) takeConnsOfLoop(loop int) (mine []engine.Ref) {
 func (p *nudgePlan) schedule(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 	for _, r := range p.takeConnsOfLoop(loop) {
 		if !touch(r) {
-			p.add(r)
+			p.addConns(r)
 		}
 	}
 	return now + time.Millisecond
@@ -65,7 +65,7 @@ func testSchedulerNudges(b *testEnv) {
 	var p nudgePlan
 	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, withScheduler(p.schedule))
 	clients := s.dialMany(n)
-	p.add(s.wantOpened(n)...)
+	p.addConns(s.wantOpened(n)...)
 	for _, c := range clients {
 		c.Expect("due\n")
 		c.CloseWrite()

@@ -89,7 +89,7 @@ func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 }
 
 // awaitEnd waits for the goroutine's error and returns what was sent.
-func (k *blocked) closeAndDrain(want error) (sent string) {
+func (k *blocked) awaitEnd(want error) (sent string) {
 	k.t.Helper()
 	if err := testkit.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
 		k.t.Errorf("SendWait: %v, want %v", err, want)
@@ -100,7 +100,7 @@ func (k *blocked) closeAndDrain(want error) (sent string) {
 func testSendWaitBlocks(b *testEnv) {
 	k := b.startBlockedConn()
 	k.Expect(string(k.all))
-	k.closeAndDrain(nil)
+	k.awaitEnd(nil)
 	k.Close()
 	k.s.wantClosed(io.EOF)
 }
@@ -109,7 +109,7 @@ func testSendWaitEnds(b *testEnv) {
 	enough := errors.New("enough")
 	k := b.startBlockedConn()
 	k.cancel(enough)
-	sent := k.closeAndDrain(enough)
+	sent := k.awaitEnd(enough)
 	ctx, cancel := context.WithCancelCause(b.Context())
 	cancel(enough)
 	if err := k.ref.SendWait(ctx, []byte("x")); !errors.Is(err, enough) {
@@ -125,11 +125,11 @@ func testSendWaitEnds(b *testEnv) {
 
 	k = b.startBlockedConn()
 	k.Reset()
-	k.closeAndDrain(engine.ErrClosed)
+	k.awaitEnd(engine.ErrClosed)
 
 	k = b.startBlockedConn()
 	b.checkNoError(k.ref.Close())
-	k.closeAndDrain(engine.ErrClosed)
+	k.awaitEnd(engine.ErrClosed)
 	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
 		b.Errorf("client: %v, want the end", err)
 	}
@@ -138,10 +138,10 @@ func testSendWaitEnds(b *testEnv) {
 // testSendWaitMaxSenders starts many senders for a blocked owner.
 func testSendWaitMaxSenders(b *testEnv) {
 	h := newHolder()
-	s := b.startServer(&Script{}, h.recordRefs, limited(waterMarks))
+	s := b.startServer(&Script{}, h.setHeartbeat, limited(waterMarks))
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	h.hold(b, r)
+	h.blockOwner(b, r)
 	first := string(testPattern(waitHigh))
 	b.checkNoError(r.SendWait(b.Context(), []byte(first)))
 	ctx, cancel := context.WithCancel(b.Context())

@@ -14,18 +14,18 @@ import (
 
 // ownerBlocker blocks the owner of a connection in its heartbeat, on a loop even where handlers run
 // on workers.
-type refRecorder struct {
+type ownerBlocker struct {
 	ref     atomic.Pointer[engine.Ref]
 	entered chan struct{}
 	release chan struct{}
 	once    sync.Once
 }
 
-func newHolder() *refRecorder {
-	return &refRecorder{entered: make(chan struct{}), release: make(chan struct{})}
+func newHolder() *ownerBlocker {
+	return &ownerBlocker{entered: make(chan struct{}), release: make(chan struct{})}
 }
 
-func (h *refRecorder) recordRefs(cfg *engine.Config) {
+func (h *ownerBlocker) setHeartbeat(cfg *engine.Config) {
 	cfg.Heartbeat = engine.Heartbeat{Every: 100 * time.Millisecond, MaxMissed: 255, Send: func(c *engine.Conn) {
 		if ref := h.ref.Load(); ref != nil && *ref == c.Ref() {
 			h.once.Do(func() {
@@ -36,7 +36,7 @@ func (h *refRecorder) recordRefs(cfg *engine.Config) {
 	}}
 }
 
-func (h *refRecorder) hold(b *testEnv, r engine.Ref) {
+func (h *ownerBlocker) blockOwner(b *testEnv, r engine.Ref) {
 	h.ref.Store(&r)
 	testkit.Receive(b, h.entered, "a heartbeat")
 }
@@ -61,11 +61,11 @@ func (s *server) dialUntilSlotReused(b *testEnv, r engine.Ref, opened int, slot 
 // reservation must not affect the next connection in the slot, which closes in order.
 func testRequestsAtReset(b *testEnv) {
 	h := newHolder()
-	s := b.startServer(newEchoScript(), h.recordRefs)
+	s := b.startServer(newEchoScript(), h.setHeartbeat)
 	first := s.dial()
 	held := s.wantOpened(1)[0]
 	clients, victim := s.dialUntilSlotReused(b, held, 1, nil)
-	h.hold(b, held)
+	h.blockOwner(b, held)
 	n := len(clients)
 	clients[n-1].Reset()
 	for range 3 {

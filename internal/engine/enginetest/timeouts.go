@@ -25,8 +25,8 @@ var timeCases = []testCase{
 // short is the time limit in these cases.
 const short = 400 * time.Millisecond
 
-// wantCause checks that n connections were closed for a cause.
-func (s *server) wantCause(cause engine.Cause, n int64) {
+// wantClosedByCause checks that n connections were closed for a cause.
+func (s *server) wantClosedByCause(cause engine.Cause, n int64) {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().ClosedBy(cause) == n })
 }
@@ -38,7 +38,7 @@ func testSilenceTimeouts(b *testEnv) {
 		return func(s *server) (*client, io.Reader) {
 			c := s.dial()
 			if send != "" {
-				c.ask(send, want)
+				c.sendAndExpect(send, want)
 			}
 			return c, c
 		}
@@ -66,7 +66,7 @@ func testSilenceTimeouts(b *testEnv) {
 		_, _ = io.Copy(io.Discard, in) // to the end, or the reset
 		took := time.Since(start)
 		peer.Close()
-		s.wantCause(c.cause, 1)
+		s.wantClosedByCause(c.cause, 1)
 		if took < short {
 			b.Errorf("closed for %v after %v, which is less than the limit", c.why, took)
 		}
@@ -97,7 +97,7 @@ func testWriteTimeout(b *testEnv) {
 		if took := time.Since(start); took < short {
 			b.Errorf("closed after %v, which is less than the limit", took)
 		}
-		s.wantCause(engine.ClosedWrite, 1)
+		s.wantClosedByCause(engine.ClosedWrite, 1)
 	}
 }
 
@@ -162,7 +162,7 @@ func testMissedHeartbeats(b *testEnv) {
 		b.Errorf("closed after %v, want %v at least", took, 3*short)
 	}
 	s.wantClosed(engine.ErrHeartbeatTimeout)
-	s.wantCause(engine.ClosedHeartbeat, 1)
+	s.wantClosedByCause(engine.ClosedHeartbeat, 1)
 	if n := s.Counters()[engine.Heartbeats]; n != 2 {
 		b.Errorf("%d heartbeats are counted, want 2", n)
 	}

@@ -51,7 +51,7 @@ func TestConformance(t *testing.T) {
 			}
 			switch {
 			case full:
-				variants = append(variants, variant{"8 workers", 2, enginetest.All, withPool(m, noRules(8))})
+				variants = append(variants, variant{"8 workers", 2, enginetest.All, withPool(m, fixedPool(8))})
 			case m.Name != "epoll": // loops call handlers alike
 				variants = variants[:1]
 			}
@@ -67,7 +67,7 @@ func TestConformance(t *testing.T) {
 
 // withAuto is a model that moves handlers between loops and workers by itself.
 func withAuto(m engine.Model) engine.Model {
-	m = withPool(m, noRules(64))
+	m = withPool(m, fixedPool(64))
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
 		cfg.AutoWorkers = true
@@ -86,8 +86,8 @@ func withShards(m engine.Model) engine.Model {
 	return m
 }
 
-// noRules is a pool of n workers with as much room.
-func noRules(n int) pool.Config { return pool.Config{Max: n, Queue: n, Off: pool.AllRules} }
+// fixedPool is a pool of n workers with as much room.
+func fixedPool(n int) pool.Config { return pool.Config{Max: n, Queue: n, Off: pool.AllRules} }
 
 // withPool is a model that starts a pool with each engine.
 func withPool(m engine.Model, settings pool.Config) engine.Model {
@@ -104,22 +104,22 @@ func withPool(m engine.Model, settings pool.Config) engine.Model {
 			return nil, err
 		}
 		migrator, _ := e.(engine.Migrator)
-		return &pooled{Engine: e, Migrator: migrator, pool: p}, nil
+		return &engineWithPool{Engine: e, Migrator: migrator, pool: p}, nil
 	}
 	return m
 }
 
 func closePool(p *pool.Pool) { _, _ = p.Close(context.Background()) }
 
-// pooled ends the pool with the engine.
-type pooled struct {
+// engineWithPool ends the pool with the engine.
+type engineWithPool struct {
 	engine.Engine
 	engine.Migrator
 	pool *pool.Pool
 	end  sync.Once
 }
 
-func (p *pooled) Stop(ctx context.Context) error {
+func (p *engineWithPool) Stop(ctx context.Context) error {
 	err := p.Engine.Stop(ctx)
 	p.end.Do(func() { closePool(p.pool) })
 	return err

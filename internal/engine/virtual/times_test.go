@@ -77,7 +77,7 @@ func TestTimes(t *testing.T) {
 		{"a heartbeat that panics", unlucky, nothing, 0, nil, errUnlucky, limit},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := serve(t, &lines{}, c.set)
+			e := startEngine(t, &lines{}, c.set)
 			p := connect(t, e)
 			e.DoSettled(func() { c.begin(p) })
 			end := 20 * limit
@@ -112,7 +112,7 @@ func TestTimes(t *testing.T) {
 
 // Who is not listened to is to blame again when that ends.
 func TestTimesAfterPause(t *testing.T) {
-	e := serve(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
+	e := startEngine(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
 	p := connect(t, e)
 	e.DoSettled(func() { p.Send([]byte("deaf\nhalf a mess")) })
 	e.DoSettled(func() { e.Advance(time.Hour) })
