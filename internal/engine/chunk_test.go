@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// PostToChunk is that of an owner with a mailbox.
 func (o *mailboxOwner) PostToChunk(to *ConnChunk, s *Shared) PostTally {
 	return o.box.PutToChunk(to, s)
 }
 
-// takeByConn gives what mail there is for each connection, a piece for each Some of two.
+// takeByConn takes the requests and returns them by connection, expanding chunks two connections at
+// a time.
 func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 	mail, data := o.box.TakeAll()
 	got := make(map[*Conn][]string)
@@ -43,7 +43,7 @@ func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 	return got
 }
 
-// openChunk opens connections and lists them.
+// openChunk opens n connections in a chunk.
 func (o *mailboxOwner) openChunk(n int) (conns []*Conn, to *ConnChunk) {
 	var refs []Ref
 	for i := range n {
@@ -61,8 +61,8 @@ func wantSent(t *testing.T, to *ConnChunk, p string, sent, full, closed int) {
 	}
 }
 
-// Messages to many become one, but not across other mail, and those who have no room
-// for one miss that and no other.
+// Consecutive messages to a chunk are merged, but not across other requests. A connection whose
+// limit is exceeded misses only that message.
 func TestMany(t *testing.T) {
 	o := newMailboxOwner(1000, 100)
 	conns, to := o.openChunk(5)
@@ -108,7 +108,7 @@ func TestMany(t *testing.T) {
 	wantSent(t, to, "g", 0, 0, 5)
 }
 
-// Mail for many counts once, whoever it is for, and takes no more bytes together than a buffer.
+// A request for a chunk counts once, and its merged messages are limited to the size of a buffer.
 func TestManyIsBounded(t *testing.T) {
 	const most = 10
 	o := newMailboxOwner(most, mailBytes)

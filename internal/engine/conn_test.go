@@ -17,7 +17,7 @@ import (
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:4242")
 
-// recordingHandler is a Handler of functions that notes what was called.
+// recordingHandler is a Handler of functions that records its calls.
 type recordingHandler struct {
 	opened   func(c *Conn)
 	received func(c *Conn, in []byte) int
@@ -62,7 +62,7 @@ func (h *recordingHandler) Closed(c *Conn, why error) {
 	}
 }
 
-// manualConn is a connection on a test's desk, driven by hand.
+// manualConn is a connection that a test drives by hand.
 type manualConn struct {
 	*testing.T
 	*recordingHandler
@@ -90,7 +90,7 @@ func newManualConn(t *testing.T, h *recordingHandler) *manualConn {
 	return d
 }
 
-// wantAction checks what is to be done next.
+// wantAction checks the next action.
 func (d *manualConn) wantAction(when string, a Action) {
 	d.Helper()
 	if got := d.NextAction(); got != a {
@@ -98,7 +98,7 @@ func (d *manualConn) wantAction(when string, a Action) {
 	}
 }
 
-// wantClosed finishes the connection and checks why.
+// wantClosed finishes the connection and checks its close reason.
 func (d *manualConn) wantClosed(why error) {
 	d.Helper()
 	d.wantAction("at the end", Close)
@@ -168,8 +168,8 @@ func TestPanicError(t *testing.T) {
 	}
 }
 
-// A connection that waits for a worker to call Closed holds no buffers: otherwise
-// others would be closed for the memory that it takes.
+// A connection that waits for a worker to call Closed must not keep buffers, or others would be
+// closed for their memory.
 func TestPartHoldsNothing(t *testing.T) {
 	d := newManualConn(t, &recordingHandler{})
 	d.Write([]byte("unsent"))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ownCalls is a handler of one connection.
+// ownCalls is a ConnHandler.
 type ownCalls struct {
 	*recordingHandler
 	value any
@@ -20,7 +20,7 @@ func (*ownCalls) DialFailed(error)     {}
 func (o *ownCalls) Value() any         { return o.value }
 func (o *ownCalls) SetValue(v any)     { o.value = v }
 
-// exportAndSnapshot has a connection leave, as far as it does, and packs it.
+// exportAndSnapshot starts the export and takes a snapshot, as far as possible.
 func (d *manualConn) exportAndSnapshot() (Record, error) {
 	if err := d.StartExport(); err != nil {
 		return Record{}, err
@@ -30,8 +30,8 @@ func (d *manualConn) exportAndSnapshot() (Record, error) {
 	return d.Snapshot()
 }
 
-// TestOwnedMoves has a connection with a handler of its own stay, without one who saves it, or while
-// that says so; and then move, with what the handler holds, for which the peer's time goes on.
+// TestOwnedMoves checks that a connection with a ConnHandler is exported only if that can be saved,
+// together with the handler's partial message and its age.
 func TestOwnedMoves(t *testing.T) {
 	d := newManualConn(t, &recordingHandler{})
 	d.now = time.Hour

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// hookedPoster is a poster that first does something else.
+// hookedPoster is a Poster that calls a function first.
 type hookedPoster struct {
 	o    *mailboxOwner
 	hook func()
@@ -21,7 +21,7 @@ func (h *hookedPoster) Post(c *Conn, gen uint32, r Request) error {
 	return h.o.Post(c, gen, r)
 }
 
-// hookedChunkPoster is one that takes mail for many.
+// hookedChunkPoster is a hookedPoster for chunks.
 type hookedChunkPoster struct{ hookedPoster }
 
 func (h *hookedChunkPoster) PostToChunk(to *ConnChunk, s *Shared) PostTally {
@@ -29,7 +29,7 @@ func (h *hookedChunkPoster) PostToChunk(to *ConnChunk, s *Shared) PostTally {
 	return h.o.PostToChunk(to, s)
 }
 
-// openGroup opens connections and has a group of them.
+// openGroup opens n connections in a group.
 func (o *mailboxOwner) openGroup(n int) (g *Group, refs []Ref) {
 	g = new(Group)
 	for i := range n {
@@ -55,7 +55,6 @@ func TestGroupSize(t *testing.T) {
 	}
 }
 
-// checkInvariants checks what is always so.
 func (g *Group) checkInvariants(t *testing.T) {
 	t.Helper()
 	if g.members == nil {
@@ -108,8 +107,8 @@ func (g *Group) checkInvariants(t *testing.T) {
 	}
 }
 
-// A group is what a map would be, through all sizes. A Ref of a connection that another has followed
-// in its place does not stand for that one.
+// A group must behave like a map of any size. A Ref must not match a later connection in the same
+// slot.
 func TestGroupRandomly(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomGroup(t, rand.New(rand.NewPCG(seed, 0))) })
@@ -168,7 +167,7 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 	}
 }
 
-// deleteClosed is what a message to all does to a group.
+// deleteClosed does what a broadcast does to a group.
 func deleteClosed(want map[Ref]bool) {
 	maps.DeleteFunc(want, func(r Ref, _ bool) bool { return r.IsClosed() })
 }
@@ -181,7 +180,7 @@ func publishes(t *testing.T, g *Group, want map[Ref]bool) {
 	}
 }
 
-// broadcastAndCheck sends one or two messages and looks at who has got them.
+// broadcastAndCheck sends one or two messages and checks who has received them.
 func broadcastAndCheck(t *testing.T, g *Group, want map[Ref]bool, owners []*mailboxOwner, p string) {
 	t.Helper()
 	deleteClosed(want)
@@ -211,7 +210,7 @@ func broadcastAndCheck(t *testing.T, g *Group, want map[Ref]bool, owners []*mail
 	}
 }
 
-// Chunks are small, whichever slots the connections of a group have.
+// Chunks must be small, whatever the slots of the connections.
 func TestGroupChunks(t *testing.T) {
 	for _, stride := range []uint32{1, 7, 16, 100, 330, 1024, 10_007} {
 		o := newMailboxOwner(1, 100)
@@ -228,7 +227,7 @@ func TestGroupChunks(t *testing.T) {
 	}
 }
 
-// A group lets go of owners that have no connection in it any more.
+// A group must not keep owners without connections.
 func TestGroupOwners(t *testing.T) {
 	g, refs := newMailboxOwner(10, 100).openGroup(500)
 	other := newMailboxOwner(10, 100).open(1).Ref()
@@ -246,7 +245,7 @@ func TestGroupOwners(t *testing.T) {
 	}
 }
 
-// What waits for the same connections is one piece of mail for each chunk that has not changed.
+// Waiting messages to the same connections must be one request for each unchanged chunk.
 func TestGroupMail(t *testing.T) {
 	const conns, messages = 2000, 50
 	o := newMailboxOwner(1<<20, 1<<20)
@@ -294,8 +293,8 @@ func TestGroupMail(t *testing.T) {
 	}
 }
 
-// Who leaves while a message is on its way gets it before what is sent to it then, or not at all. A
-// group that has shrunk to one is small behind it.
+// A connection that is removed during a broadcast must get the message before later ones, or not at
+// all. A group reduced to one must be small afterwards.
 func TestGroupLeaves(t *testing.T) {
 	const conns = 1000
 	for _, left := range []int{conns / 2, conns - 1} {
@@ -335,8 +334,7 @@ func TestGroupLeaves(t *testing.T) {
 	}
 }
 
-// Nobody sends to a group to which open connections are added, while as many close: it has
-// hardly more than it would with none.
+// Without broadcasts, a group must not grow while open connections are added and as many close.
 func TestGroupOfClosing(t *testing.T) {
 	for _, open := range []int{1, 2, 20, 1000} {
 		o := newMailboxOwner(10, 100)
@@ -358,7 +356,7 @@ func TestGroupOfClosing(t *testing.T) {
 	}
 }
 
-// Values reach who is there, and not who has left; a group that nobody is in has no topic.
+// Values must reach members only, and an empty group keeps no value.
 func TestGroupPublish(t *testing.T) {
 	for _, conns := range []int{1, 5, 200} {
 		o := newMailboxOwner(1<<20, 100)
@@ -407,8 +405,8 @@ func TestGroupPublish(t *testing.T) {
 	}
 }
 
-// A large group takes little memory, and where connections come and go between two broadcasts, all
-// other chunks stay as they are.
+// A large group must take little memory, and joins and leaves between two broadcasts must not copy
+// unchanged chunks.
 func TestGroupMemory(t *testing.T) {
 	const conns = 100_000
 	o := newMailboxOwner(1<<20, 100)

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// admitAll lets everyone in.
+// admitAll admits all connections.
 var admitAll = NewAdmission(&Config{Limits: Limits{MaxConns: 1 << 20}})
 
-// mailBytes is the bound of bytes in these tests.
+// mailBytes is the mailbox's limit in these tests.
 const mailBytes = 1 << 20
 
-// mailboxOwner is an owner with a mailbox and nothing else.
+// mailboxOwner is an owner that only has a mailbox.
 type mailboxOwner struct {
 	box  Mailbox
 	host Runtime
@@ -76,8 +76,7 @@ func TestMailboxClose(t *testing.T) {
 	}
 }
 
-// A box that is filled with much grows by parts of what it has, and one that is filled with
-// little again and again keeps its room.
+// A growing mailbox must grow in proportion, and one with few requests must reuse its memory.
 func TestMailboxRoom(t *testing.T) {
 	const n, size = 1000, 8 << 10
 	fill := func(o *mailboxOwner, n int) func() {
@@ -101,7 +100,7 @@ func TestMailboxRoom(t *testing.T) {
 	}
 }
 
-// A mark counts bytes beside a generation, and knows whether somebody waits for room.
+// refState must count bytes beside the generation, and track waiting senders.
 func TestMark(t *testing.T) {
 	var m refState
 	m.v.Store(1<<64 - 1<<32)
@@ -137,8 +136,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Senders that wait for a mailbox are woken in order, as many as it has room for; one that
-// does not come makes way for the next. After WriteTimeout they give up.
+// Waiting senders must be woken in order, as many as there is space for. One that does not try
+// again must not block the next. They give up after WriteTimeout.
 func TestMailboxWakesSendersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const senders, size = 6, mailBytes / waitersShare / 2
@@ -194,7 +193,7 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 	})
 }
 
-// TestRefOfReusedSlot posts to a connection whose slot another one has by now.
+// TestRefOfReusedSlot posts to a connection whose slot was reused.
 func TestRefOfReusedSlot(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	c := o.open(1)

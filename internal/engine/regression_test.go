@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Each test here is a failure that the simulation has found, made small.
+// Each test here reproduces a failure that the simulation has found.
 
-// deliverAll gives out the mail that waits, until there is none.
+// deliverAll delivers requests until there are none.
 func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
 		mail, data := o.box.TakeAll()
@@ -21,7 +21,7 @@ func (o *mailboxOwner) deliverAll() {
 	}
 }
 
-// openRelayPair opens two connections and has the first ask for a relay with the other.
+// openRelayPair opens two connections and requests a relay between them.
 func (o *mailboxOwner) openRelayPair(t *testing.T) (a, b *Conn) {
 	a, b = o.open(1), o.open(2)
 	wantErr(t, "Relay", a.Relay(b.Ref()), nil)
@@ -36,7 +36,7 @@ func wantCloseReason(t *testing.T, what string, c *Conn, why error) {
 	}
 }
 
-// What a relay brings counts as a word from both peers.
+// Relayed data counts as activity of both peers.
 func TestFoundRelayIdle(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	o.host.Limits.IdleTimeout = time.Minute
@@ -50,7 +50,7 @@ func TestFoundRelayIdle(t *testing.T) {
 	}
 }
 
-// A connection hears of its partner's end however full the mailbox is.
+// A connection must learn of its partner's end even if the mailbox is full.
 func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
 	o := newMailboxOwner(2, 100)
 	a, b := o.openRelayPair(t)
@@ -64,7 +64,7 @@ func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
 	wantCloseReason(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
 }
 
-// One that asks for a relay with a connection that has another one gets nothing into it.
+// A relay request to a connection that is in another relay must not send data into that.
 func TestFoundRelayWithRelayed(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	a, b := o.openRelayPair(t)
@@ -83,8 +83,7 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	}
 }
 
-// A timer runs out, and a deadline passes, also where the peer ended long ago and the
-// handler has not listened since.
+// Timers and deadlines must work long after EOF while reading is off.
 func TestFoundTimerAfterEnd(t *testing.T) {
 	for _, want := range []string{"timer", "deadline"} {
 		o, rang := newMailboxOwner(10, 100), false
@@ -104,7 +103,7 @@ func TestFoundTimerAfterEnd(t *testing.T) {
 	}
 }
 
-// What waits for a layer is bounded, and does not get past it.
+// Requests deferred for a layer must be limited and must not bypass it.
 func TestFoundMuchMailForLayer(t *testing.T) {
 	o := newMailboxOwner(100, 100)
 	o.host.Limits.MaxMail = 1
@@ -120,7 +119,7 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	}
 }
 
-// A handshake is an answer to the heartbeats before it.
+// A handshake must count as an answer to earlier heartbeats.
 func TestFoundHeartbeatBeforeLayer(t *testing.T) {
 	o := newMailboxOwner(10, 100)
 	c := o.open(1)

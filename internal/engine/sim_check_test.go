@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// checkInvariants checks what holds after each step.
+// checkInvariants checks what must hold after each step.
 func (s *sim) checkInvariants() {
 	s.driveTouched()
 	s.check(s.failure == "", "fails in a call of the handler")
@@ -56,8 +56,8 @@ func (s *sim) checkInvariants() {
 	s.checkMemoryCounters()
 }
 
-// relayedExtra is the most that a relay may have written beyond what it waits for: what was
-// received in spite of that.
+// relayedExtra is the maximum that a relay may have written beyond its limit: what was received
+// nevertheless.
 func (l *life) relayedExtra() int {
 	if l.mate == nil {
 		return 0
@@ -65,7 +65,7 @@ func (l *life) relayedExtra() int {
 	return l.mate.rude + simMaxMessage + simMaxRead
 }
 
-// checkMissedMessages checks how much the connection says that it has not got.
+// checkMissedMessages checks the number of missed messages.
 func (s *sim) checkMissedMessages(l *life) {
 	want := l.fewer
 	for _, u := range l.subs {
@@ -79,8 +79,7 @@ func (s *sim) checkMissedMessages(l *life) {
 	s.check(l.conn.MissedMessages() == want, "%v: has missed %d messages, want %d", l, l.conn.MissedMessages(), want)
 }
 
-// settleAll lets everything under way arrive, until nothing more happens, and
-// checks that no connection is stuck.
+// settleAll lets everything under way arrive and checks that no connection is stuck.
 func (s *sim) settleAll() {
 	s.log("settle")
 	for range 10_000 {
@@ -148,7 +147,7 @@ func (s *sim) checkSettled() {
 	}
 }
 
-// checkRelayed checks one that is at rest and in a relay: all has been passed on.
+// checkRelayed checks that an idle relay has forwarded everything.
 func (s *sim) checkRelayed(l *life) {
 	s.findJoinedRelays()
 	m := l.mate
@@ -158,7 +157,7 @@ func (s *sim) checkRelayed(l *life) {
 	s.check(!l.fin || !m.fin, "%v: at rest, and both directions of its relay have ended", l)
 }
 
-// finishAll lets every peer end and all time pass: nothing may be left.
+// finishAll ends all peers and lets time pass: nothing may be left.
 func (s *sim) finishAll() {
 	for _, l := range s.lives {
 		if l != nil {
@@ -189,12 +188,12 @@ func (s *sim) finishAll() {
 	s.check(len(s.lent) == 0, "%d buffers were not returned", len(s.lent))
 }
 
-// checkComplete says that everything written or posted is on the wire.
+// checkComplete checks that everything written or posted was sent.
 func (s *sim) checkComplete(l *life) {
 	s.check(bytes.Equal(l.wire, l.wrote), "%v: the peer got %q of %q", l, l.wire, l.wrote)
 }
 
-// checkReason checks why a connection closed, and what that reason promises.
+// checkReason checks why a connection has closed, and what that implies.
 func (s *sim) checkReason(l *life, why error) {
 	causes := slices.Clone(l.causes)
 	for _, o := range append(l.related, l.mate) {
@@ -228,8 +227,8 @@ func (s *sim) check(ok bool, format string, args ...any) {
 	}
 }
 
-// simFailure ends a simulation. It may come out of a call of the handler, where Conn
-// contains it: the simulation then ends at the next check.
+// simFailure ends a simulation. If it passes through a handler call, Conn recovers it, and the
+// simulation ends at the next check.
 type simFailure string
 
 func (s *sim) fail(format string, args ...any) {
@@ -239,7 +238,7 @@ func (s *sim) fail(format string, args ...any) {
 	panic(s.failure)
 }
 
-// life finds the record of the connection that the handler is called for.
+// life returns the record of the connection that the handler is called for.
 func (s *sim) life(c *Conn) *life {
 	l := s.lives[c.Slot()]
 	s.check(l.opened, "%v: called before Opened: state %b", l, c.state)
@@ -248,7 +247,7 @@ func (s *sim) life(c *Conn) *life {
 	return l
 }
 
-// sharedMemory is the memory that posts share.
+// sharedMemory returns the shared memory of posts.
 func sharedMemory(posts []*post) (n int64) {
 	for _, p := range posts {
 		if p.shared {
@@ -258,7 +257,7 @@ func sharedMemory(posts []*post) (n int64) {
 	return n
 }
 
-// checkMemoryCounters compares what is counted with what there is.
+// checkMemoryCounters compares counted memory with actual memory.
 func (s *sim) checkMemoryCounters() {
 	var want [gauges]int64
 	want[Buffered] = int64(s.box.CountedMemory()) + sharedMemory(s.posts)

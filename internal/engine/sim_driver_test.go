@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// openSlot opens a connection in a slot, as an accept or a dial does.
+// openSlot accepts or dials a connection in a slot.
 func (s *sim) openSlot(slot int) {
 	s.driveConnAndTouched(s.openConn(slot, s.dice.intN(2*simMaxUnsent), s.dice.intN(4) == 0))
 }
 
-// openConn opens one whose kernel has room for some output.
+// openConn opens a connection whose kernel has space for some output.
 func (s *sim) openConn(slot, room int, dialled bool) *life {
 	l := &life{conn: s.slots[slot], id: len(s.past), acts: handlerCharacter(s.dice.intN(int(characters))), subs: map[*topic]*sub{}}
 	l.room, l.dialled = room, dialled
@@ -38,9 +38,8 @@ func (s *sim) openConn(slot, room int, dialled bool) *life {
 	return l
 }
 
-// makeReadable gives the driver a reason to read, and a piece of random size.
-// Now and then it comes although the connection does not want input: a receive
-// that was under way when reading paused.
+// makeReadable gives the driver a reason to read a random number of bytes, occasionally although
+// the connection does not want input, like a receive under way when reading pauses.
 func (s *sim) makeReadable(l *life) {
 	rude := !l.conn.WantsInput()
 	if rude && (l.told || l.taken || s.dice.intN(6) > 0) {
@@ -51,7 +50,7 @@ func (s *sim) makeReadable(l *life) {
 	}
 }
 
-// readRandom reads a piece of random size, or what else there is.
+// readRandom reads a random number of bytes, EOF or an error.
 func (s *sim) readRandom(l *life) (some bool) {
 	switch n := min(len(l.raw)-l.arrived, 1+s.dice.intN(simMaxRead)); {
 	case l.reset:
@@ -71,7 +70,7 @@ func (s *sim) readRandom(l *life) (some bool) {
 	return true
 }
 
-// deliverInput gives the connection the next n bytes.
+// deliverInput passes the next n bytes to the connection.
 func (s *sim) deliverInput(l *life, n int) {
 	if !l.conn.WantsInput() {
 		l.rude += n
@@ -90,7 +89,7 @@ func (s *sim) deliverInput(l *life, n int) {
 	}
 }
 
-// readOnce reads once, and says so if there is nothing.
+// readOnce reads once, or reports that there is nothing.
 func (s *sim) readOnce(l *life) {
 	c := l.conn
 	s.check(c.WantsInput(), "%v: is to be read, and wants no input: state %b", l, c.state)
@@ -108,7 +107,7 @@ func (s *sim) readOnce(l *life) {
 	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
 }
 
-// runOrShedHandler has the handler called, or sheds what may be shed now and then.
+// runOrShedHandler runs the handler, or sheds if allowed.
 func (s *sim) runOrShedHandler(l *life) {
 	c := l.conn
 	if !c.CanShed() || s.dice.intN(3) > 0 {
@@ -123,14 +122,13 @@ func (s *sim) runOrShedHandler(l *life) {
 	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
 }
 
-// shedInput is the handler's call for input that is shed: what holds for Received holds
-// for it.
+// shedInput is the handler's Shed, with the same rules as Received.
 func (s *sim) shedInput(c *Conn, in []byte, why error) int {
 	s.check(why == errShed, "shed because of %v", why)
 	return s.Received(c, in)
 }
 
-// makePeerSpace lets the peer read, so that the kernel has room for n bytes more.
+// makePeerSpace makes the peer read, so that the kernel has space for n more bytes.
 func (s *sim) makePeerSpace(l *life, n int) {
 	l.room += n
 	if l.room == 0 || !l.conn.WantsWritable() {
@@ -152,8 +150,7 @@ func (s *sim) startDrain(l *life) {
 	s.driveConnAndTouched(l)
 }
 
-// driveConnAndTouched does what a connection asks for until it asks for nothing, and the same for
-// those that it has touched.
+// driveConnAndTouched performs the actions of a connection and of those that it has affected.
 func (s *sim) driveConnAndTouched(l *life) {
 	s.performActions(l)
 	s.driveTouched()
@@ -209,7 +206,7 @@ func (s *sim) performActions(l *life) {
 	s.fail("%v: the driver got stuck: state %b", l, c.state)
 }
 
-// checkedNextAction asks what to do, which may make the connection take the newest values.
+// checkedNextAction returns the next action, which may take latest values.
 func (s *sim) checkedNextAction(l *life) Action {
 	s.pullRelayed(l, 0)
 	l.high = l.high || l.conn.UnsentBytes() > simHigh && !l.conn.is(relayed)
@@ -234,11 +231,10 @@ func (s *sim) checkWaiting(l *life) {
 		"%v: waits for nothing: state %b", l, c.state)
 }
 
-// outlivesPeer says whether others decide how long it lives once its peer has ended.
+// outlivesPeer reports whether others decide when the connection closes after EOF.
 func (l *life) outlivesPeer() bool { return l.conn.is(relayed) || l.retained > 0 }
 
-// kernelSendDirect is the kernel's part of a long Write. An error it keeps to itself, and
-// tells at the next send.
+// kernelSendDirect is Runtime.SendDirect. It reports errors at the next send.
 func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 	l, p := s.lives[c.Slot()], append(bytes.Clone(first), bytes.Join(behind, nil)...)
 	s.check(len(first) > 0, "%v: the first of %d pieces is empty", l, 1+len(behind))
@@ -257,7 +253,7 @@ func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 	return n
 }
 
-// kernelSend is a system call that takes as much as there is room for.
+// kernelSend sends as much as there is space for.
 func (s *sim) kernelSend(l *life) {
 	c, out := l.conn, l.conn.Output()
 	s.check(len(out) > 0, "%v: asked to send nothing", l)
@@ -279,8 +275,7 @@ func (s *sim) kernelSend(l *life) {
 	}
 }
 
-// shutWrite shuts our direction: all that was written is sent, and what a relay has
-// brought.
+// shutWrite shuts our direction and checks that everything was sent.
 func (s *sim) shutWrite(l *life) {
 	c := l.conn
 	s.check(!l.shut, "%v: shut twice", l)
@@ -297,7 +292,7 @@ func (s *sim) shutWrite(l *life) {
 	}
 }
 
-// breakTransport lets the transport fail. It is the reason to close unless all was done.
+// breakTransport breaks the transport, which is the close reason unless everything was done.
 func (s *sim) breakTransport(l *life) {
 	if !l.conn.is(closing) || l.conn.UnsentBytes() > 0 {
 		l.allowReasons(syscall.ECONNRESET)
@@ -305,7 +300,7 @@ func (s *sim) breakTransport(l *life) {
 	l.conn.OnTransportError(s.resetError())
 }
 
-// resetError is a reset in one of its forms.
+// resetError returns one of the forms of a reset.
 func (s *sim) resetError() error {
 	return []error{
 		syscall.ECONNRESET,
@@ -332,7 +327,7 @@ func (s *sim) finish(l *life) {
 	s.checkRelay(l)
 }
 
-// closeLargestConn kills the connection with the largest buffers.
+// closeLargestConn aborts the connection with the largest buffers.
 func (s *sim) closeLargestConn() {
 	open := slices.DeleteFunc(slices.Clone(s.lives), func(l *life) bool { return l == nil })
 	if len(open) == 0 {
@@ -345,7 +340,7 @@ func (s *sim) closeLargestConn() {
 	s.driveConnAndTouched(l)
 }
 
-// turnReadingOn has the handler listen again, in some call of it.
+// turnReadingOn turns reading on again, in a handler call.
 func (s *sim) turnReadingOn(l *life) {
 	s.log("%v: listens", l)
 	if l.deaf = false; !l.conn.is(closing) {

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// There are two files for all simulations, which have no turns of their own: one whose bytes tell where they are from, and one of
-// zeros that is cut off now and then while it is being sent.
+// All simulations share two files: one with content that depends on the offset, and one of zeros
+// that is truncated occasionally while it is sent.
 
 const simFileSize = 256
 
@@ -37,7 +37,7 @@ func simContent(which int) []byte {
 	return p
 }
 
-// handlerSendsFile sends a part of a file, and knows what the answer has to be.
+// handlerSendsFile sends a part of a file and checks the result.
 func (s *sim) handlerSendsFile(l *life) {
 	c, which := l.conn, s.dice.intN(4)/3
 	f, cut := simFiles()[which], which == 1 && s.dice.intN(2) == 0
@@ -81,8 +81,7 @@ func (s *sim) truncateFile(f *os.File, size int64) {
 	s.check(f.Truncate(size) == nil, "can't truncate a file")
 }
 
-// kernelSendFile is the driver's part: a system call that takes as much as there is room for,
-// or not even that.
+// kernelSendFile sends as much as there is space for, or fails.
 func (s *sim) kernelSendFile(l *life) {
 	c := l.conn
 	f, from, n := c.NextFilePart()

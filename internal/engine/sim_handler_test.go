@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// handlerCharacter is how the handler of a connection behaves in the simulation.
+// handlerCharacter is how a handler behaves.
 type handlerCharacter int
 
 const (
@@ -71,8 +71,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	return used
 }
 
-// noteRefused notes that the handler waits for more input. One that is paused
-// may just have stopped.
+// noteRefused records that the handler waits for more input, unless it is paused.
 func (s *sim) noteRefused(l *life, n int) {
 	if s.checkPaused(l) {
 		return
@@ -126,7 +125,7 @@ func (s *sim) Closed(c *Conn, why error) {
 	s.randomPanic(l)
 }
 
-// handleInput is what a handler does with input, by its character.
+// handleInput handles input according to the handler's character.
 func (s *sim) handleInput(l *life, in []byte) (used int) {
 	if s.dice.intN(6) == 0 {
 		s.randomHandlerCall(l)
@@ -195,7 +194,7 @@ func (s *sim) handlerCloses(l *life) {
 	l.conn.CloseWith(why)
 }
 
-// handlerWrites writes and knows what the answer has to be.
+// handlerWrites writes and checks the result.
 func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
 	s.pullRelayed(l, 0)
@@ -235,7 +234,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 	}
 }
 
-// checkPaused asks whether the handler is to stop, and notes that it was told so.
+// checkPaused returns IsPaused and records the result.
 func (s *sim) checkPaused(l *life) bool {
 	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
@@ -248,7 +247,7 @@ func (s *sim) checkPaused(l *life) bool {
 	return paused
 }
 
-// randomHandlerCall does what a handler may do in any call.
+// randomHandlerCall makes a random call that any handler call may make.
 func (s *sim) randomHandlerCall(l *life) {
 	c := l.conn
 	open := !l.closed && c.IsOpen()

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// The layer of the simulation is a header whose first byte is its length, then all bytes
-// with one bit turned, and a goodbye.
+// The simulation's layer is a header whose first byte is its length, then all bytes with one bit
+// inverted, and a closing message.
 
 var errLayer = errors.New("sim: the layer fails")
 
@@ -15,8 +15,7 @@ const (
 	simGoodbye = 0x04
 )
 
-// simLayer is the layer of one connection. A late one greets when it is attended
-// to, and not before.
+// simLayer is the layer of one connection. A late one completes its handshake only in Resume.
 type simLayer struct {
 	s    *sim
 	l    *life
@@ -32,7 +31,7 @@ type simLayer struct {
 	closed int
 }
 
-// newFirstLayer is Host.NewLayer: most connections have one.
+// newLayer is Config.NewLayer: most connections have a layer.
 func (s *sim) newLayer(c *Conn) Layer {
 	l := s.lives[c.Slot()]
 	if s.dice.intN(5) == 0 {
@@ -44,7 +43,7 @@ func (s *sim) newLayer(c *Conn) Layer {
 	return l.layer
 }
 
-// makeLayer makes a layer, whose header the peer sends.
+// makeLayer creates a layer, whose header the peer sends.
 func (s *sim) makeLayer(l *life) {
 	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.intN(10), late: s.dice.intN(2) == 0}
 	l.clear = len(l.sent)
@@ -57,11 +56,10 @@ func (s *sim) makeLayer(l *life) {
 	}
 }
 
-// inFirstHandshake says whether layers are at work before Opened.
+// inFirstHandshake reports whether Opened waits for layers.
 func (l *life) inFirstHandshake() bool { return l.layer != nil && !l.opened }
 
-// handlerInsertsLayer has the handler ask for a layer. Its peer has sent nothing that has not
-// arrived, and begins with the header now.
+// handlerInsertsLayer inserts a layer. The peer has no input under way, and sends the header now.
 func (s *sim) handlerInsertsLayer(l *life) {
 	c := l.conn
 	err := c.InsertLayer(func(*Conn) Layer {
@@ -84,7 +82,7 @@ func (s *sim) handlerInsertsLayer(l *life) {
 	}
 }
 
-// Secured is the handler's call when the layer has greeted.
+// Secured is the handler's call after the handshake.
 func (s *sim) Secured(c *Conn) {
 	l := s.life(c)
 	s.check(l.upgrading && l.layer.done && !l.closed && !c.is(closing|failed), "%v: Secured: state %b", l, c.state)
@@ -117,7 +115,7 @@ func (y *simLayer) OnRead(c *Conn, p []byte) error {
 
 func (y *simLayer) ready() bool { return len(y.in) >= y.head }
 
-// finishHandshake ends the greeting, and passes on what has come behind it.
+// finishHandshake ends the handshake and passes on the remaining input.
 func (y *simLayer) finishHandshake(c *Conn) error {
 	rest := y.in[y.head:]
 	y.done, y.more = true, len(rest)
@@ -134,7 +132,7 @@ func (y *simLayer) finishHandshake(c *Conn) error {
 	return nil
 }
 
-// requestResume asks for Resume from outside.
+// requestResume requests Resume from outside.
 func (y *simLayer) requestResume() {
 	err := y.l.ref.ResumeLayer()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
@@ -167,8 +165,7 @@ func (y *simLayer) InputFull() bool { return false }
 
 func (y *simLayer) Memory() (memory int, partial bool) { return 0, false }
 
-// OnEOF fails where the greeting is not over, or leaves that to Resume or to the
-// time that a greeting has.
+// OnEOF fails during the handshake, immediately, in Resume or by timeout.
 func (y *simLayer) OnEOF(c *Conn) error {
 	y.checkConn(c)
 	if y.done || y.s.dice.intN(2) == 0 {
@@ -190,7 +187,7 @@ func (y *simLayer) OnClosed(c *Conn) {
 	y.closed++
 }
 
-// appendOwnBytes sends what is the layer's own.
+// appendOwnBytes sends the layer's own bytes.
 func (y *simLayer) appendOwnBytes(c *Conn, p []byte) {
 	y.l.expectRaw(y.s, p)
 	c.AppendToTransport(p)
@@ -200,7 +197,7 @@ func (y *simLayer) checkConn(c *Conn) {
 	y.s.check(y.closed == 0 && y.s.lives[c.Slot()] == y.l, "%v: its layer is called after its end", y.l)
 }
 
-// failWithReply fails, perhaps with a word to the peer.
+// failWithReply fails, possibly after a reply to the peer.
 func (y *simLayer) failWithReply(c *Conn) error {
 	if y.s.dice.intN(2) == 0 {
 		y.appendOwnBytes(c, []byte("alert"))

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The reasons that only the simulation gives.
+// These close reasons exist only in the simulation.
 var (
 	errPanic  = errors.New("sim: handler panics")
 	errKilled = errors.New("sim: killed")
@@ -14,8 +14,8 @@ var (
 	errShed   = errors.New("sim: shed")
 )
 
-// life is one connection from Open to Finish, seen from outside: its peer, the
-// kernel between, and what its handler has seen and done.
+// life is one connection from OnOpen to OnClosed as seen from outside: its peer, the kernel in
+// between, and the handler's calls.
 type life struct {
 	conn    *Conn
 	ref     Ref
@@ -90,7 +90,6 @@ func (l *life) allowReasons(whys ...error) { l.causes = append(l.causes, whys...
 
 func (l *life) String() string { return fmt.Sprintf("#%d/%d", l.id, l.conn.slot) }
 
-// peerSends has the peer send something.
 func (l *life) peerSends(s *sim) {
 	if l.fin || l.reset {
 		return
@@ -107,7 +106,7 @@ func (l *life) peerSends(s *sim) {
 	s.log("%v: the peer sends %d bytes", l, n)
 }
 
-// layerInput is how much input the layer had for the handler at once.
+// layerInput is how much input the layer passed to the handler at once.
 func (l *life) layerInput() int {
 	if l.layer == nil {
 		return 0
@@ -115,7 +114,7 @@ func (l *life) layerInput() int {
 	return l.layer.more
 }
 
-// plaintextReceived is how many of the bytes that are for the handler it may have seen.
+// plaintextReceived is how much plaintext the handler may have seen.
 func (l *life) plaintextReceived() int {
 	if l.layer == nil {
 		return l.arrived
@@ -123,7 +122,7 @@ func (l *life) plaintextReceived() int {
 	return min(l.arrived, l.clear) + max(l.arrived-l.clear-l.layer.head, 0)
 }
 
-// encodeForWire is what the handler's bytes become on the wire.
+// encodeForWire returns the handler's bytes as they are sent.
 func (l *life) encodeForWire(p []byte) []byte {
 	if l.layer == nil {
 		return p
@@ -131,7 +130,7 @@ func (l *life) encodeForWire(p []byte) []byte {
 	return obfuscate(p)
 }
 
-// expectWritten notes what the handler, mail or a relay has written.
+// expectWritten records what the handler, a request or a relay has written.
 func (l *life) expectWritten(s *sim, p []byte) {
 	s.pullRelayed(l, 0)
 	l.expectRaw(s, l.encodeForWire(p))
@@ -144,21 +143,21 @@ func (l *life) expectRaw(s *sim, raw []byte) {
 	}
 }
 
-// silentSince is since when the peer can be blamed for its silence.
+// silentSince returns since when the peer's silence counts.
 func (l *life) silentSince(since time.Duration) time.Duration { return max(since, l.relieved) }
 
-// isSettled says whether nothing is under way that decides who gets its input.
+// isSettled reports whether nothing under way will decide who gets the input.
 func (l *life) isSettled() bool {
 	return !l.conn.is(relayed) && !l.joining && !l.parting && !l.upgrading
 }
 
-// isReadingOff says whether it does not listen, and may do so again.
+// isReadingOff reports whether reading is off and may be turned on again.
 func (l *life) isReadingOff() bool { return l.deaf && l.isSettled() }
 
-// hasStoppedWriting says whether its direction has ended, or is about to.
+// hasStoppedWriting reports whether our direction has ended or is about to.
 func (l *life) hasStoppedWriting() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
 }
 
-// hasStoppedSending says whether what is posted to it is dropped.
+// hasStoppedSending reports whether posted data is dropped.
 func (l *life) hasStoppedSending() bool { return l.shut || l.layer != nil && l.layer.bye }

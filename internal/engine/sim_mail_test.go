@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// post is mail that the mailbox has accepted.
+// post is a request that the mailbox has accepted.
 type post struct {
 	to     *life
 	kind   RequestKind
@@ -19,8 +19,7 @@ type post struct {
 	do     bool // posted by DoOrElse, so that lost is called
 }
 
-// postToRandomConn posts to a connection, open or long gone, and knows what the answer
-// has to be.
+// postToRandomConn posts to an open or former connection and checks the result.
 func (s *sim) postToRandomConn() {
 	if len(s.past) == 0 {
 		return
@@ -50,7 +49,7 @@ func (s *sim) postToRandomConn() {
 	s.checkPosted(l, p, err)
 }
 
-// postBytes posts bytes in one of the ways that there are.
+// postBytes posts bytes in a random way.
 func (s *sim) postBytes(l *life, p *post) error {
 	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.intN(1000))
 	p.data = p.data[:s.dice.intN(len(p.data)+1)]
@@ -100,7 +99,7 @@ func (s *sim) checkPosted(l *life, p *post, err error) {
 	}
 }
 
-// Post makes the simulation a Poster. What it has not posted itself comes from the engine.
+// Post implements Poster. Requests that the simulation has not posted come from the engine.
 func (s *sim) Post(c *Conn, gen uint32, r Request) error {
 	p := s.posting
 	s.posting = nil
@@ -124,13 +123,12 @@ func (s *sim) recordAccepted(p *post) {
 	s.posts = append(s.posts, p)
 }
 
-// acceptsRequests says whether a connection still takes mail.
+// acceptsRequests reports whether a connection still handles requests.
 func (s *sim) acceptsRequests(l *life) bool {
 	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
 }
 
-// deliverRequests takes the mail and gives it out; connections are driven after
-// each piece or after all.
+// deliverRequests takes and delivers the requests, and drives connections after each or after all.
 func (s *sim) deliverRequests() {
 	s.check(s.box.HasRequests() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.HasRequests(), len(s.posts))
 	mail, data := s.box.TakeAll()
@@ -160,7 +158,7 @@ func (s *sim) driveSlot(c *Conn) {
 	}
 }
 
-// checkDelivered gives a connection a piece of mail, and knows what that must do.
+// checkDelivered delivers a request and checks its effect.
 func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 	l := p.to
 	takes := s.acceptsRequests(l)
@@ -194,7 +192,7 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 	s.findJoinedRelays()
 }
 
-// expectPosted notes what a piece of mail must do, or has done.
+// expectPosted records the effect that a request must have.
 func (s *sim) expectPosted(p *post) {
 	l := p.to
 	s.log("%v: mail of kind %d, %d bytes", l, p.kind, len(p.data))
@@ -216,7 +214,7 @@ func (s *sim) expectPosted(p *post) {
 	}
 }
 
-// checkCalled checks that what mail asks for was called once, or what it has instead.
+// checkCalled checks that the function of a request was called exactly once, or its alternative.
 func (s *sim) checkCalled(p *post, takes bool) {
 	switch {
 	case p.own || p.kind != RequestNudge && p.kind != RequestDo:
@@ -231,7 +229,7 @@ func (s *sim) checkCalled(p *post, takes bool) {
 	}
 }
 
-// runPostedFunc is what is called by DoOrElse: it does this and that, by the rules of the handler.
+// runPostedFunc is called by DoOrElse and makes random calls.
 func (s *sim) runPostedFunc(p *post) {
 	l := p.to
 	s.expectHandlerCall(l, p)
@@ -256,7 +254,7 @@ func (s *sim) recordLost(p *post) {
 	p.lost++
 }
 
-// expectHandlerCall notes that mail calls the handler.
+// expectHandlerCall records that a request calls the handler.
 func (s *sim) expectHandlerCall(l *life, p *post) {
 	s.check(s.life(l.conn) == l && !l.closed && !l.conn.is(closing|failed), "%v: is called by mail after the end: state %b", l, l.conn.state)
 	if len(l.kept) > 0 && !l.upgrading {
@@ -268,8 +266,8 @@ func (s *sim) expectHandlerCall(l *life, p *post) {
 	p.calls++
 }
 
-// flushDeferredTo does what mail asks for that has been kept for a layer, up to a call of the
-// handler: p, or if that is nil a nudge; without one, all.
+// flushDeferredTo applies deferred requests up to a handler call: of p, or a nudge if p is nil.
+// Without one it applies all.
 func (s *sim) flushDeferredTo(l *life, p *post) *post {
 	l.flushing = true
 	defer func() { l.flushing = false }()
@@ -286,7 +284,7 @@ func (s *sim) flushDeferredTo(l *life, p *post) *post {
 	return nil
 }
 
-// flushDeferred does what kept mail asks for behind the last call of the handler.
+// flushDeferred applies the deferred requests after the last handler call.
 func (s *sim) flushDeferred(l *life) {
 	l.flushing = true
 	defer func() { l.flushing = false }()
@@ -302,7 +300,7 @@ func (s *sim) flushDeferred(l *life) {
 	s.dropDeferred(l)
 }
 
-// dropDeferred lets go of kept mail that comes too late.
+// dropDeferred drops deferred requests that are too late.
 func (s *sim) dropDeferred(l *life) {
 	for _, k := range l.kept {
 		l.waiting--
@@ -311,10 +309,10 @@ func (s *sim) dropDeferred(l *life) {
 	l.kept = nil
 }
 
-// recordIfDead notes, at the end of a call by mail, whether what is kept behind it is lost.
+// recordIfDead records, after a call by a request, whether later deferred requests are lost.
 func (s *sim) recordIfDead(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
 
-// broadcast sends a message to all that are open, in one or two pieces.
+// broadcast sends a message to all open connections, in one or two pieces.
 func (s *sim) broadcast() {
 	var each []*Shared
 	var all []byte
@@ -355,12 +353,12 @@ func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c.WriteBroadcasts(all, each)
 }
 
-// acceptsBroadcasts says whether messages to all are for a connection.
+// acceptsBroadcasts reports whether a connection must get broadcasts.
 func (s *sim) acceptsBroadcasts(l *life) bool {
 	return !l.finishing && !l.conn.is(handshaking|openPending|relayed|closing) && !l.upgrading
 }
 
-// expectDropped notes that a message has no room.
+// expectDropped records that a message exceeded the limit.
 func (s *sim) expectDropped(l *life) {
 	if s.host.DropMessages {
 		s.drops++
@@ -370,7 +368,7 @@ func (s *sim) expectDropped(l *life) {
 	}
 }
 
-// expectBroadcast is received for a message to all.
+// expectBroadcast records the effect of a broadcast.
 func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	c := l.conn
 	inBox := c.postedOutput()
@@ -386,13 +384,13 @@ func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	return func() {}
 }
 
-// topic is a topic and its values, as many as its number.
+// topic has a LatestValue and its values so far.
 type topic struct {
 	LatestValue
 	values [][]byte
 }
 
-// sub is one connection's part in a topic.
+// sub is one connection's subscription.
 type sub struct {
 	topic    *topic
 	latest   *LatestSubscription
@@ -403,7 +401,7 @@ type sub struct {
 	left     bool
 }
 
-// setLatestValue sets a new value, and tells some connections of it.
+// setLatestValue sets a new value and announces it to some connections.
 func (s *sim) setLatestValue() {
 	t := s.topics[s.dice.intN(simTopics)]
 	p := fmt.Appendf(nil, "[%d]", len(t.values))
@@ -461,7 +459,7 @@ func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	p.data = nil
 }
 
-// expectLatest notes that a connection has been told that there is a value.
+// expectLatest records that a value was announced to a connection.
 func (s *sim) expectLatest(l *life, u *sub) {
 	if l.hasStoppedSending() {
 		s.drops++
@@ -472,7 +470,7 @@ func (s *sim) expectLatest(l *life, u *sub) {
 	l.takes = append(l.takes, u)
 }
 
-// takeLatestValues has it take the newest values, if it is about to.
+// takeLatestValues records the values that the connection is about to take.
 func (s *sim) takeLatestValues(l *life) {
 	if len(l.takes) == 0 || l.conn.is(failed) || l.upgrading || len(l.wire) < len(l.wrote) {
 		return

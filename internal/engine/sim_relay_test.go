@@ -9,8 +9,7 @@ import (
 	"syscall"
 )
 
-// handlerRelays has the handler join its connection with another one, and knows what the answer
-// has to be.
+// handlerRelays requests a relay with another connection and checks the result.
 func (s *sim) handlerRelays(l *life) {
 	o := s.past[s.dice.intN(len(s.past))]
 	if live := s.lives[s.dice.intN(simSlots)]; live != nil {
@@ -40,7 +39,7 @@ func (s *sim) handlerRelays(l *life) {
 	o.allowReasons(ErrClosed, ErrBadUse)
 }
 
-// findJoinedRelays finds out who has been joined since it was last asked.
+// findJoinedRelays finds the connections that were joined since the last call.
 func (s *sim) findJoinedRelays() {
 	for _, l := range s.lives {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
@@ -58,11 +57,11 @@ func (s *sim) findJoinedRelays() {
 	}
 }
 
-// sameLoop says that connections of a relay reach each other at once.
+// sameLoop reports whether relay partners can access each other directly.
 func (s *sim) sameLoop() bool { return s.host.Loop != nil }
 
-// pullRelayed notes what a relay has written to a connection, of which at least so many bytes
-// are not on the wire.
+// pullRelayed records what a relay has written to a connection, of which at least the given number
+// of bytes is not sent.
 func (s *sim) pullRelayed(l *life, least int) {
 	if !s.sameLoop() || l.flushing {
 		return // it comes by mail, or after mail
@@ -79,8 +78,7 @@ func (s *sim) pullRelayed(l *life, least int) {
 	l.heard, from.heard = s.now, s.now
 }
 
-// takeRelayedInput takes the next n bytes of a connection's input for the one that it is joined
-// with.
+// takeRelayedInput takes the next n bytes of a connection's input for its partner.
 func (s *sim) takeRelayedInput(from *life, n int) []byte {
 	s.check(from.used+n <= from.plaintextReceived(), "%v: %d bytes are relayed, of %d that have arrived", from, from.used+n, from.plaintextReceived())
 	p := from.sent[from.used : from.used+n]
@@ -89,7 +87,7 @@ func (s *sim) takeRelayedInput(from *life, n int) []byte {
 	return p
 }
 
-// takeRelayedRequests is relayed where they are posted.
+// takeRelayedRequests is takeRelayedInput for posted bytes.
 func (s *sim) takeRelayedRequests(to *life, p []byte) {
 	s.findJoinedRelays()
 	from := to.mate
@@ -105,8 +103,7 @@ func (s *sim) takeRelayedRequests(to *life, p []byte) {
 	from.heard = s.now
 }
 
-// sendToPartner is Host.Pass: what one connection of a relay has received goes to the socket of
-// the other one.
+// sendToPartner is Runtime.SendToPartner.
 func (s *sim) sendToPartner(c *Conn, p []byte) int {
 	s.findJoinedRelays()
 	l := s.lives[c.Slot()]
@@ -130,8 +127,7 @@ func (s *sim) sendToPartner(c *Conn, p []byte) int {
 	return n
 }
 
-// checkRelay checks what two connections have lost whose relay is over: nothing if both
-// directions have ended in order.
+// checkRelay checks what a finished relay has lost: nothing if both directions ended in order.
 func (s *sim) checkRelay(l *life) {
 	o := l.mate
 	if o == nil || !l.closed || !o.closed {
@@ -148,7 +144,7 @@ func (s *sim) checkRelay(l *life) {
 	}
 }
 
-// handlerDetaches has the handler give up its connection.
+// handlerDetaches detaches the connection.
 func (s *sim) handlerDetaches(l *life) {
 	c := l.conn
 	err := c.Detach(func(nc net.Conn, unread []byte) { s.checkDetached(l, nc, unread) })
@@ -165,7 +161,7 @@ func (s *sim) handlerDetaches(l *life) {
 	}
 }
 
-// detachedConn is what a connection becomes in package net.
+// detachedConn is the net.Conn of a detached connection.
 type detachedConn struct {
 	net.Conn
 	closed bool
@@ -173,7 +169,7 @@ type detachedConn struct {
 
 func (o *detachedConn) Close() error { o.closed = true; return nil }
 
-// detachConn is the driver's part.
+// detachConn is the driver's part of Detach.
 func (s *sim) detachConn(l *life) {
 	s.check(l.parting && !l.taken, "%v: detached, and nobody wanted it", l)
 	s.checkComplete(l)
@@ -201,8 +197,8 @@ func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
 	s.randomPanic(l)
 }
 
-// adoptConn opens a connection that package net has had. The same peer goes on, and what it
-// had sent and nobody used has been read already.
+// adoptConn opens a connection that was detached. The peer stays the same, and its unread input was
+// read already.
 func (s *sim) adoptConn(slot int) {
 	old := s.detached[0]
 	s.detached = s.detached[1:]

@@ -17,12 +17,12 @@ import (
 //	sim_life_test.go     a connection as its peer and its handler see it
 //	sim_driver_test.go   the driver, and the kernel below it
 //	sim_handler_test.go  the handler
-//	sim_mail_test.go     what comes from outside: mail, messages to all, values of topics
-//	sim_layer_test.go    layers, from the start or by an upgrade
-//	sim_relay_test.go    relays, and connections that leave and come back
+//	sim_mail_test.go     requests, broadcasts and latest values
+//	sim_layer_test.go    layers, from the start or inserted
+//	sim_relay_test.go    relays, and detached and adopted connections
 //	sim_file_test.go     files
-//	sim_time_test.go     limits of time, timers, deadlines, heartbeats
-//	sim_check_test.go    what holds after each step, at rest and at the end
+//	sim_time_test.go     time limits, timers, deadlines, heartbeats
+//	sim_check_test.go    invariants after each step, when idle and at the end
 
 var (
 	seedFlag  = flag.Uint64("seed", 1, "the first seed of the simulation")
@@ -36,7 +36,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// FuzzConn runs the simulation with choices that the fuzzer makes.
+// FuzzConn runs the simulation with the fuzzer's choices.
 func FuzzConn(f *testing.F) {
 	for seed := range uint64(8) {
 		d := newSeeded(seed)
@@ -51,7 +51,7 @@ func FuzzConn(f *testing.F) {
 	})
 }
 
-// randomSource are where a simulation's choices come from.
+// randomSource makes a simulation's choices.
 type randomSource interface {
 	intN(n int) int // one of 0..n-1
 	more() bool     // whether there is another step
@@ -69,8 +69,8 @@ func newSeeded(seed uint64) *seeded {
 func (d *seeded) intN(n int) int { return d.rand.IntN(n) }
 func (d *seeded) more() bool     { d.steps--; return d.steps >= 0 }
 
-// script is dice that take their numbers from bytes. When there are none left,
-// they roll the highest number: the largest pieces, and no surprises.
+// script takes its numbers from bytes. At their end it returns the maximum, which means large
+// pieces and no surprises.
 type script struct{ bytes []byte }
 
 func (d *script) more() bool { return len(d.bytes) > 0 }
@@ -87,7 +87,7 @@ func (d *script) intN(n int) int {
 	return v % n
 }
 
-// The limits of the simulation are small, so that it reaches them.
+// The simulation has small limits, so that it reaches them.
 const (
 	simSlots      = 3
 	simTopics     = 2
@@ -108,7 +108,7 @@ const (
 	simMissed     = 2
 )
 
-// sim is one simulation: the owner of a few connections, and all around them.
+// sim is one simulation: the owner of a few connections and their environment.
 type sim struct {
 	name string
 	dice randomSource
@@ -187,7 +187,7 @@ func newSim(name string, d randomSource) *sim {
 	return s
 }
 
-// randomizeRuntime rolls what the host offers beyond the plain.
+// randomizeRuntime chooses the Runtime's optional features.
 func (s *sim) randomizeRuntime() {
 	h, roll := &s.host, s.dice.intN(256)
 	h.DropMessages = roll&1 != 0
@@ -216,7 +216,7 @@ func (s *sim) randomizeRuntime() {
 	}
 }
 
-// simLoop is the owner of all connections of a simulation.
+// simLoop is the owner of all connections.
 type simLoop struct {
 	Loop // nil: there are no workers
 	*sim
@@ -227,7 +227,7 @@ func (o simLoop) OwnsConn(*Conn) bool    { return o.dice.intN(5) > 0 }
 func (o simLoop) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
 func (simLoop) OnLoop() bool             { return true }
 
-// randomStep lets one thing happen.
+// randomStep makes one random step.
 func (s *sim) randomStep() {
 	slot := s.dice.intN(simSlots)
 	l := s.lives[slot]
@@ -277,8 +277,7 @@ func (s *sim) randomStep() {
 	}
 }
 
-// Get and Put make the simulation a Buffers that knows what it has lent, and
-// spoils what it gets back.
+// Get and Put implement BufferPool. They check what is returned, and overwrite it.
 func (s *sim) Get(int) *Buffer {
 	b := &Buffer{bytes: make([]byte, 0, 8)}
 	s.lent[b] = true

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// coarse is how much less than the truth a time of silence may be taken for, and
-// with it some more.
+// coarse exceeds the error of coarse times.
 const coarse = 40 * time.Millisecond
 
-// advanceClock moves the clock and expires who is due.
+// advanceClock moves the clock and checks timeouts.
 func (s *sim) advanceClock(d time.Duration) {
 	s.now += d
 	s.host.SetClock(s.now)
@@ -56,7 +55,7 @@ func (s *sim) checkTimeouts(l *life) {
 	}
 }
 
-// endDue is when it is given up because of its end or its layer, and whether that is over.
+// endDue returns when a close or handshake times out, and whether it has.
 func (l *life) endDue() (at time.Duration, over bool) {
 	if l.conn.extra == nil || l.conn.extra.expiry == 0 {
 		return 0, false
@@ -64,10 +63,10 @@ func (l *life) endDue() (at time.Duration, over bool) {
 	return l.conn.extra.expiry, l.conn.extra.expiry <= l.conn.runtime.Now()
 }
 
-// hasPassed says whether one of its own times has passed.
+// hasPassed reports whether a timer or deadline has passed.
 func (l *life) hasPassed(at time.Duration) bool { return at != 0 && at <= l.conn.runtime.Now() }
 
-// handlerSetsTimers has the handler set its timer and its deadline.
+// handlerSetsTimers sets the timer and the deadline.
 func (s *sim) handlerSetsTimers(l *life) {
 	after := func() time.Duration { return time.Duration(s.dice.intN(4)) * time.Duration(s.dice.intN(int(simClose))) }
 	d, at := after(), time.Duration(0)
@@ -98,7 +97,7 @@ func (s *sim) onTimer(c *Conn) {
 	s.randomHandlerCall(l)
 }
 
-// allowedTimeouts are the reasons for which a connection may be closed now.
+// allowedTimeouts returns the close reasons that are possible now.
 func (s *sim) allowedTimeouts(l *life) (may []error) {
 	lim, c := &s.host.Limits, l.conn
 	if c.is(closing | failed | handshaking | openPending) {
@@ -137,8 +136,7 @@ func (s *sim) allowedTimeouts(l *life) (may []error) {
 	return may
 }
 
-// requiredTimeout is a reason for which a connection must be closed by now, nil if there
-// is none.
+// requiredTimeout returns a close reason that is overdue, or nil.
 func (s *sim) requiredTimeout(l *life) error {
 	lim, c := &s.host.Limits, l.conn
 	if lim.WriteTimeout == 0 || c.is(handshaking|openPending|closing|failed|peerEOF|inputHeld|relayed) {
@@ -160,7 +158,7 @@ func (s *sim) requiredTimeout(l *life) error {
 	return nil
 }
 
-// sendHeartbeat is the handler's heartbeat.
+// sendHeartbeat is the handler's Heartbeat.Send.
 func (s *sim) sendHeartbeat(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(l.opened && !l.closed && !c.is(closing|failed|peerEOF), "%v: heartbeat: state %b", l, c.state)
@@ -175,7 +173,7 @@ func (s *sim) sendHeartbeat(c *Conn) {
 	s.randomHandlerCall(l)
 }
 
-// checkHighWater keeps the marks of a connection that waits.
+// checkHighWater tracks HighWater and LowWater.
 func (s *sim) checkHighWater(l *life) {
 	if l.conn.is(relayed) {
 		l.choked, l.high = false, false // its backpressure is the other one's
@@ -189,7 +187,7 @@ func (s *sim) checkHighWater(l *life) {
 	}
 }
 
-// onWritable is the handler's Writable.
+// onWritable is the handler's Drained.
 func (s *sim) onWritable(c *Conn) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Writable after the end: state %b", l, c.state)
@@ -205,7 +203,7 @@ func (s *sim) onWritable(c *Conn) {
 	s.randomHandlerCall(l)
 }
 
-// writeUntilPaused writes until it is paused, or no more fits.
+// writeUntilPaused writes until the connection is paused or the limit is reached.
 func (s *sim) writeUntilPaused(l *life) {
 	for range 20 {
 		if s.checkPaused(l) {

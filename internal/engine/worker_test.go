@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// newConnWithWorker opens a connection whose handler workers call, and keeps why it was given
-// back.
+// newConnWithWorker opens a connection whose handler runs on workers, and records the errors with
+// which it is returned.
 func newConnWithWorker(t *testing.T, h *recordingHandler) (d *manualConn, returned *[]error) {
 	d, returned = newManualConn(t, h), new([]error)
 	d.Abort(nil) // Opened has been called already
@@ -25,7 +25,7 @@ func newConnWithWorker(t *testing.T, h *recordingHandler) (d *manualConn, return
 	return d, returned
 }
 
-// workerLoop keeps why connections were given back.
+// workerLoop records the errors with which connections are returned.
 type workerLoop struct {
 	Loop
 	returned *[]error
@@ -37,8 +37,8 @@ func (workerLoop) OnLoop() bool { return false }
 
 var errNoTime = errors.New("no worker has time")
 
-// A connection that ends before a worker has called Opened is opened and closed: by a
-// worker, or if none will do it on its owner.
+// If a connection ends before a worker has called Opened, both Opened and Closed must be called, by
+// a worker or otherwise by the owner.
 func TestClosedBeforeOpened(t *testing.T) {
 	for name, end := range map[string]func(d *manualConn){
 		"worker": func(d *manualConn) { d.DeferClosedToWorker(); d.Conn.Run(context.Background()); d.OnClosed() },
@@ -61,7 +61,7 @@ func TestClosedBeforeOpened(t *testing.T) {
 	}
 }
 
-// The time that a connection waits for a worker, or for room, is not its peer's.
+// Time spent waiting for a worker, or for space, must not count against the peer.
 func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d, _ := newConnWithWorker(t, &recordingHandler{received: useNone})
 	d.host.Limits.MessageTimeout = time.Second

@@ -1,11 +1,9 @@
-// Package enginetest is the promise of package engine as a test suite: what an
-// I/O model must do, whatever the kernel interface below it. Each case runs
-// against real sockets on the loopback, with plain net connections as clients.
-// At the end no goroutine and no descriptor may be left behind.
+// Package enginetest tests the guarantees that package engine requires of I/O models, whatever their
+// kernel interface. Each case uses real sockets on the loopback, with plain net connections as
+// clients. No goroutine or descriptor may be left behind at the end.
 //
-// What the core decides, whatever the driver, is tested by the simulation in package
-// engine: here are the cases in which a driver, a loop or a worker has a part. They wait
-// for conditions, and for time only where time is what is tested.
+// Decisions of the core are tested by the simulation in package engine. The cases here involve a
+// driver, a loop or a worker. They wait for conditions, and for time only where time is tested.
 package enginetest
 
 import (

@@ -22,8 +22,8 @@ import (
 
 var neverReading = flag.Int("neverreading", 300, "clients of TestBufferedIsTheHeap, each for 20 KiB of MaxBuffered")
 
-// streamer has a goroutine send to each connection, as fast as its peer reads, when start
-// is closed. All of them send the same bytes, so they have no buffers of their own.
+// streamer sends to each connection on its own goroutine, as fast as the peer reads, once start is
+// closed. All send the same bytes and so need no buffers.
 type streamer struct {
 	piece   []byte
 	start   chan struct{}
@@ -46,7 +46,7 @@ func (h *streamer) Received(_ *engine.Conn, in []byte) int     { return len(in) 
 func (h *streamer) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
 func (h *streamer) Closed(*engine.Conn, error)                 {}
 
-// liveHeapBytes returns the bytes of the heap that are still reachable.
+// liveHeapBytes returns the reachable bytes of the heap.
 func liveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC() // what was in a sync.Pool
@@ -72,7 +72,7 @@ func forEachModelAndLoops(t *testing.T, test func(t *testing.T, m engine.Model, 
 	}
 }
 
-// connectRaw opens a connection that has no memory but the kernel's.
+// connectRaw opens a connection without memory in the process.
 func connectRaw(t *testing.T, to net.Addr) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,9 +86,9 @@ func connectRaw(t *testing.T, to net.Addr) {
 	}
 }
 
-// What waits for clients that never read is counted from the moment at which it is accepted:
-// the heap holds what is counted, and no more than MaxBuffered allows, while all loops are
-// held up and when everything has come to rest.
+// TestBufferedIsTheHeap checks that data for clients that never read is counted from the moment it
+// is accepted: the heap must have as much as is counted and at most MaxBuffered, while all loops
+// are blocked and afterwards.
 func TestBufferedIsTheHeap(t *testing.T) {
 	forEachModelAndLoops(t, func(t *testing.T, m engine.Model, loops int) {
 		clients := *neverReading
@@ -150,7 +150,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 	})
 }
 
-// blockingHandler is a handler that waits until release is closed.
+// blockingHandler blocks until release is closed.
 type blockingHandler struct {
 	opened  chan engine.Ref
 	release chan struct{}
@@ -164,8 +164,8 @@ func (h *blockingHandler) Received(_ *engine.Conn, in []byte) int {
 func (h *blockingHandler) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
 func (h *blockingHandler) Closed(*engine.Conn, error)                 {}
 
-// Mail for connections whose handlers are with workers is counted, and bounded: what is
-// beyond MaxBuffered is dropped, and its connections are closed when they are back.
+// TestBudgetOfBusyConnections checks that requests for connections with workers are counted and
+// limited: those beyond MaxBuffered are dropped, and their connections are closed when they return.
 func TestBudgetOfBusyConnections(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const clients, each, piece = 100, 10, 32 << 10

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// flooder is a handler with one connection on each of two loops. For each byte of input it
-// sends to the one of the other loop, while that is in the handler, too, until there is no room.
+// flooder has one connection on each of two loops. For each byte of input it sends to the other
+// loop's connection until that has no space, while the other loop does the same.
 type flooder struct {
 	t        *testing.T
 	engine   engine.Engine
@@ -26,7 +26,7 @@ type flooder struct {
 	accepted [2]int        // messages, by the loop that they are for
 }
 
-// floodPiece is the size of its messages, each of which is one letter.
+// floodPiece is the size of its messages, each of one letter.
 const floodPiece = 4 << 10
 
 func floodMessage(n int) []byte { return bytes.Repeat([]byte{byte('a' + n%26)}, floodPiece) }
@@ -70,8 +70,9 @@ func (h *flooder) awaitOtherLoop() {
 	}
 }
 
-// Handlers of two loops flood each other: none waits, each is told when there is no room, the
-// memory is bounded, and all that was accepted arrives in order.
+// TestLoopsFloodEachOther checks that handlers of two loops that flood each other do not block,
+// that each is told when there is no space, that memory is limited, and that all accepted messages
+// arrive in order.
 func TestLoopsFloodEachOther(t *testing.T) {
 	const rounds = 50
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {

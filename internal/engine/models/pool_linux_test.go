@@ -15,8 +15,7 @@ import (
 
 var errNoTime = errors.New("no time for it")
 
-// droppingPool is a pool that takes each connection, and drops it at once on the goroutine
-// that submits it, for as long as it is told to.
+// droppingPool drops each connection on the submitting goroutine while it is told to.
 type droppingPool struct {
 	mu      sync.Mutex
 	drops   bool
@@ -41,7 +40,7 @@ func (p *droppingPool) TrySubmit(c *engine.Conn) error {
 
 func (p *droppingPool) IsClosedErr(error) bool { return false }
 
-// setDropping has the pool drop what comes from now on, or not, and says how much it has.
+// setDropping turns dropping on or off and returns the number of dropped jobs.
 func (p *droppingPool) setDropping(on bool) (dropped int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,9 +48,8 @@ func (p *droppingPool) setDropping(on bool) (dropped int) {
 	return p.dropped
 }
 
-// A pool may drop on the loop's own thread, while it is handed a connection. What
-// must wait is then offered sparingly, however much there is, and all of it is
-// served when the pool has changed its mind.
+// TestDroppedAtOnce drops jobs on the loop's thread during the submission. The loop must retry at a
+// limited rate, whatever the number, and serve all once the pool accepts them.
 func TestDroppedAtOnce(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const n = 200
@@ -70,7 +68,7 @@ func TestDroppedAtOnce(t *testing.T) {
 		begin, before := time.Now(), p.setDropping(true)
 		p.wantDropped(t, before+50)
 		did, took := p.setDropping(true)-before, time.Since(begin)
-		// Once a millisecond; and all of them when the process has stood still for 100.
+		// Once a millisecond, and all of them after the process was suspended for 100 ms.
 		if most := int(took/time.Millisecond) + 2 + n*int(took/(100*time.Millisecond)); did > most {
 			t.Errorf("%d connections were offered %d times in %v; want at most %d", n, did, took, most)
 		}
@@ -81,7 +79,7 @@ func TestDroppedAtOnce(t *testing.T) {
 	})
 }
 
-// Opened is dropped as often as the pool likes, and not shed.
+// Opened may be dropped any number of times, and is not shed.
 func TestDroppedOpened(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		p := &droppingPool{drops: true}
@@ -96,8 +94,8 @@ func TestDroppedOpened(t *testing.T) {
 	})
 }
 
-// An engine ends by force although the pool drops each connection that it is handed:
-// those that wait, and those whose Closed is due then.
+// TestEndsWhileDropped stops by force while the pool drops everything: waiting connections, and
+// those whose Closed is due then.
 func TestEndsWhileDropped(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const n = 20
@@ -122,14 +120,14 @@ func TestEndsWhileDropped(t *testing.T) {
 	})
 }
 
-// startEngine starts an engine on the pool.
+// startEngine starts an engine with the pool.
 func (p *droppingPool) startEngine(t *testing.T, m engine.Model, shed func(*engine.Conn, []byte, error) int) engine.Engine {
 	t.Helper()
 	t.Cleanup(p.running.Wait)
 	return startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1, Pool: p, Shed: shed})
 }
 
-// wantDropped waits until it has dropped so many.
+// wantDropped waits for n dropped jobs.
 func (p *droppingPool) wantDropped(t *testing.T, n int) {
 	t.Helper()
 	testkit.WaitForFunc(t, func() bool { return p.setDropping(true) >= n }, func() string {

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// echo echoes, and does something first if that is set.
+// echo echoes, after calling a function if that is set.
 type echo struct {
 	before func(c *engine.Conn, in []byte)
 }
@@ -36,7 +36,7 @@ func (e *echo) Received(c *engine.Conn, in []byte) int {
 func (e *echo) Ended(_ *engine.Conn, in []byte) int { return len(in) }
 func (e *echo) Closed(*engine.Conn, error)          {}
 
-// forEachModelWithLoops runs a test under every model that has loops.
+// forEachModelWithLoops runs a test on each model that has loops.
 func forEachModelWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 	for _, m := range models.All() {
 		if m.HasLoops {
@@ -50,14 +50,13 @@ func forEachModelWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 	}
 }
 
-// startShards starts loops with a descriptor table each, with room for each
-// connections.
+// startShards starts loops with separate descriptor tables for each connections.
 func startShards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
 	t.Helper()
 	return startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, MaxConnsPerShard: each})
 }
 
-// startEngine starts an engine that is stopped when the test ends.
+// startEngine starts an engine that is stopped at the end of the test.
 func startEngine(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
 	cfg.Limits = enginetest.Limits()
@@ -67,7 +66,7 @@ func startEngine(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine 
 	return startEngineWithLimits(t, m, cfg)
 }
 
-// startEngineWithLimits starts an engine with limits of its own.
+// startEngineWithLimits is startEngine with the limits of cfg.
 func startEngineWithLimits(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
 	cfg.Network, cfg.Log = "tcp", slog.New(slog.DiscardHandler)
@@ -89,7 +88,7 @@ func dial(t *testing.T, e engine.Engine) *testkit.Conn {
 	return testkit.Dial(t, e.Addr().String())
 }
 
-// limitDescriptors has the process have no more than n descriptors, until the test ends.
+// limitDescriptors sets the process's descriptor limit until the end of the test.
 func limitDescriptors(t *testing.T, n uint64) {
 	t.Helper()
 	var old syscall.Rlimit
@@ -104,8 +103,8 @@ func limitDescriptors(t *testing.T, n uint64) {
 	t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
-// Whichever listeners connections come to, of two addresses, shards take as many as all
-// of them have room for, again and again, and refuse none before.
+// TestFullShardsPassOn checks that shards accept as many connections as all have space for, by
+// whichever of two listeners, and refuse none before.
 func TestFullShardsPassOn(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const loops, each = 4, 5
@@ -131,7 +130,7 @@ func TestFullShardsPassOn(t *testing.T) {
 	})
 }
 
-// dialled counts connections by loop, and dials that have failed.
+// dialled counts connections by loop, and failed dials.
 type dialled struct {
 	echo
 	on     [3]atomic.Int64
@@ -142,7 +141,7 @@ func (d *dialled) Opened(c *engine.Conn) { d.on[c.LoopIndex()].Add(1) }
 
 func (d *dialled) DialFailed(error) { d.failed.Add(1) }
 
-// A shard that is full passes dials on; when all are full they fail.
+// A full shard passes dials on; when all are full they fail.
 func TestFullShardsPassDialsOn(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		target := startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1})
@@ -164,7 +163,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 	})
 }
 
-// A shard whose table is full before it was to be passes on, too.
+// A shard whose descriptor table is full early passes connections on, too.
 func TestTableFullEarly(t *testing.T) {
 	limitDescriptors(t, sock.Guard+40)
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
@@ -179,7 +178,7 @@ func TestTableFullEarly(t *testing.T) {
 	})
 }
 
-// A socket that is open when a shard starts is not kept open by it.
+// A shard must not keep sockets open that were open when it started.
 func TestShardsHoldNoOtherSocket(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -202,7 +201,7 @@ func TestShardsHoldNoOtherSocket(t *testing.T) {
 	})
 }
 
-// Go's collector runs on the threads of shards, and what it needs is there.
+// The garbage collector runs on the threads of shards, and must find the descriptors that it needs.
 func TestCollectOnShard(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := startShards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
@@ -212,8 +211,7 @@ func TestCollectOnShard(t *testing.T) {
 	})
 }
 
-// A handler on a shard that uses a descriptor of the process's own table by its
-// number hits nothing, least of all a connection.
+// A handler on a shard that uses a descriptor of the process's table must not hit a connection.
 func TestForeignDescriptorOnShard(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		var file atomic.Pointer[os.File]
@@ -241,9 +239,8 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 	})
 }
 
-// A descriptor means something on its shard's thread alone. Our side's address is known all
-// the same: on that thread, to a worker, and to any goroutine, but not on another loop, which
-// would have to wait.
+// A descriptor is valid only on its shard's thread. The local address must nevertheless be known
+// there, to workers and on any goroutine, except on other loops, which would have to wait.
 func TestLocalAddrOnShard(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		for name, m := range map[string]engine.Model{"on loops": m, "with workers": withPool(m, fixedPool(4))} {
@@ -282,7 +279,7 @@ func TestLocalAddrOnShard(t *testing.T) {
 	})
 }
 
-// A loop that started later than a shard is woken from there all the same.
+// A shard must be able to wake a loop that started later.
 func TestBellOfLaterLoop(t *testing.T) {
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		var later atomic.Pointer[engine.Ref]
@@ -310,7 +307,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 	})
 }
 
-// Threads of shards end with them, and their tables with those.
+// Threads of shards must end with them, and their tables, too.
 func TestShardThreadsEnd(t *testing.T) {
 	threads := func() int {
 		entries, err := os.ReadDir("/proc/self/task")
@@ -333,7 +330,7 @@ func TestShardThreadsEnd(t *testing.T) {
 	})
 }
 
-// A shard can't start when the limit is below what is kept free in its table.
+// A shard can't start if the limit is below its reserve.
 func TestShardsUnderTinyLimit(t *testing.T) {
 	limitDescriptors(t, 200)
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {

@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// echo is a handler that sends back what it gets, and nudges itself for ever once it was nudged.
+// echo echoes its input, and nudges itself endlessly after the first nudge.
 type echo struct{ nudged int }
 
 func (*echo) Opened(*engine.Conn)                   {}
@@ -57,7 +57,7 @@ func connect(t *testing.T, e *Engine) (p *Peer) {
 	return p
 }
 
-// TestEndlessWork has a handler that makes itself work for ever.
+// TestEndlessWork has a handler that causes itself endless work.
 func TestEndlessWork(t *testing.T) {
 	h := &echo{}
 	e := startEngine(t, h)
@@ -74,7 +74,7 @@ func TestEndlessWork(t *testing.T) {
 	e.DoSettled(func() {})
 }
 
-// TestRequestLimits asks for more than there is room for.
+// TestRequestLimits exceeds the limits on requests.
 func TestRequestLimits(t *testing.T) {
 	e := startEngine(t, &echo{})
 	p := connect(t, e)
@@ -100,7 +100,7 @@ func TestRequestLimits(t *testing.T) {
 	times(10, func() error { return p.conn.Ref().Send([]byte("x")) })
 }
 
-// TestCallsAfterEnd asks when everything has ended.
+// TestCallsAfterEnd calls methods of an engine that has ended.
 func TestCallsAfterEnd(t *testing.T) {
 	e := startEngine(t, &echo{})
 	if err := e.Stop(t.Context()); err != nil {
