@@ -145,7 +145,6 @@ func testBadListener(b *testEnv) {
 	}
 }
 
-// dialFrom connects from another loopback address.
 func (s *server) dialFrom(ip string) *client {
 	s.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}, Timeout: patience}
@@ -164,7 +163,6 @@ func (s *server) wantRefused(cause engine.Cause, n int64) {
 	}
 }
 
-// withRefusalReply replies to refused connections.
 func withRefusalReply(answer string, want error, b *testEnv) with {
 	return func(cfg *engine.Config) {
 		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte {
@@ -195,7 +193,6 @@ func testMaxPerSource(b *testEnv) {
 	s.wantAccepting()
 }
 
-// testAcceptRate connects more often than the accept rate allows.
 func testAcceptRate(b *testEnv) {
 	const n, rate = 16, 8
 	s := b.startServer(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })

@@ -149,7 +149,6 @@ func testShutdownRate(b *testEnv) {
 	}
 }
 
-// startServerWithClients opens n connections.
 func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*client) {
 	s = b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
 	for range n {

@@ -39,7 +39,6 @@ func (s *server) broadcast(p []byte) {
 	}
 }
 
-// broadcastMessage returns a message that contains its number.
 func broadcastMessage(i, size int) []byte {
 	p := fmt.Appendf(nil, "%d:", i)
 	return append(append(p, bytes.Repeat([]byte{'x'}, max(size-len(p)-1, 0))...), '\n')

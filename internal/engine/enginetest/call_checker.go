@@ -26,7 +26,6 @@ type callChecker struct {
 	failed []error // what DialFailed was told
 }
 
-// connRecord is the record of one connection.
 type connRecord struct {
 	busy    bool // a call is under way
 	ended   bool
@@ -38,7 +37,6 @@ func newWitness(t testing.TB, s *Script) *callChecker {
 	return &callChecker{t: t, script: s, lives: map[engine.Ref]*connRecord{}}
 }
 
-// enterCall records the start of a call and returns a function that records its end.
 func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *connRecord)) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +157,6 @@ func (w *callChecker) DialFailed(err error) {
 	}
 }
 
-// wantOpened waits until n connections were opened and returns their Refs.
 func (w *callChecker) wantOpened(n int) []engine.Ref {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
@@ -175,7 +172,6 @@ func (w *callChecker) wantOpened(n int) []engine.Ref {
 	return slices.Clone(w.opened)
 }
 
-// wantEndedCalls waits for n calls of Ended.
 func (w *callChecker) wantEndedCalls(n int) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
@@ -194,7 +190,6 @@ func (w *callChecker) wantClosed(whys ...error) {
 	}
 }
 
-// awaitClosed waits for n closed connections and returns the reasons.
 func (w *callChecker) awaitClosed(n int) []error {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
@@ -209,7 +204,6 @@ func (w *callChecker) reasons() []error {
 	return slices.Clone(w.whys)
 }
 
-// wantDialFailed waits for failed dials and compares their errors.
 func (w *callChecker) wantDialFailed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitDialFailed(len(whys))
@@ -218,7 +212,6 @@ func (w *callChecker) wantDialFailed(whys ...error) {
 	}
 }
 
-// awaitDialFailed waits for n failed dials and returns their errors.
 func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {

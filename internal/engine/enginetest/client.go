@@ -16,7 +16,6 @@ type client struct {
 	t testing.TB
 }
 
-// dial connects to the server. The connection is closed at the end of the test.
 func (s *server) dial() *client {
 	s.t.Helper()
 	return dialTo(s.t, s.Addr().String())
@@ -92,13 +91,11 @@ func (c *client) sendAndExpect(send, want string) {
 	c.Expect(want)
 }
 
-// exchange sends text and expects it back.
 func (c *client) exchange(text string) {
 	c.t.Helper()
 	c.sendAndExpect(text, text)
 }
 
-// sendInBackground sends p and EOF.
 func (c *client) sendInBackground(p []byte) <-chan error {
 	sent := make(chan error, 1)
 	go func() {
@@ -109,7 +106,6 @@ func (c *client) sendInBackground(p []byte) <-chan error {
 	return sent
 }
 
-// readAllInBackground reads until EOF.
 func readAllInBackground(c *client) <-chan string {
 	got := make(chan string, 1)
 	go func() {

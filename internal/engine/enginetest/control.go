@@ -40,7 +40,6 @@ func (s *server) pauseAcceptAndWait(on bool) {
 	s.wantAcceptPaused(on)
 }
 
-// peer returns the client's address.
 func (c *client) peer() netip.AddrPort {
 	return c.LocalAddr().(*net.TCPAddr).AddrPort()
 }

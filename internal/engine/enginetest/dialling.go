@@ -24,17 +24,14 @@ var dialCases = []testCase{
 	{"Dial of a unix socket", func(b *testEnv) { testDialUnixPath(b, tempUnixPath(b)) }},
 }
 
-// dialsOnly configures an engine that does not listen.
 func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
 
-// echoServer starts a plain echo server.
 func echoServer(b *testEnv) netip.AddrPort {
 	l := listen(b)
 	serveEcho(b, l)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// serveEcho serves a listener until the end of the test.
 func serveEcho(b *testEnv, l net.Listener) {
 	var running sync.WaitGroup
 	running.Go(func() {

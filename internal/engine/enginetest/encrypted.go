@@ -39,7 +39,6 @@ var layerCases = []testCase{
 	{"TLS with a low HighWater", testTLSLowWater},
 }
 
-// cert is a self-signed certificate for site.test.
 var cert = sync.OnceValue(func() tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -85,7 +84,6 @@ func (b *testEnv) withLayers(proxied, encrypted bool) with {
 	}
 }
 
-// dialTLS connects and completes the handshake.
 func (s *server) dialTLS() *tls.Conn {
 	s.t.Helper()
 	c, err := s.dial().encrypt(clientTLS())

@@ -107,7 +107,6 @@ func (r *relayServer) dialTarget(c *engine.Conn) {
 	}
 }
 
-// target is a listener and its accepted connections.
 type target struct {
 	net.Listener
 	b *testEnv

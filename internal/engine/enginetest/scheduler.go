@@ -18,7 +18,6 @@ var paceCases = []testCase{
 	{"Pace that has nothing planned", testSchedulerIdle},
 }
 
-// withScheduler sets a Scheduler.
 func withScheduler(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
 
 // nudgePlan is a Scheduler that nudges each added Ref once, on its loop.
@@ -27,7 +26,6 @@ type nudgePlan struct {
 	refs []engine.Ref
 }
 
-// addConns adds connections to be nudged.
 func (p *nudgePlan) addConns(refs ...engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

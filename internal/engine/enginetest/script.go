@@ -18,7 +18,6 @@ type Script struct {
 	DialFailed func(err error)
 }
 
-// lines answers each line with itself, one per call.
 func lines() *Script { return &Script{Received: answerLine} }
 
 func answerLine(c *engine.Conn, in []byte) int {
@@ -27,7 +26,6 @@ func answerLine(c *engine.Conn, in []byte) int {
 	return n
 }
 
-// newEchoScript echoes its input.
 func newEchoScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)

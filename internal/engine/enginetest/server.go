@@ -82,7 +82,6 @@ func (s *server) stopNow(b *testEnv) error {
 	return testkit.Receive(b, s.stop(background(b)), "the return of Stop")
 }
 
-// logbook is a slog.Handler that records everything.
 type logbook struct {
 	mu      sync.Mutex
 	records []slog.Record
