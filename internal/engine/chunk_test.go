@@ -96,7 +96,7 @@ func TestMany(t *testing.T) {
 	conns[0].Abort(nil)
 	wantSent(t, to, "f", 4, 0, 1)
 	wantSent(t, to, "", 4, 0, 1)
-	conns[2].Abort(nil) // with mail on its way
+	conns[2].Abort(nil) // with requests on their way
 	o.takeByConn()
 	for i, c := range conns {
 		c.dropOutput()

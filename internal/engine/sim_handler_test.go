@@ -10,15 +10,15 @@ type handlerCharacter int
 
 const (
 	echoes     handlerCharacter = iota
-	lines                       // answers whole lines and leaves the rest
-	amplifies                   // much output for a byte; stops when it is paused
-	floods                      // the same, but does not stop
-	hoards                      // uses input late, or never
-	closes                      // says goodbye at the end of a line
-	streams                     // writes until it is paused, and goes on when it is writable
-	panics                      // in any of its methods
-	cheats                      // returns impossible counts
-	characters                  // is how many there are
+	lines                       // answer whole lines and leave the rest
+	amplifies                   // much output per byte; stops when paused
+	floods                      // the same without stopping
+	hoards                      // uses input late or never
+	closes                      // closes after a goodbye at the end of a line
+	streams                     // writes until paused, continues in Writable
+	panics                      // panics in any method
+	cheats                      // returns invalid counts
+	characters                  // number of characters
 )
 
 func (a handlerCharacter) String() string {

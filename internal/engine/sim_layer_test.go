@@ -23,11 +23,11 @@ type simLayer struct {
 	late bool
 
 	begun  bool
-	in     []byte // what has come before the greeting was over
-	more   int    // bytes that it had for the handler then
-	done   bool   // has greeted
+	in     []byte // input before the handshake was done
+	more   int    // bytes for the handler among it
+	done   bool   // the handshake is done
 	failed bool
-	bye    bool // has said goodbye
+	bye    bool // the closing message was sent
 	closed int
 }
 

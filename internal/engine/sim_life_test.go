@@ -24,26 +24,26 @@ type life struct {
 	dialled bool
 
 	sent    []byte // by the peer
-	raw     []byte // the same as it goes over the wire
-	arrived int    // of raw, given to Arrived
-	rude    int    // of arrived, given while WantsInput said no
+	raw     []byte // the same as on the wire
+	arrived int    // bytes of raw passed to OnRead
+	rude    int    // of those, passed while WantsInput was false
 	fin     bool   // the peer has ended
 	told    bool   // OnEOF was called
 	reset   bool   // the peer has reset
-	room    int    // in the kernel, for output
+	room    int    // space in the kernel for output
 	wire    []byte // output that the kernel took
 	shut    bool   // our direction is shut
 
 	known                 bool // somebody may have its Ref
 	opened, ended, closed bool
-	used                  int             // of sent, by the handler or a relay
+	used                  int             // bytes of sent used by the handler or a relay
 	refused               int             // length of the last offer, if none of it was used
-	seen                  int             // what Refused must answer
+	seen                  int             // expected RefusedBytes
 	wrote                 []byte          // output in the order it must appear
-	stamps                []time.Duration // when each byte of wrote was
-	filed                 bool            // has sent a file, of which each piece has a time of its own
+	stamps                []time.Duration // when each byte of wrote was written
+	filed                 bool            // has sent a file, whose pieces have their own times
 	waiting               int             // accepted posts that are not delivered
-	causes                []error         // what may be the reason to close
+	causes                []error         // possible close reasons
 	panicked              bool
 	cheated               bool // returned an impossible count
 	tooLong               bool // refused a message that is too long
@@ -59,14 +59,14 @@ type life struct {
 
 	layer     *simLayer // nil if it has none
 	clear     int       // bytes of sent before the layer
-	upgrading bool      // Upgrade was called, and Secured was not
-	kept      []*post   // mail that waits for that
-	flushing  bool      // its effects are being noted
+	upgrading bool      // InsertLayer was called, and Secured was not
+	kept      []*post   // requests deferred for that
+	flushing  bool      // their effects are being recorded
 	dead      bool      // a call of the handler has closed it meanwhile
 
 	subs  map[*topic]*sub
-	takes []*sub // has been told that there are values to take
-	fewer int64  // messages and values that it has not got
+	takes []*sub // subscriptions with an announced value
+	fewer int64  // messages and values that it has missed
 
 	born     time.Duration
 	began    time.Duration // when it was dialled
@@ -75,13 +75,13 @@ type life struct {
 	heard    time.Duration // when input came last
 	since    time.Duration // when the unused input began to wait
 	unheard  int           // heartbeats since then
-	deaf     bool          // does not listen
-	high     bool          // owed more than simHigh, and Writable was not called since
+	deaf     bool          // reading is off
+	high     bool          // HighWater was exceeded, and Drained was not called since
 	choked   bool          // reading must not go on before simLow
-	awaits   bool          // was told that it is Paused
+	awaits   bool          // IsPaused has returned true
 	relieved time.Duration // when that, or a pause, ended
 	streamed int           // how often it went on in Writable
-	drained  bool          // Drain was called while it was not closing
+	drained  bool          // StartDrain was called before closing
 	draining int           // calls of Draining
 	owed     int           // of raw, sent before Drain
 }

@@ -12,10 +12,10 @@ type post struct {
 	kind   RequestKind
 	data   []byte
 	shared bool
-	own    bool // of the engine itself, for a relay or a layer
+	own    bool // posted by the engine, for a relay or a layer
 	sub    *sub // of RequestLatest
-	calls  int  // of what RequestDo or RequestNudge asks for
-	lost   int  // calls of what RequestDo has instead
+	calls  int  // calls of the requested function
+	lost   int  // calls of its alternative
 	do     bool // posted by DoOrElse, so that lost is called
 }
 
@@ -394,10 +394,10 @@ type topic struct {
 type sub struct {
 	topic    *topic
 	latest   *LatestSubscription
-	told     int  // the last value that it was told of
-	taken    int  // the last that it took
-	due      bool // it has mail about one, or is to take one
-	replaced int  // values that it was told of, and got newer ones instead
+	told     int  // number of the last value announced
+	taken    int  // number of the last value taken
+	due      bool // a request is posted or the value queued
+	replaced int  // announced values that were replaced
 	left     bool
 }
 

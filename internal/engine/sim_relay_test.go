@@ -64,7 +64,7 @@ func (s *sim) sameLoop() bool { return s.host.Loop != nil }
 // of bytes is not sent.
 func (s *sim) pullRelayed(l *life, least int) {
 	if !s.sameLoop() || l.flushing {
-		return // it comes by mail, or after mail
+		return // it is posted, or comes after requests
 	}
 	if s.findJoinedRelays(); l.mate == nil {
 		return

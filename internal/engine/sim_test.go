@@ -122,18 +122,18 @@ type sim struct {
 	slots    []*Conn
 	lives    []*life  // the one in each slot, nil if it is free
 	past     []*life  // all
-	detached []*life  // those that package net has, and nobody has adopted
+	detached []*life  // detached and not adopted
 	touched  []*Conn  // to be driven soon
 	posts    []*post  // accepted and not taken, in order
 	posting  *post    // what postToRandomConn posts
-	mailing  *post    // what is being given to Mailed
-	topics   []*topic // whose values are published
+	mailing  *post    // request being passed to OnRequest
+	topics   []*topic // latest values
 	panics   int
 	closes   int // calls of Closed
 	beats    int // heartbeats
 	timers   int // calls of Timer
 	drops    int // messages that were dropped
-	replaced int // values that newer ones have replaced
+	replaced int // replaced latest values
 	trace    []string
 
 	failure simFailure
@@ -204,14 +204,14 @@ func (s *sim) randomizeRuntime() {
 	if roll&16 != 0 {
 		h.NewLayer = s.newLayer
 	}
-	if roll&32 != 0 { // as with workers, but that they are quick
+	if roll&32 != 0 { // like with workers, but fast ones
 		h.OnWorkers, h.SendDirect = true, nil
 		h.Shed = s.shedInput
 	}
 	switch {
-	case roll&64 != 0: // as on a loop; otherwise connections reach each other by mail
+	case roll&64 != 0: // like on a loop; otherwise relays post requests
 		h.Loop = simLoop{sim: s}
-	case roll&128 != 0: // as where anybody may use a socket
+	case roll&128 != 0: // like where any goroutine may use sockets
 		h.SendToPartner = s.sendToPartner
 	}
 }

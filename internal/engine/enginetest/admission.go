@@ -83,14 +83,14 @@ func testSeveralListeners(b *testEnv) {
 	}
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
 	full := dialTo(b, at[1].Addr.String())
-	full.Read(make([]byte, 1)) // it is turned away, by its end or a reset
+	full.Read(make([]byte, 1)) // refused, by EOF or a reset
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
 	if n := s.Counters().RefusedBy(engine.RefusedFull); n != 1 {
 		b.Errorf("%d are counted as refused for want of room, want 1", n)
 	}
 	there[1].Close()
 	s.wantClosed(io.EOF)
-	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
+	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is free again
 	again := dialTo(b, at[1].Addr.String())
 	again.sendAndExpect("?", "b 1\n")
 	other := listen(b)

@@ -75,7 +75,7 @@ func testBufferBudget(b *testEnv) {
 			return answerLine(c, in)
 		}
 		for range 4 * much / (8 << 10) {
-			c.Write(make([]byte, 8<<10)) // no piece that is sent at once
+			c.Write(make([]byte, 8<<10)) // too short to be sent directly
 		}
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxBuffered = 8*much, much }))

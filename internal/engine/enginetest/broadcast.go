@@ -133,7 +133,7 @@ func broadcastUntil(b *testEnv, s *server, size int, r *reader, ok func(n engine
 
 // reader counts the messages that a client receives, and checks that they are whole and in order.
 type reader struct {
-	n, last atomic.Int64 // how many, and the number of the last
+	n, last atomic.Int64 // count, and number of the last message
 	done    chan struct{}
 }
 

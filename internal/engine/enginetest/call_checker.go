@@ -22,8 +22,8 @@ type callChecker struct {
 	lives  map[engine.Ref]*connRecord
 	opened []engine.Ref // in order
 	ended  int
-	whys   []error // of the closed ones, in order
-	failed []error // what DialFailed was told
+	whys   []error // close reasons in order
+	failed []error // errors passed to DialFailed
 }
 
 type connRecord struct {

@@ -36,7 +36,7 @@ func init() {
 func testDialReset(b *testEnv) {
 	const n = 5
 	target := echoServer(b)
-	before := countSocketsTo(b, target) // of another case, if the port was its target
+	before := countSocketsTo(b, target) // from another case with the same port
 	s := b.startServer(newDialScript(b, target), dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
 	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)

@@ -255,7 +255,7 @@ func testTLSClose(b *testEnv) {
 	}, b.withLayers(false, true))
 	half := s.dialTLS()
 	half.Write([]byte("a\nb\n"))
-	half.CloseWrite() // close_notify, and no end of the transport
+	half.CloseWrite() // close_notify, but the transport stays open
 	if got, err := io.ReadAll(half); err != nil || string(got) != "a\nb\nthat was all" {
 		b.Errorf("half-close: got %q, %v", got, err)
 	}

@@ -80,7 +80,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 		c.WriteString("head")
 		errs := []error{
 			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
-			own.Close(), // the connection has its own
+			own.Close(), // the connection has duplicated it
 		}
 		before := c.UnsentBytes()
 		c.Writev([]byte("mi"), []byte("ddle"))

@@ -43,7 +43,7 @@ func withSaveAndRestore(cfg *engine.Config) {
 	}
 	cfg.Restore = func(c *engine.Conn, state []byte) error {
 		if len(state) == 0 {
-			return nil // of an engine without Save
+			return nil // an engine without Save
 		}
 		n, size := binary.Uvarint(state)
 		if size <= 0 {
@@ -334,7 +334,7 @@ func testExportWithBroadcasts(b *testEnv) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(testPattern(1000)) // there is no room, or nobody
+					_ = from.Broadcast(testPattern(1000)) // fails without space or connections
 					runtime.Gosched()
 				}
 			}
@@ -399,7 +399,7 @@ func testExportCloseInSave(b *testEnv) {
 			select {
 			case <-over:
 				b.Error("it is over while a connection is saved")
-			case <-time.After(50 * time.Millisecond): // it would not take so long
+			case <-time.After(50 * time.Millisecond): // it should be faster
 			}
 			return save(c, to)
 		}
@@ -434,7 +434,7 @@ func testExportWithPostedRequests(b *testEnv) {
 		for ; ; n++ {
 			err := ref.Send([]byte{byte(n)})
 			for errors.Is(err, engine.ErrFull) {
-				time.Sleep(time.Millisecond) // it is being handed over, or the peer is slow
+				time.Sleep(time.Millisecond) // it is being exported, or the peer is slow
 				err = ref.Send([]byte{byte(n)})
 			}
 			if err != nil {
@@ -464,7 +464,7 @@ func testExportObstacles(b *testEnv) {
 	script.Received = func(c *engine.Conn, in []byte) int {
 		switch string(in) {
 		case "keep\n":
-			c.SetValue(1) // which nobody can write down here
+			c.SetValue(1) // which can't be saved
 		case "hold\n":
 			c.Retain()
 		}
@@ -491,7 +491,7 @@ func testExportObstacles(b *testEnv) {
 	to.wantOpened(1)
 	held.exchange("y\n")
 	for _, r := range refs {
-		_ = r.Do(func(c *engine.Conn) { c.Release() }) // those that have gone say ErrClosed
+		_ = r.Do(func(c *engine.Conn) { c.Release() }) // ErrClosed for exported connections
 	}
 	b.checkNoError(testkit.Receive(b, done, "the end of handing over"))
 	to.wantOpened(2)

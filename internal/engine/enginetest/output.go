@@ -62,7 +62,7 @@ func testOutputAfterHalfClose(b *testEnv) {
 	s.wantBytesIn(1)
 	c.CloseWrite()
 	if s.Loops() > 0 {
-		s.wantEndedCalls(1) // while almost all is owed
+		s.wantEndedCalls(1) // while almost everything is unsent
 	}
 	c.ExpectEOF(string(answer))
 	s.wantClosed(io.EOF)

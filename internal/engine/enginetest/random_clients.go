@@ -68,14 +68,14 @@ func runRandomClient(b *testEnv, s *server, dice *rand.Rand) error {
 	}
 	answers := sent.String()[:strings.LastIndexByte(sent.String(), '\n')+1]
 	switch dice.IntN(5) {
-	case 0: // closes; what it has not read makes that a reset
+	case 0: // close; unread input makes that a reset
 	case 1:
 		c.Reset()
-	case 2: // reads a part, and closes
+	case 2: // read a part and close
 		return c.tryExpect(answers[:len(answers)/2])
-	case 3: // sends too much and leaves
+	case 3: // send too much and close
 		_, _ = c.Write([]byte(strings.Repeat("x", 200<<10)))
-	case 4: // reads to the end
+	case 4: // read until EOF
 		c.CloseWrite()
 		got, err := io.ReadAll(c)
 		return errors.Join(err, compareBytes(got, []byte(answers)))

@@ -112,7 +112,7 @@ func testSchedulerMailboxFull(b *testEnv) {
 	var nudges, taken atomic.Int64
 	var once sync.Once
 	called, release := make(chan struct{}), make(chan struct{})
-	var held atomic.Bool // its goroutine's alone
+	var held atomic.Bool // used by the scheduler's goroutine only
 	s := b.startServer(&Script{
 		Received: func(c *engine.Conn, in []byte) int {
 			if held.Load() {

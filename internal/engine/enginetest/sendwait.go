@@ -43,8 +43,8 @@ type blocked struct {
 	ref    engine.Ref
 	cancel context.CancelCauseFunc
 	all    []byte
-	n      atomic.Int64 // how many of them were taken
-	ended  chan error   // what the last SendWait has answered
+	n      atomic.Int64 // bytes accepted so far
+	ended  chan error   // error of the last SendWait
 }
 
 func (b *testEnv) startBlockedConn() *blocked {
@@ -130,7 +130,7 @@ func testSendWaitEnds(b *testEnv) {
 	k = b.startBlockedConn()
 	b.checkNoError(k.ref.Close())
 	k.awaitEnd(engine.ErrClosed)
-	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
+	if _, err := io.Copy(io.Discard, k); err != nil { // data after the close is not sent
 		b.Errorf("client: %v, want the end", err)
 	}
 }

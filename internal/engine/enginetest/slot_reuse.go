@@ -71,7 +71,7 @@ func testRequestsAtReset(b *testEnv) {
 	for range 3 {
 		err := victim.Send([]byte("nobody will read this"))
 		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
-			err = nil // its goroutine is not held up
+			err = nil // its goroutine is not blocked
 		}
 		b.checkNoError(err)
 	}
