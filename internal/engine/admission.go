@@ -42,7 +42,6 @@ func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnow
 	return nil
 }
 
-// recordRefused counts and logs a refused connection and returns the error for it.
 func (rt *Runtime) recordRefused(counters *ListenerCounters, peer netip.AddrPort, why error) error {
 	rt.logRefused(counters, peer, why)
 	if why == errListenerFull {
@@ -81,7 +80,6 @@ func (rt *Runtime) isFromProxy(listener int, peer netip.AddrPort) bool {
 	return listener >= 0 && rt.IsProxy != nil && rt.IsProxy(listener, peer.Addr())
 }
 
-// acquireSource counts a connection for its source, or returns why that is refused.
 func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
 	if !rt.Admission.IsAllowed(peer.Addr()) {
 		return ErrDenied

@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// So many broadcasts may be under way, and so many bytes of them; what is done makes room.
+// TestBroadcastTracker checks the limits on the number and bytes of broadcasts.
 func TestBroadcastTracker(t *testing.T) {
 	for _, c := range []struct {
 		name            string

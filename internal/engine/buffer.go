@@ -49,7 +49,6 @@ func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 // Bytes returns the bytes of this piece, valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
-// capacity returns the memory of all pieces.
 func (b *Buffer) capacity() int {
 	n := cap(b.bytes)
 	for _, piece := range b.rest {
@@ -103,7 +102,6 @@ func (b *Buffer) grownCap(n, maxSize int) int {
 	return cap(b.bytes)
 }
 
-// popFirstPiece removes the first piece and returns the next.
 func (b *Buffer) popFirstPiece() (next *Buffer) {
 	next = b.rest[0]
 	next.waitingSince, next.withWorkerSince, next.progressGoal, next.postedBytes = b.waitingSince, b.withWorkerSince, b.progressGoal, b.postedBytes
@@ -123,7 +121,6 @@ type BufferPool interface {
 	Put(*Buffer)
 }
 
-// smallBufferSize is the largest buffer for small requests.
 const smallBufferSize = 4 << 10
 
 func newBuffer(n int) *Buffer {
@@ -145,7 +142,6 @@ func (f *FreeList) LimitTo(limits *Limits, numLists int) {
 	}
 }
 
-// bufferStack is a stack of free buffers.
 type bufferStack struct {
 	free []*Buffer
 	idle int // number of buffers, from the bottom, not used since the last TrimIdle

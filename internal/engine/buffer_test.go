@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// A queue that never empties must not creep through memory, nor copy each byte
-// more than about once.
+// A queue that is never empty must not grow, nor copy each byte more than about once.
 func TestBufferSkipReusesRoom(t *testing.T) {
 	b := Buffer{bytes: make([]byte, 0, 1024)}
 	piece := bytes.Repeat([]byte("x"), 100)
@@ -55,8 +54,8 @@ func TestFreeListIsBounded(t *testing.T) {
 	}
 }
 
-// use takes n buffers at the same time, puts bytes into them and gives them back.
-func use(f *FreeList, n int, p []byte) {
+// useBuffers takes n buffers at the same time, writes p into each, and returns them.
+func useBuffers(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
 		taken[i] = f.Get(len(p))
@@ -67,12 +66,12 @@ func use(f *FreeList, n int, p []byte) {
 	}
 }
 
-// What a burst has left goes at the second look, and not at the first: there it was in
-// use. Those that are kept are the ones that were used last.
+// Buffers of a burst are freed by the second TrimIdle, not by the first, because they were in use
+// before. The most recently used buffers stay.
 func TestFreeListForgetsABurst(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": maxPooledSize} {
 		var f FreeList
-		use(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
+		useBuffers(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
 		list := f.stackFor(size)
 		burst, last := len(list.free), list.free[len(list.free)-1]
 		if !f.NeedsTrim() || f.freeBytes < maxFreeBytes/2 {
@@ -96,11 +95,11 @@ func TestFreeListForgetsABurst(t *testing.T) {
 	}
 }
 
-// A load that uses many buffers at the same time between any two looks makes none anew.
+// A load that repeatedly uses many buffers between two trims must not allocate new ones.
 func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	var f FreeList
 	const many = 8 * keptFreeBytes / minBufferSize
-	use(&f, many, []byte("x"))
+	useBuffers(&f, many, []byte("x"))
 	taken := make([]*Buffer, many)
 	if n := testing.AllocsPerRun(100, func() {
 		for i := range taken {
@@ -113,9 +112,9 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations between two looks, want none", n)
 	}
-	// Half of them are used from now on: the other half goes, and no more.
+	// From now on half of them are used: only the other half may be freed.
 	for range 3 {
-		use(&f, many/2, []byte("x"))
+		useBuffers(&f, many/2, []byte("x"))
 		f.TrimIdle()
 	}
 	if n := len(f.small.free); n != many/2 {
@@ -123,8 +122,7 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	}
 }
 
-// Who needs little is not given a large buffer, and who comes to need much is given
-// one that is there.
+// A small request must not get a large buffer, and a growing one gets a pooled buffer.
 func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	var f FreeList
 	h := &Runtime{Buffers: &f, Counters: new(Counters)}
@@ -145,7 +143,6 @@ func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	}
 }
 
-// appendTo appends, as a host does.
 func appendTo(b *Buffer, p []byte) {
 	h := Runtime{Buffers: &FreeList{}, Counters: &Counters{}}
 	h.appendInput(b, p)

@@ -89,7 +89,6 @@ func closeCauseOf(why error) Cause {
 	return ClosedByHandler
 }
 
-// refusalCauseOf classifies why a connection ended before Opened.
 func refusalCauseOf(why error) Cause {
 	switch {
 	case why == ErrTooManyConns:

@@ -219,7 +219,6 @@ func (m *batchRequest) joinMessages() {
 	m.joined.addHolder()
 }
 
-// deliverTo delivers the messages to one connection, joined if it gets all of them.
 func (m *batchRequest) deliverTo(index int, req QueuedRequest, deliver func(QueuedRequest)) {
 	gets := func(p batchMessage) bool {
 		_, not := slices.BinarySearch(p.excluded, index)

@@ -6,11 +6,13 @@ import (
 	"testing"
 )
 
-// PostToChunk is that of an owner with a mailbox.
-func (o *boxed) PostToChunk(to *ConnChunk, s *Shared) PostTally { return o.box.PutToChunk(to, s) }
+func (o *mailboxOwner) PostToChunk(to *ConnChunk, s *Shared) PostTally {
+	return o.box.PutToChunk(to, s)
+}
 
-// taken gives what mail there is for each connection, a piece for each Some of two.
-func (o *boxed) taken() map[*Conn][]string {
+// takeByConn takes the requests and returns them by connection, expanding chunks two connections at
+// a time.
+func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 	mail, data := o.box.TakeAll()
 	got := make(map[*Conn][]string)
 	for _, m := range mail {
@@ -41,8 +43,8 @@ func (o *boxed) taken() map[*Conn][]string {
 	return got
 }
 
-// many opens connections and lists them.
-func (o *boxed) many(n int) (conns []*Conn, to *ConnChunk) {
+// openChunk opens n connections in a chunk.
+func (o *mailboxOwner) openChunk(n int) (conns []*Conn, to *ConnChunk) {
 	var refs []Ref
 	for i := range n {
 		conns = append(conns, o.open(uint32(i)))
@@ -59,11 +61,11 @@ func wantSent(t *testing.T, to *ConnChunk, p string, sent, full, closed int) {
 	}
 }
 
-// Messages to many become one, but not across other mail, and those who have no room
-// for one miss that and no other.
+// Consecutive messages to a chunk are merged, but not across other requests. A connection whose
+// limit is exceeded misses only that message.
 func TestMany(t *testing.T) {
-	o := newBoxed(1000, 100)
-	conns, to := o.many(5)
+	o := newMailboxOwner(1000, 100)
+	conns, to := o.openChunk(5)
 	wantSent(t, to, "a", 5, 0, 0)
 	wantSent(t, to, "b", 5, 0, 0)
 	wantErr(t, "Send", conns[1].Ref().Send(make([]byte, 95)), nil)
@@ -74,7 +76,7 @@ func TestMany(t *testing.T) {
 	if n := len(o.box.queue); n != 3 {
 		t.Errorf("%d pieces of mail wait, want 3", n)
 	}
-	got := o.taken()
+	got := o.takeByConn()
 	for i, c := range conns {
 		want := []string{"ab", "cfoure"}
 		if i == 1 {
@@ -94,8 +96,8 @@ func TestMany(t *testing.T) {
 	conns[0].Abort(nil)
 	wantSent(t, to, "f", 4, 0, 1)
 	wantSent(t, to, "", 4, 0, 1)
-	conns[2].Abort(nil) // with mail on its way
-	o.taken()
+	conns[2].Abort(nil) // with requests on their way
+	o.takeByConn()
 	for i, c := range conns {
 		c.dropOutput()
 		if n := c.refState.postedBytes(); n != 0 {
@@ -106,16 +108,16 @@ func TestMany(t *testing.T) {
 	wantSent(t, to, "g", 0, 0, 5)
 }
 
-// Mail for many counts once, whoever it is for, and takes no more bytes together than a buffer.
+// A request for a chunk counts once, and its merged messages are limited to the size of a buffer.
 func TestManyIsBounded(t *testing.T) {
 	const most = 10
-	o := newBoxed(most, mailBytes)
-	_, to := o.many(4)
+	o := newMailboxOwner(most, mailBytes)
+	_, to := o.openChunk(4)
 	for range most {
 		wantSent(t, to, "a", 4, 0, 0)
 	}
 	wantSent(t, to, "b", 0, 4, 0)
-	o.taken()
+	o.takeByConn()
 	p := strings.Repeat("x", maxPieceSize/2)
 	wantSent(t, to, p, 4, 0, 0)
 	wantSent(t, to, p, 4, 0, 0)
@@ -123,8 +125,8 @@ func TestManyIsBounded(t *testing.T) {
 	if n := len(o.box.queue); n != 2 {
 		t.Errorf("%d bytes are %d pieces of mail, want 2", 2*len(p)+1, n)
 	}
-	o = newBoxed(most, 20)
-	_, to = o.many(4)
+	o = newMailboxOwner(most, 20)
+	_, to = o.openChunk(4)
 	wantSent(t, to, "ten bytes.", 4, 0, 0)
 	wantSent(t, to, "ten bytes.", 4, 0, 0)
 	wantSent(t, to, "z", 0, 4, 0)

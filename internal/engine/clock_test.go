@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A clock that many share never goes back, is not behind, and is seldom written.
+// A shared clock must never go back or be behind, and is rarely written.
 func TestSharedClock(t *testing.T) {
 	const grain = time.Millisecond
 	h := &Runtime{ClockSlack: grain}

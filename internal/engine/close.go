@@ -79,7 +79,6 @@ func (c *Conn) OnReadEmpty() {
 	}
 }
 
-// abortWith closes immediately and discards the output.
 func (c *Conn) abortWith(why error) {
 	if c.is(closing) && !c.is(failed) {
 		c.logLimitClose(why, 0) // the limit that ended the close
@@ -215,7 +214,6 @@ func (c *Conn) freeExtraIfZero() {
 	}
 }
 
-// isRetained reports whether an orderly close must wait.
 func (c *Conn) isRetained() bool {
 	if c.extra != nil && c.extra.independentDirections && !c.is(peerEOF) {
 		return true
@@ -260,7 +258,7 @@ func (c *Conn) resetAfterClose() {
 		n.Add(Paused, -1)
 	}
 	c.SetHandlerMemory(0, false)
-	c.releaseListenerAndSource() // before the counters: whoever sees those finds the place free
+	c.releaseListenerAndSource() // before the counters, so that the place is free once they change
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
 	if x := c.extra; x != nil {

@@ -155,7 +155,6 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.finishEvent()
 }
 
-// callOrDeferOpened calls Opened, or leaves that to a worker.
 func (c *Conn) callOrDeferOpened() {
 	if !c.is(dialled) {
 		c.runtime.Counters.Add(Accepted, 1)

@@ -47,7 +47,6 @@ func (l *connList) add(r Ref, sub *LatestSubscription) {
 	}
 }
 
-// removeAt replaces an entry by the last one.
 func (l *connList) removeAt(index int) {
 	last := len(l.refs) - 1
 	l.refs[index], l.refs[last] = l.refs[last], Ref{}
@@ -58,7 +57,6 @@ func (l *connList) removeAt(index int) {
 	}
 }
 
-// subscriptionAt returns a subscription, nil if there is none.
 func (l *connList) subscriptionAt(index int) *LatestSubscription {
 	if l.subscriptions == nil {
 		return nil
@@ -90,7 +88,6 @@ const (
 	slotsPerGroup = 16
 )
 
-// connSet is a set of connections.
 type connSet struct {
 	tables       []*ownerTable
 	count        int
@@ -99,7 +96,6 @@ type connSet struct {
 	broadcasting bool // a broadcast is under way: removed connections must be recorded
 }
 
-// ownerTable has the connections of one owner.
 type ownerTable struct {
 	runtime      *Runtime
 	chunks       []*ConnChunk
@@ -148,7 +144,6 @@ func (s *connSet) add(r Ref, value *LatestValue) {
 	s.insert(r, sub)
 }
 
-// insert adds a connection that is not in the set.
 func (s *connSet) insert(r Ref, sub *LatestSubscription) {
 	o := s.tableOf(r.c.runtime)
 	if o == nil {
@@ -232,7 +227,6 @@ func (s *connSet) splitChunk(table *ownerTable) {
 	}
 }
 
-// mergeChunk merges the last chunk into the one it was split from.
 func (s *connSet) mergeChunk(table *ownerTable) {
 	i, last := table.splitIndex(), len(table.chunks)-1
 	m := s.writableChunk(table, i)

@@ -17,8 +17,8 @@ import (
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:4242")
 
-// calls is a Handler of functions that notes what was called.
-type calls struct {
+// recordingHandler is a Handler of functions that records its calls.
+type recordingHandler struct {
 	opened   func(c *Conn)
 	received func(c *Conn, in []byte) int
 	ended    func(c *Conn, in []byte)
@@ -27,53 +27,53 @@ type calls struct {
 	why      error
 }
 
-func (h *calls) note(format string, args ...any) {
+func (h *recordingHandler) record(format string, args ...any) {
 	h.notes = append(h.notes, fmt.Sprintf(format, args...))
 }
 
-func (h *calls) Opened(c *Conn) {
-	h.note("opened")
+func (h *recordingHandler) Opened(c *Conn) {
+	h.record("opened")
 	if h.opened != nil {
 		h.opened(c)
 	}
 }
 
-func (h *calls) Received(c *Conn, in []byte) int {
-	h.note("received %.10q", in)
+func (h *recordingHandler) Received(c *Conn, in []byte) int {
+	h.record("received %.10q", in)
 	if h.received == nil {
 		return len(in)
 	}
 	return h.received(c, in)
 }
 
-func (h *calls) Ended(c *Conn, in []byte) int {
-	h.note("ended %q", in)
+func (h *recordingHandler) Ended(c *Conn, in []byte) int {
+	h.record("ended %q", in)
 	if h.ended != nil {
 		h.ended(c, in)
 	}
 	return len(in)
 }
 
-func (h *calls) Closed(c *Conn, why error) {
-	h.note("closed")
+func (h *recordingHandler) Closed(c *Conn, why error) {
+	h.record("closed")
 	h.why = why
 	if h.closed != nil {
 		h.closed(c, why)
 	}
 }
 
-// desk is a connection on a test's desk, driven by hand.
-type desk struct {
+// manualConn is a connection that a test drives by hand.
+type manualConn struct {
 	*testing.T
-	*calls
+	*recordingHandler
 	*Conn
 	host Runtime
 	now  time.Duration
 }
 
-// newDesk opens a connection with a MaxMessage of 8 and a MaxUnsent of 16.
-func newDesk(t *testing.T, h *calls) *desk {
-	d := &desk{T: t, calls: h, Conn: &Conn{}}
+// newManualConn opens a connection with a MaxMessage of 8 and a MaxUnsent of 16.
+func newManualConn(t *testing.T, h *recordingHandler) *manualConn {
+	d := &manualConn{T: t, recordingHandler: h, Conn: &Conn{}}
 	d.host = Runtime{
 		Config: Config{
 			Handler: h,
@@ -90,25 +90,25 @@ func newDesk(t *testing.T, h *calls) *desk {
 	return d
 }
 
-// want checks what is to be done next.
-func (d *desk) want(when string, a Action) {
+// wantAction checks the next action.
+func (d *manualConn) wantAction(when string, a Action) {
 	d.Helper()
 	if got := d.NextAction(); got != a {
 		d.Fatalf("%s: Next is %d, want %d (state %b)", when, got, a, d.state)
 	}
 }
 
-// wantClosed finishes the connection and checks why.
-func (d *desk) wantClosed(why error) {
+// wantClosed finishes the connection and checks its close reason.
+func (d *manualConn) wantClosed(why error) {
 	d.Helper()
-	d.want("at the end", Close)
+	d.wantAction("at the end", Close)
 	d.OnClosed()
 	if !errors.Is(d.why, why) {
 		d.Errorf("closed for %v, want %v", d.why, why)
 	}
 }
 
-func (d *desk) wantNotes(want ...string) {
+func (d *manualConn) wantNotes(want ...string) {
 	d.Helper()
 	if got := strings.Join(d.notes, ", "); got != strings.Join(want, ", ") {
 		d.Errorf("the handler saw %s;\nwant %s", got, strings.Join(want, ", "))
@@ -154,7 +154,7 @@ func TestReason(t *testing.T) {
 
 func TestPanicError(t *testing.T) {
 	cause := errors.New("the cause")
-	d := newDesk(t, &calls{opened: func(*Conn) { panic(cause) }})
+	d := newManualConn(t, &recordingHandler{opened: func(*Conn) { panic(cause) }})
 	d.wantClosed(cause)
 	var p *PanicError
 	if !errors.As(d.why, &p) || p.Value != cause {
@@ -168,10 +168,10 @@ func TestPanicError(t *testing.T) {
 	}
 }
 
-// A connection that waits for a worker to call Closed holds no buffers: otherwise
-// others would be closed for the memory that it takes.
+// A connection that waits for a worker to call Closed must not keep buffers, or others would be
+// closed for their memory.
 func TestPartHoldsNothing(t *testing.T) {
-	d := newDesk(t, &calls{})
+	d := newManualConn(t, &recordingHandler{})
 	d.Write([]byte("unsent"))
 	d.bufferUnusedInput([]byte("unused"))
 	if d.BufferMemory() == 0 {

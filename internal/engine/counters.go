@@ -84,7 +84,6 @@ func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 // CountRefused counts a connection that was not admitted or ended before Opened.
 func (c *Counters) CountRefused(cause Cause) { c.n[refusals+Counter(cause)].Add(1) }
 
-// countClosed counts a closed connection.
 func (c *Counters) countClosed(cause Cause) { c.n[closings+Counter(cause-NumRefusedCauses)].Add(1) }
 
 // CountLoopTurn counts a turn of a loop and its duration.
@@ -185,7 +184,6 @@ var causeNames = [...]string{
 	ClosedOther: "closed_other",
 }
 
-// name returns the name of a counter that is not a gauge.
 func (what Counter) name() string {
 	switch {
 	case what >= loopTurnTimes:

@@ -2,8 +2,7 @@ package engine
 
 import "testing"
 
-// TestNamed has every counter that only grows keep its count on the way to another process, under a
-// name of its own.
+// TestNamed checks that each counter survives the transfer to another process under its own name.
 func TestNamed(t *testing.T) {
 	var n, got Counts
 	names := make(map[string]bool)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// ownCalls is a handler of one connection.
+// ownCalls is a ConnHandler.
 type ownCalls struct {
-	*calls
+	*recordingHandler
 	value any
 }
 
@@ -20,51 +20,51 @@ func (*ownCalls) DialFailed(error)     {}
 func (o *ownCalls) Value() any         { return o.value }
 func (o *ownCalls) SetValue(v any)     { o.value = v }
 
-// leave has a connection leave, as far as it does, and packs it.
-func (d *desk) leave() (Record, error) {
+// exportAndSnapshot starts the export and takes a snapshot, as far as possible.
+func (d *manualConn) exportAndSnapshot() (Record, error) {
 	if err := d.StartExport(); err != nil {
 		return Record{}, err
 	}
-	d.want("when it leaves", DetachOrExport)
+	d.wantAction("when it leaves", DetachOrExport)
 	d.OnQuiesced()
 	return d.Snapshot()
 }
 
-// TestOwnedMoves has a connection with a handler of its own stay, without one who saves it, or while
-// that says so; and then move, with what the handler holds, for which the peer's time goes on.
+// TestOwnedMoves checks that a connection with a ConnHandler is exported only if that can be saved,
+// together with the handler's partial message and its age.
 func TestOwnedMoves(t *testing.T) {
-	d := newDesk(t, &calls{})
+	d := newManualConn(t, &recordingHandler{})
 	d.now = time.Hour
 	d.host.SetClock(d.now)
-	d.SetConnHandler(&ownCalls{d.calls, "v"})
+	d.SetConnHandler(&ownCalls{d.recordingHandler, "v"})
 	d.OnRead([]byte("x"))
-	if _, err := d.leave(); err != ErrNotExportable {
+	if _, err := d.exportAndSnapshot(); err != ErrNotExportable {
 		t.Fatalf("with nobody who saves it: %v, want %v", err, ErrNotExportable)
 	}
 	saveErr := ErrSaveLater
 	d.host.SaveConnHandler = func(c *Conn, to []byte) ([]byte, error) { return append(to, c.Value().(string)...), saveErr }
 	d.SetHandlerMemory(100, true)
-	if _, err := d.leave(); !errors.Is(err, ErrSaveLater) {
+	if _, err := d.exportAndSnapshot(); !errors.Is(err, ErrSaveLater) {
 		t.Fatalf("not now: %v, want %v", err, ErrSaveLater)
 	}
 	d.AbortExport(false)
 	saveErr = nil
 	d.Retain()
-	if _, err := d.leave(); err != ErrNotExportable {
+	if _, err := d.exportAndSnapshot(); err != ErrNotExportable {
 		t.Fatalf("in the middle of a request: %v, want %v", err, ErrNotExportable)
 	}
 	d.Release()
 	d.now += 5 * time.Second
 	d.host.SetClock(d.now)
-	r, err := d.leave()
+	r, err := d.exportAndSnapshot()
 	if err != nil || !r.HasConnHandler || string(r.State) != "v" || r.InputAge != 5*time.Second {
 		t.Fatalf("packed: %+v, %v; want the state v, and that it has waited for 5 s", r, err)
 	}
 	d.FinishExport()
 	d.wantClosed(ErrHandedOver)
 
-	restored := func(restore func(c *Conn, state []byte) error) *desk {
-		to := newDesk(t, &calls{})
+	restored := func(restore func(c *Conn, state []byte) error) *manualConn {
+		to := newManualConn(t, &recordingHandler{})
 		to.host.Limits.MessageTimeout = 20 * time.Second
 		to.now = time.Minute
 		to.host.SetClock(to.now)
@@ -75,7 +75,7 @@ func TestOwnedMoves(t *testing.T) {
 		return to
 	}
 	to := restored(func(c *Conn, state []byte) error {
-		c.SetConnHandler(&ownCalls{&calls{}, string(state)})
+		c.SetConnHandler(&ownCalls{&recordingHandler{}, string(state)})
 		c.SetHandlerMemory(100, true)
 		return nil
 	})
@@ -84,10 +84,10 @@ func TestOwnedMoves(t *testing.T) {
 	}
 	to.now += 14 * time.Second
 	to.CheckTimeouts(to.now)
-	to.want("after 19 of 20 s", Wait)
+	to.wantAction("after 19 of 20 s", Wait)
 	to.now += 2 * time.Second
 	to.CheckTimeouts(to.now)
-	to.want("after 21 of 20 s", Read)
+	to.wantAction("after 21 of 20 s", Read)
 	if to.OnReadEmpty(); !to.IsClosing() || to.CloseReason() != ErrMessageTimeout {
 		t.Error("not closed after 21 of 20 s")
 	}

@@ -10,27 +10,27 @@ import (
 	"unsafe"
 )
 
-// hooked is a poster that first does something else.
-type hooked struct {
-	o    *boxed
+// hookedPoster is a Poster that calls a function first.
+type hookedPoster struct {
+	o    *mailboxOwner
 	hook func()
 }
 
-func (h *hooked) Post(c *Conn, gen uint32, r Request) error {
+func (h *hookedPoster) Post(c *Conn, gen uint32, r Request) error {
 	h.hook()
 	return h.o.Post(c, gen, r)
 }
 
-// hookedMany is one that takes mail for many.
-type hookedMany struct{ hooked }
+// hookedChunkPoster is a hookedPoster for chunks.
+type hookedChunkPoster struct{ hookedPoster }
 
-func (h *hookedMany) PostToChunk(to *ConnChunk, s *Shared) PostTally {
+func (h *hookedChunkPoster) PostToChunk(to *ConnChunk, s *Shared) PostTally {
 	h.hook()
 	return h.o.PostToChunk(to, s)
 }
 
-// members opens connections and has a group of them.
-func (o *boxed) members(n int) (g *Group, refs []Ref) {
+// openGroup opens n connections in a group.
+func (o *mailboxOwner) openGroup(n int) (g *Group, refs []Ref) {
 	g = new(Group)
 	for i := range n {
 		refs = append(refs, o.open(uint32(i)).Ref())
@@ -43,7 +43,7 @@ func TestGroupSize(t *testing.T) {
 	if got := unsafe.Sizeof(Group{}); got > 40 {
 		t.Errorf("a group is %d bytes, want at most 40", got)
 	}
-	r := newBoxed(10, 100).open(1).Ref()
+	r := newMailboxOwner(10, 100).open(1).Ref()
 	var g Group
 	if n := testing.AllocsPerRun(10, func() {
 		g = Group{}
@@ -55,8 +55,7 @@ func TestGroupSize(t *testing.T) {
 	}
 }
 
-// check checks what is always so.
-func (g *Group) check(t *testing.T) {
+func (g *Group) checkInvariants(t *testing.T) {
 	t.Helper()
 	if g.members == nil {
 		return
@@ -108,8 +107,8 @@ func (g *Group) check(t *testing.T) {
 	}
 }
 
-// A group is what a map would be, through all sizes. A Ref of a connection that another has followed
-// in its place does not stand for that one.
+// A group must behave like a map of any size. A Ref must not match a later connection in the same
+// slot.
 func TestGroupRandomly(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomGroup(t, rand.New(rand.NewPCG(seed, 0))) })
@@ -118,8 +117,8 @@ func TestGroupRandomly(t *testing.T) {
 
 func randomGroup(t *testing.T, dice *rand.Rand) {
 	const conns, steps = 1500, 6000
-	owners := []*boxed{newBoxed(1<<20, 1<<20), newBoxed(1<<20, 1<<20), newBoxed(1<<20, 1<<20)}
-	owners[2].host.Poster = &hooked{owners[2], func() {}}
+	owners := []*mailboxOwner{newMailboxOwner(1<<20, 1<<20), newMailboxOwner(1<<20, 1<<20), newMailboxOwner(1<<20, 1<<20)}
+	owners[2].host.Poster = &hookedPoster{owners[2], func() {}}
 	var all []*Conn
 	for i := range conns {
 		all = append(all, owners[i%len(owners)].open(uint32(i*dice.IntN(3)+i)))
@@ -154,10 +153,10 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 		case n < 98:
 			publishes(t, &g, want)
 		case n < 99:
-			broadcasts(t, &g, want, owners, fmt.Sprintf("%d,", step))
+			broadcastAndCheck(t, &g, want, owners, fmt.Sprintf("%d,", step))
 		}
 		if step%100 == 0 {
-			g.check(t)
+			g.checkInvariants(t)
 		}
 	}
 	for _, r := range append(slices.Collect(maps.Keys(want)), stale...) {
@@ -168,23 +167,23 @@ func randomGroup(t *testing.T, dice *rand.Rand) {
 	}
 }
 
-// forgetClosed is what a message to all does to a group.
-func forgetClosed(want map[Ref]bool) {
+// deleteClosed does what a broadcast does to a group.
+func deleteClosed(want map[Ref]bool) {
 	maps.DeleteFunc(want, func(r Ref, _ bool) bool { return r.IsClosed() })
 }
 
 func publishes(t *testing.T, g *Group, want map[Ref]bool) {
 	t.Helper()
-	forgetClosed(want)
+	deleteClosed(want)
 	if sent, full := g.SendLatest([]byte("value")); sent != len(want) || full > 0 || g.Len() != len(want) {
 		t.Fatalf("published to %d, no room for %d, %d in the group; want %d", sent, full, g.Len(), len(want))
 	}
 }
 
-// broadcasts sends one or two messages and looks at who has got them.
-func broadcasts(t *testing.T, g *Group, want map[Ref]bool, owners []*boxed, p string) {
+// broadcastAndCheck sends one or two messages and checks who has received them.
+func broadcastAndCheck(t *testing.T, g *Group, want map[Ref]bool, owners []*mailboxOwner, p string) {
 	t.Helper()
-	forgetClosed(want)
+	deleteClosed(want)
 	for range 2 {
 		if sent, full := g.Broadcast([]byte(p)); sent != len(want) || full > 0 || g.Len() != len(want) {
 			t.Fatalf("sent to %d, no room for %d, %d in the group; want %d", sent, full, g.Len(), len(want))
@@ -192,7 +191,7 @@ func broadcasts(t *testing.T, g *Group, want map[Ref]bool, owners []*boxed, p st
 	}
 	n := 0
 	for _, o := range owners {
-		for c, got := range o.taken() {
+		for c, got := range o.takeByConn() {
 			text := ""
 			for _, s := range got {
 				text += s
@@ -211,15 +210,15 @@ func broadcasts(t *testing.T, g *Group, want map[Ref]bool, owners []*boxed, p st
 	}
 }
 
-// Chunks are small, whichever slots the connections of a group have.
+// Chunks must be small, whatever the slots of the connections.
 func TestGroupChunks(t *testing.T) {
 	for _, stride := range []uint32{1, 7, 16, 100, 330, 1024, 10_007} {
-		o := newBoxed(1, 100)
+		o := newMailboxOwner(1, 100)
 		var g Group
 		for i := range uint32(10_000) {
 			g.Add(o.open(i * stride).Ref())
 		}
-		g.check(t)
+		g.checkInvariants(t)
 		for _, m := range g.members.set.snapshotChunks() {
 			if n := len(m.refs); n > 4*chunkFill {
 				t.Errorf("of every %dth slot a chunk has %d", stride, n)
@@ -228,15 +227,15 @@ func TestGroupChunks(t *testing.T) {
 	}
 }
 
-// A group lets go of owners that have no connection in it any more.
+// A group must not keep owners without connections.
 func TestGroupOwners(t *testing.T) {
-	g, refs := newBoxed(10, 100).members(500)
-	other := newBoxed(10, 100).open(1).Ref()
+	g, refs := newMailboxOwner(10, 100).openGroup(500)
+	other := newMailboxOwner(10, 100).open(1).Ref()
 	g.Add(other)
 	for _, r := range refs[50:] {
 		g.Remove(r)
 	}
-	g.check(t)
+	g.checkInvariants(t)
 	if o := g.members.set.tables; len(o) != 2 || len(o[0].chunks) != 1 {
 		t.Errorf("51 of two owners are %d owners, the first with %d chunks", len(o), len(o[0].chunks))
 	}
@@ -246,11 +245,11 @@ func TestGroupOwners(t *testing.T) {
 	}
 }
 
-// What waits for the same connections is one piece of mail for each chunk that has not changed.
+// Waiting messages to the same connections must be one request for each unchanged chunk.
 func TestGroupMail(t *testing.T) {
 	const conns, messages = 2000, 50
-	o := newBoxed(1<<20, 1<<20)
-	g, refs := o.members(conns)
+	o := newMailboxOwner(1<<20, 1<<20)
+	g, refs := o.openGroup(conns)
 	text := ""
 	broadcast := func(i int) {
 		p := fmt.Sprintf("%d,", i)
@@ -273,7 +272,7 @@ func TestGroupMail(t *testing.T) {
 	}
 	wantErr(t, "Send", refs[1].Send([]byte("you,")), nil)
 	broadcast(0)
-	for c, got := range o.taken() {
+	for c, got := range o.takeByConn() {
 		all := ""
 		for _, s := range got {
 			all += s
@@ -294,28 +293,28 @@ func TestGroupMail(t *testing.T) {
 	}
 }
 
-// Who leaves while a message is on its way gets it before what is sent to it then, or not at all. A
-// group that has shrunk to one is small behind it.
+// A connection that is removed during a broadcast must get the message before later ones, or not at
+// all. A group reduced to one must be small afterwards.
 func TestGroupLeaves(t *testing.T) {
 	const conns = 1000
 	for _, left := range []int{conns / 2, conns - 1} {
 		for _, many := range []bool{true, false} {
-			o := newBoxed(1<<20, 1<<20)
-			g, refs := o.members(conns)
+			o := newMailboxOwner(1<<20, 1<<20)
+			g, refs := o.openGroup(conns)
 			leave := sync.OnceFunc(func() { // within a broadcast
 				for _, r := range refs[:left] {
 					g.Remove(r)
 					wantErr(t, "Send", o.box.Put(r.c, r.generation, Request{Bytes: []byte("left")}), nil)
 				}
 			})
-			if o.host.Poster = (&hooked{o, leave}); many {
-				o.host.Poster = &hookedMany{hooked{o, leave}}
+			if o.host.Poster = (&hookedPoster{o, leave}); many {
+				o.host.Poster = &hookedChunkPoster{hookedPoster{o, leave}}
 			}
 			if sent, full := g.Broadcast([]byte("m")); sent != conns-left || full > 0 {
 				t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, conns-left)
 			}
-			g.check(t)
-			got := o.taken()
+			g.checkInvariants(t)
+			got := o.takeByConn()
 			for i, r := range refs {
 				want := "[m]"
 				if i < left {
@@ -335,12 +334,11 @@ func TestGroupLeaves(t *testing.T) {
 	}
 }
 
-// Nobody sends to a group to which open connections are added, while as many close: it has
-// hardly more than it would with none.
+// Without broadcasts, a group must not grow while open connections are added and as many close.
 func TestGroupOfClosing(t *testing.T) {
 	for _, open := range []int{1, 2, 20, 1000} {
-		o := newBoxed(10, 100)
-		g, refs := o.members(open)
+		o := newMailboxOwner(10, 100)
+		g, refs := o.openGroup(open)
 		most := 0
 		for i := range 20 * open {
 			refs[i%open].c.Abort(nil)
@@ -351,20 +349,20 @@ func TestGroupOfClosing(t *testing.T) {
 		if most > 2*open+maxListLen {
 			t.Errorf("%d are in a group with %d open ones", most, open)
 		}
-		g.check(t)
+		g.checkInvariants(t)
 		if open < maxListLen && g.members != nil && g.members.set != nil {
 			t.Errorf("%d open connections and some closed ones are many", open)
 		}
 	}
 }
 
-// Values reach who is there, and not who has left; a group that nobody is in has no topic.
+// Values must reach members only, and an empty group keeps no value.
 func TestGroupPublish(t *testing.T) {
 	for _, conns := range []int{1, 5, 200} {
-		o := newBoxed(1<<20, 100)
-		g, refs := o.members(conns)
+		o := newMailboxOwner(1<<20, 100)
+		g, refs := o.openGroup(conns)
 		got := func() (n int) {
-			o.taken()
+			o.takeByConn()
 			for _, r := range refs {
 				if r.c.canWriteLatest() {
 					r.c.writeLatestValues()
@@ -377,7 +375,7 @@ func TestGroupPublish(t *testing.T) {
 			return n
 		}
 		g.SendLatest([]byte("a"))
-		g.check(t)
+		g.checkInvariants(t)
 		if n := got(); n != conns {
 			t.Errorf("%d of %d got a value", n, conns)
 		}
@@ -407,12 +405,12 @@ func TestGroupPublish(t *testing.T) {
 	}
 }
 
-// A large group takes little memory, and where connections come and go between two broadcasts, all
-// other chunks stay as they are.
+// A large group must take little memory, and joins and leaves between two broadcasts must not copy
+// unchanged chunks.
 func TestGroupMemory(t *testing.T) {
 	const conns = 100_000
-	o := newBoxed(1<<20, 100)
-	g, refs := o.members(conns)
+	o := newMailboxOwner(1<<20, 100)
+	g, refs := o.openGroup(conns)
 	checkBytes := func() {
 		t.Helper()
 		n := 0

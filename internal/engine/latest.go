@@ -83,7 +83,6 @@ func (l *LatestSubscription) announceNewer() (needsRequest bool, replaced int64)
 	return true, 0
 }
 
-// cancelAnnouncement undoes announce if the request could not be posted.
 func (l *LatestSubscription) cancelAnnouncement() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +148,6 @@ func (c *Conn) queueLatest(sub *LatestSubscription) {
 	x.latestQueue = append(x.latestQueue, sub)
 }
 
-// canWriteLatest reports whether values are queued and nothing else is to be sent.
 func (c *Conn) canWriteLatest() bool {
 	return c.extra != nil && len(c.extra.latestQueue) > 0 && !c.hasOutput() && !c.hasPendingLayer()
 }

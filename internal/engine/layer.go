@@ -150,7 +150,6 @@ func (c *Conn) AppendToTransport(p []byte) {
 	}
 }
 
-// resumeLayer continues the layer's handshake.
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
 		c.closeForLayerError(l.Resume(c))
@@ -158,7 +157,6 @@ func (c *Conn) resumeLayer() {
 	}
 }
 
-// closeForLayerError closes the connection for a layer's error.
 func (c *Conn) closeForLayerError(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):

@@ -119,7 +119,6 @@ func (rt *Runtime) logRefused(counters *ListenerCounters, peer netip.AddrPort, w
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", formatPeer(peer)), slog.String("listener", listener), slog.Int("loop", rt.Index))
 }
 
-// logAttr identifies the connection in logs.
 func (r Ref) logAttr() slog.Attr { return slog.Uint64("conn", r.ID()) }
 
 func (c *Conn) peerName() string { return formatPeer(c.Peer()) }

@@ -223,7 +223,6 @@ type Mailbox struct {
 	wokenBytes int
 }
 
-// waitingSender is a sender that waits for space.
 type waitingSender struct {
 	freed chan struct{}
 	size  int
@@ -362,7 +361,6 @@ func (b *Mailbox) growQueue(dataSize int) {
 	}
 }
 
-// minQueueCap is the initial capacity in requests.
 const minQueueCap = 4
 
 // dataBuffers are shared by the mailboxes, by size class, up to 8 MiB. Small mailboxes return all
@@ -440,7 +438,6 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	return requests, data
 }
 
-// maxKeptSmall is the number of requests whose memory a small mailbox keeps.
 const maxKeptSmall = 8
 
 // Recycle returns the memory of taken requests for reuse, up to a limit. It returns how much the

@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// admitAll lets everyone in.
+// admitAll admits all connections.
 var admitAll = NewAdmission(&Config{Limits: Limits{MaxConns: 1 << 20}})
 
-// mailBytes is the bound of bytes in these tests.
+// mailBytes is the mailbox's limit in these tests.
 const mailBytes = 1 << 20
 
-// boxed is an owner with a mailbox and nothing else.
-type boxed struct {
+// mailboxOwner is an owner that only has a mailbox.
+type mailboxOwner struct {
 	box  Mailbox
 	host Runtime
 }
 
-func newBoxed(maxMail, maxUnsent int) *boxed {
-	o := &boxed{box: Mailbox{MaxRequests: maxMail, MaxBytes: mailBytes}}
+func newMailboxOwner(maxMail, maxUnsent int) *mailboxOwner {
+	o := &mailboxOwner{box: Mailbox{MaxRequests: maxMail, MaxBytes: mailBytes}}
 	o.host = Runtime{
 		Config: Config{
 			Limits:  Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2},
-			Handler: &calls{},
+			Handler: &recordingHandler{},
 		},
 		Admission: admitAll, Poster: o, Counters: &Counters{}, Buffers: &FreeList{}, Index: 7,
 		Now: func() time.Duration { return 0 },
@@ -35,11 +35,11 @@ func newBoxed(maxMail, maxUnsent int) *boxed {
 	return o
 }
 
-func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
+func (o *mailboxOwner) Post(c *Conn, gen uint32, r Request) error {
 	return o.box.Put(c, gen, r)
 }
 
-func (o *boxed) open(slot uint32) *Conn {
+func (o *mailboxOwner) open(slot uint32) *Conn {
 	c := &Conn{}
 	c.Bind(&o.host, slot, 0)
 	c.OnOpen(loopback, false)
@@ -54,7 +54,7 @@ func wantErr(t *testing.T, what string, got, want error) {
 }
 
 func TestMailboxBoundsBytes(t *testing.T) {
-	o := newBoxed(100, 2*mailBytes)
+	o := newMailboxOwner(100, 2*mailBytes)
 	big := make([]byte, mailBytes+1)
 	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
 	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
@@ -65,7 +65,7 @@ func TestMailboxBoundsBytes(t *testing.T) {
 }
 
 func TestMailboxClose(t *testing.T) {
-	o := newBoxed(10, 100)
+	o := newMailboxOwner(10, 100)
 	r := o.open(1).Ref()
 	wantErr(t, "Send", r.Send([]byte("before")), nil)
 	o.box.Close()
@@ -76,11 +76,10 @@ func TestMailboxClose(t *testing.T) {
 	}
 }
 
-// A box that is filled with much grows by parts of what it has, and one that is filled with
-// little again and again keeps its room.
+// A growing mailbox must grow in proportion, and one with few requests must reuse its memory.
 func TestMailboxRoom(t *testing.T) {
 	const n, size = 1000, 8 << 10
-	fill := func(o *boxed, n int) func() {
+	fill := func(o *mailboxOwner, n int) func() {
 		r, p := o.open(1).Ref(), make([]byte, size)
 		return func() {
 			for range n {
@@ -91,17 +90,17 @@ func TestMailboxRoom(t *testing.T) {
 			o.box.Recycle(mail, data)
 		}
 	}
-	much := newBoxed(n, n*size)
+	much := newMailboxOwner(n, n*size)
 	much.box.MaxBytes = n * size
 	if allocs := testing.AllocsPerRun(1, fill(much, n)); allocs > 100 {
 		t.Errorf("%v allocations for %d messages, want few", allocs, n)
 	}
-	if allocs := testing.AllocsPerRun(10, fill(newBoxed(n, n*size), maxKeptData/size)); allocs > 0 {
+	if allocs := testing.AllocsPerRun(10, fill(newMailboxOwner(n, n*size), maxKeptData/size)); allocs > 0 {
 		t.Errorf("%v allocations for each batch of %d bytes, want none", allocs, maxKeptData)
 	}
 }
 
-// A mark counts bytes beside a generation, and knows whether somebody waits for room.
+// refState must count bytes beside the generation, and track waiting senders.
 func TestMark(t *testing.T) {
 	var m refState
 	m.v.Store(1<<64 - 1<<32)
@@ -137,12 +136,12 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Senders that wait for a mailbox are woken in order, as many as it has room for; one that
-// does not come makes way for the next. After WriteTimeout they give up.
+// Waiting senders must be woken in order, as many as there is space for. One that does not try
+// again must not block the next. They give up after WriteTimeout.
 func TestMailboxWakesSendersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const senders, size = 6, mailBytes / waitersShare / 2
-		o := newBoxed(100, mailBytes)
+		o := newMailboxOwner(100, mailBytes)
 		first := o.open(0)
 		wantErr(t, "SendWait to an empty box", first.Ref().SendWait(t.Context(), make([]byte, 2*size)), nil)
 		var conns [senders]*Conn
@@ -194,9 +193,9 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 	})
 }
 
-// TestRefOfReusedSlot posts to a connection whose slot another one has by now.
+// TestRefOfReusedSlot posts to a connection whose slot was reused.
 func TestRefOfReusedSlot(t *testing.T) {
-	o := newBoxed(10, 100)
+	o := newMailboxOwner(10, 100)
 	c := o.open(1)
 	old := c.Ref()
 	c.CloseWith(nil)

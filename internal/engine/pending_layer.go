@@ -49,7 +49,6 @@ func (c *Conn) InsertLayer(newLayer func(*Conn) Layer) error {
 
 func (c *Conn) hasPendingLayer() bool { return c.extra != nil && c.extra.pendingLayer != nil }
 
-// startPendingLayer starts the handshake, after an event.
 func (c *Conn) startPendingLayer() {
 	x := c.extra
 	newLayer := x.pendingLayer.newLayer
@@ -99,7 +98,6 @@ func (c *Conn) finishPendingLayer() {
 	handleDeferred()
 }
 
-// dropPendingLayer drops the deferred requests of a closing connection.
 func (c *Conn) dropPendingLayer() {
 	kept := c.extra.pendingLayer.deferred
 	c.runtime.Counters.Add(Buffered, -int64(c.extra.pendingLayer.deferredMemory))

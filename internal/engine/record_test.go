@@ -15,8 +15,7 @@ func testRecord() Record {
 	}
 }
 
-// TestRecord has a record read as it was written, with what is behind it, and refused where it
-// is cut off.
+// TestRecord encodes and parses a record with trailing bytes, and truncated ones.
 func TestRecord(t *testing.T) {
 	want := testRecord()
 	p := want.AppendTo(nil)
@@ -31,7 +30,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// FuzzRecord reads whatever another process may send: what is taken is written as it was read.
+// FuzzRecord parses arbitrary bytes. Accepted records must encode to the same.
 func FuzzRecord(f *testing.F) {
 	r := testRecord()
 	f.Add(r.AppendTo(nil))

@@ -31,10 +31,8 @@ func (m *refState) postedBytes() int   { return postedBytesIn(m.v.Load()) }
 
 func postedBytesIn(v uint64) int { return int(uint32(v) &^ senderWaiting) }
 
-// startNextGeneration changes the generation and reports whether senders wait.
 func (m *refState) startNextGeneration() bool { return m.v.Add(1<<32)&senderWaiting != 0 }
 
-// releasePosted releases n posted bytes. It returns how many remain and whether senders wait.
 func (m *refState) releasePosted(n int) (remaining int, senderWaits bool) {
 	v := m.v.Add(-uint64(n))
 	return postedBytesIn(v), v&senderWaiting != 0
@@ -56,7 +54,6 @@ func (m *refState) markSenderWaiting(generation uint32, maxPosted int) bool {
 
 func (m *refState) clearSenderWaiting() { m.v.And(^uint64(senderWaiting)) }
 
-// nextGenerationIfIdle changes the generation if nothing is posted.
 func (m *refState) nextGenerationIfIdle() bool {
 	v := m.v.Load()
 	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
@@ -173,7 +170,6 @@ func (r Ref) IsClosed() bool { return r.c == nil || r.c.refState.generation() !=
 // generation, and to change such data. So while the lock is held and the generation is the Ref's,
 // neither slot nor descriptor can be reused.
 
-// refLocks are locks that connections share by slot.
 type refLocks [64]sync.Mutex
 
 func (c *Conn) refLock() *sync.Mutex {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Each test here is a failure that the simulation has found, made small.
+// Each test here reproduces a failure that the simulation has found.
 
-// deliver gives out the mail that waits, until there is none.
-func (o *boxed) deliver() {
+// deliverAll delivers requests until there are none.
+func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
 		mail, data := o.box.TakeAll()
 		for _, m := range mail {
@@ -21,73 +21,72 @@ func (o *boxed) deliver() {
 	}
 }
 
-// pair opens two connections and has the first ask for a relay with the other.
-func (o *boxed) pair(t *testing.T) (a, b *Conn) {
+// openRelayPair opens two connections and requests a relay between them.
+func (o *mailboxOwner) openRelayPair(t *testing.T) (a, b *Conn) {
 	a, b = o.open(1), o.open(2)
 	wantErr(t, "Relay", a.Relay(b.Ref()), nil)
 	return a, b
 }
 
-// wantWhy checks that a connection closes, and why.
-func wantWhy(t *testing.T, what string, c *Conn, why error) {
+// wantCloseReason checks that a connection closes, and why.
+func wantCloseReason(t *testing.T, what string, c *Conn, why error) {
 	t.Helper()
 	if !c.is(closing) || !errors.Is(c.CloseReason(), why) {
 		t.Errorf("%s: closing is %v, want that, because of %v; state %b", what, c.is(closing), why, c.state)
 	}
 }
 
-// What a relay brings counts as a word from both peers.
+// Relayed data counts as activity of both peers.
 func TestFoundRelayIdle(t *testing.T) {
-	o := newBoxed(10, 100)
+	o := newMailboxOwner(10, 100)
 	o.host.Limits.IdleTimeout = time.Minute
-	a, b := o.pair(t)
-	o.deliver()
+	a, b := o.openRelayPair(t)
+	o.deliverAll()
 	o.host.SetClock(2 * time.Minute)
 	a.OnRead([]byte("news"))
-	o.deliver()
+	o.deliverAll()
 	if why, _ := b.exceededTimeLimit(2*time.Minute + time.Second); why != nil {
 		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
 	}
 }
 
-// A connection hears of its partner's end however full the mailbox is.
+// A connection must learn of its partner's end even if the mailbox is full.
 func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
-	o := newBoxed(2, 100)
-	a, b := o.pair(t)
-	o.deliver()
+	o := newMailboxOwner(2, 100)
+	a, b := o.openRelayPair(t)
+	o.deliverAll()
 	other := o.open(3).Ref()
 	for other.Nudge() == nil {
 	}
 	a.OnTransportError(io.ErrUnexpectedEOF)
 	a.OnClosed()
-	o.deliver()
-	wantWhy(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
+	o.deliverAll()
+	wantCloseReason(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
 }
 
-// One that asks for a relay with a connection that has another one gets nothing into it.
+// A relay request to a connection that is in another relay must not send data into that.
 func TestFoundRelayWithRelayed(t *testing.T) {
-	o := newBoxed(10, 100)
-	a, b := o.pair(t)
-	o.deliver()
+	o := newMailboxOwner(10, 100)
+	a, b := o.openRelayPair(t)
+	o.deliverAll()
 	c := o.open(3)
 	wantErr(t, "Relay", c.Relay(b.Ref()), nil)
 	c.OnRead([]byte("foreign"))
-	o.deliver()
+	o.deliverAll()
 	if n := b.UnsentBytes(); n != 0 {
 		t.Errorf("%d bytes came into another one's relay", n)
 	}
-	wantWhy(t, "one that was late", c, ErrBadUse)
+	wantCloseReason(t, "one that was late", c, ErrBadUse)
 	a.OnRead([]byte("own"))
-	if o.deliver(); b.UnsentBytes() != 3 {
+	if o.deliverAll(); b.UnsentBytes() != 3 {
 		t.Errorf("%d bytes came by the relay, want 3", b.UnsentBytes())
 	}
 }
 
-// A timer runs out, and a deadline passes, also where the peer ended long ago and the
-// handler has not listened since.
+// Timers and deadlines must work long after EOF while reading is off.
 func TestFoundTimerAfterEnd(t *testing.T) {
 	for _, want := range []string{"timer", "deadline"} {
-		o, rang := newBoxed(10, 100), false
+		o, rang := newMailboxOwner(10, 100), false
 		o.host.Timer = func(*Conn) { rang = true }
 		o.host.Limits.CloseTimeout = time.Second
 		c := o.open(1)
@@ -104,25 +103,25 @@ func TestFoundTimerAfterEnd(t *testing.T) {
 	}
 }
 
-// What waits for a layer is bounded, and does not get past it.
+// Requests deferred for a layer must be limited and must not bypass it.
 func TestFoundMuchMailForLayer(t *testing.T) {
-	o := newBoxed(100, 100)
+	o := newMailboxOwner(100, 100)
 	o.host.Limits.MaxMail = 1
 	c := o.open(1)
 	c.ensureExtra().pendingLayer = &pendingLayer{}
 	for range 3 {
 		wantErr(t, "Send", c.Ref().Send([]byte("secret")), nil)
 	}
-	o.deliver()
-	wantWhy(t, "with more mail than is kept", c, ErrFull)
+	o.deliverAll()
+	wantCloseReason(t, "with more mail than is kept", c, ErrFull)
 	if n := c.UnsentBytes(); n != 0 {
 		t.Errorf("%d bytes went past the layer", n)
 	}
 }
 
-// A handshake is an answer to the heartbeats before it.
+// A handshake must count as an answer to earlier heartbeats.
 func TestFoundHeartbeatBeforeLayer(t *testing.T) {
-	o := newBoxed(10, 100)
+	o := newMailboxOwner(10, 100)
 	c := o.open(1)
 	c.state += oneUnanswered
 	c.ensureExtra().pendingLayer = &pendingLayer{}

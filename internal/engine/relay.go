@@ -54,7 +54,6 @@ func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
 
-// canJoin reports whether the connection can be joined with partner.
 func (c *Conn) canJoin(partner Ref) bool {
 	switch {
 	case c.is(relayed | closingWrite):
@@ -103,7 +102,6 @@ func (c *Conn) acceptRelay(from Ref) {
 	}
 }
 
-// isJoinedTo reports whether the connection is in a relay with partner.
 func (c *Conn) isJoinedTo(partner Ref) bool {
 	if !c.is(relayed) {
 		return false
@@ -145,7 +143,6 @@ func (c *Conn) enterRelay(remote *remotePartner) {
 	}
 }
 
-// postDo posts a function to run on a partner.
 func (r Ref) postDo(do func(*Conn)) { r.postDoOrElse(do, nil) }
 
 // postDoOrElse is postDo, but calls onLost if the partner is closing.
@@ -241,7 +238,6 @@ func (c *Conn) onRemoteOutputSent() {
 	}
 }
 
-// forwardBuffered forwards the buffered input, and then EOF.
 func (c *Conn) forwardBuffered() {
 	if in := c.in; in != nil {
 		c.in = nil
@@ -262,7 +258,6 @@ func (c *Conn) localPartner() *Conn {
 	return c.runtime.Loop.Conn(c.refusedBytes)
 }
 
-// forwardToPartner sends received bytes to the partner.
 func (c *Conn) forwardToPartner(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
@@ -313,7 +308,6 @@ func (c *Conn) forwardToRemote(p []byte) {
 	}
 }
 
-// writeRelayed writes bytes that the partner has received.
 func (c *Conn) writeRelayed(p []byte) {
 	if c.is(closing | failed | closingWrite) {
 		return
@@ -409,7 +403,6 @@ func (c *Conn) relayEOF() {
 	c.extra.remotePartner.ref.postDo((*Conn).CloseWrite)
 }
 
-// closePartner closes the partner for the same reason.
 func (c *Conn) closePartner(why error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {

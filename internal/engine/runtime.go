@@ -135,7 +135,6 @@ func (rt *Runtime) getBuffer(capacity int) *Buffer {
 	return b
 }
 
-// putBuffer frees b and its further pieces.
 func (rt *Runtime) putBuffer(b *Buffer) {
 	rt.Counters.Add(Buffered, -int64(b.capacity()))
 	for _, piece := range b.rest {
@@ -293,13 +292,11 @@ func (t *HandlerTimes) endCall(slot int32, took time.Duration) {
 	t.duration.Add(int64(took))
 }
 
-// epoch is time 0 of MonotonicNow.
 var epoch = time.Now()
 
 // MonotonicNow returns the monotonic clock of the real drivers.
 func MonotonicNow() time.Duration { return time.Since(epoch) }
 
-// reportPanic logs and counts a panic of a handler or of code that runs for a connection.
 func (rt *Runtime) reportPanic(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	rt.Counters.Add(Panics, 1)

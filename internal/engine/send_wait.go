@@ -9,7 +9,7 @@ import (
 // This file lets goroutines wait until a connection has space for what they send.
 //
 // refState counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
-// step with a check of the count. Whoever releases bytes sees the bit in the result and wakes all
+// step with a check of the count. Releasing bytes returns the bit, and the caller wakes all
 // senders once at most LowWater is left; the owner does so when the connection begins to close. So
 // no wake-up is lost, and there is no cost without waiting senders.
 //
@@ -20,7 +20,6 @@ import (
 // MaxSenders is the maximum number of goroutines that wait for one connection.
 const MaxSenders = 256
 
-// sendWaiters are the waiting senders by connection.
 type sendWaiters struct {
 	mu     sync.Mutex
 	byConn map[*Conn]*waiters
@@ -65,7 +64,6 @@ func (s *sendWaiters) spaceChan(c *Conn) <-chan struct{} {
 	return s.byConn[c].spaceFreed
 }
 
-// wakeAll wakes all senders that wait for a connection.
 func (s *sendWaiters) wakeAll(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +161,6 @@ func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline tim
 	}
 }
 
-// releasePosted releases posted bytes that were sent or dropped.
 func (c *Conn) releasePosted(n int) {
 	if left, wanted := c.refState.releasePosted(n); wanted && left <= c.runtime.Limits.LowWater {
 		c.runtime.sendWaiters.wakeAll(c)

@@ -27,7 +27,6 @@ const (
 	fileProgressGoal = 64 << 10
 )
 
-// queuedFile is a part of a file to send.
 type queuedFile struct {
 	file      *os.File
 	offset    int64
@@ -98,7 +97,6 @@ func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
 	return n, nil
 }
 
-// copyBuffers recycles the buffers of copyFileToOutput.
 var copyBuffers = sync.Pool{New: func() any { return new([minDirectSend]byte) }}
 
 // copyFileToOutput writes a small part as data, which is cheaper than keeping the file open.
@@ -170,7 +168,6 @@ func (q *fileQueue) extendProgressTimer(d, now time.Duration) {
 	}
 }
 
-// hasOutput reports whether there is something to send.
 func (c *Conn) hasOutput() bool { return c.out != nil || c.queuedFiles() != nil }
 
 // outputWaitingSince returns since when the first of the output waits.
@@ -313,7 +310,6 @@ func (c *Conn) writeBufferThroughLayer(b *Buffer) {
 	}
 }
 
-// closeFiles discards the queue.
 func (c *Conn) closeFiles() {
 	q := c.queuedFiles()
 	if q == nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// inspect checks what holds after each step.
-func (s *sim) inspect() {
+// checkInvariants checks what must hold after each step.
+func (s *sim) checkInvariants() {
 	s.driveTouched()
 	s.check(s.failure == "", "fails in a call of the handler")
 	s.check(s.host.directSent == 0, "%d bytes count as sent in this event when it is over", s.host.directSent)
@@ -24,7 +24,7 @@ func (s *sim) inspect() {
 		}
 		l := s.lives[i]
 		if l != nil {
-			s.pull(l, 0)
+			s.pullRelayed(l, 0)
 			for _, p := range l.kept {
 				inBox += max(emptyRequestSize, len(p.data))
 			}
@@ -34,17 +34,17 @@ func (s *sim) inspect() {
 			continue
 		}
 		open++
-		s.check(c.unsentInMemory() <= 3*simMaxUnsent+16+l.brought(), "%v: %d bytes of unsent output", l, c.unsentInMemory())
+		s.check(c.unsentInMemory() <= 3*simMaxUnsent+16+l.relayedExtra(), "%v: %d bytes of unsent output", l, c.unsentInMemory())
 		s.check((c.queuedFiles() == nil) == (len(c.queuedFiles().all()) == 0) && len(c.queuedFiles().all()) <= MaxQueuedFiles, "%v: %d files wait", l, len(c.queuedFiles().all()))
 		s.check(c.UnsentBytes() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.UnsentBytes(), len(l.wrote)-len(l.wire))
-		s.checkMissed(l)
+		s.checkMissedMessages(l)
 		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
 		s.check(c.postedOutput() <= c.UnsentBytes(), "%v: %d bytes owed to posts, %d pending", l, c.postedOutput(), c.UnsentBytes())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
 			held++
 			s.check(c.in.Len() > 0, "%v: holds an empty buffer for input", l)
-			s.check(c.in.Len() <= simMaxMessage+simMaxRead+l.rude+l.extra(), "%v: %d bytes of unused input", l, c.in.Len())
+			s.check(c.in.Len() <= simMaxMessage+simMaxRead+l.rude+l.layerInput(), "%v: %d bytes of unused input", l, c.in.Len())
 		}
 		if c.out != nil {
 			held += 1 + len(c.out.rest)
@@ -53,20 +53,20 @@ func (s *sim) inspect() {
 	}
 	s.check(len(s.lent) == held, "%d buffers are lent, %d are held", len(s.lent), held)
 	s.check(int(s.counters.Get(Open)) == open, "Counters.Open is %d, want %d", s.counters.Get(Open), open)
-	s.recount()
+	s.checkMemoryCounters()
 }
 
-// brought is the most that a relay may have written beyond what it waits for: what was
-// received in spite of that.
-func (l *life) brought() int {
+// relayedExtra is the maximum that a relay may have written beyond its limit: what was received
+// nevertheless.
+func (l *life) relayedExtra() int {
 	if l.mate == nil {
 		return 0
 	}
 	return l.mate.rude + simMaxMessage + simMaxRead
 }
 
-// checkMissed checks how much the connection says that it has not got.
-func (s *sim) checkMissed(l *life) {
+// checkMissedMessages checks the number of missed messages.
+func (s *sim) checkMissedMessages(l *life) {
 	want := l.fewer
 	for _, u := range l.subs {
 		if u.left {
@@ -79,34 +79,33 @@ func (s *sim) checkMissed(l *life) {
 	s.check(l.conn.MissedMessages() == want, "%v: has missed %d messages, want %d", l, l.conn.MissedMessages(), want)
 }
 
-// settle lets everything under way arrive, until nothing more happens, and
-// checks that no connection is stuck.
-func (s *sim) settle() {
+// settleAll lets everything under way arrive and checks that no connection is stuck.
+func (s *sim) settleAll() {
 	s.log("settle")
 	for range 10_000 {
 		before := len(s.trace)
 		if s.box.HasRequests() {
-			s.deliverMail()
+			s.deliverRequests()
 		}
 		for _, l := range s.lives {
 			for l != nil && l.retained > 0 && s.lives[l.conn.slot] == l {
-				s.release(l)
+				s.handlerReleases(l)
 			}
-			if l != nil && s.lives[l.conn.slot] == l && l.pauses() {
-				s.listen(l)
+			if l != nil && s.lives[l.conn.slot] == l && l.isReadingOff() {
+				s.turnReadingOn(l)
 			}
 		}
 		for _, l := range s.lives {
 			if l != nil && (l.conn.WantsInput() || l.reset) {
-				s.readable(l)
+				s.makeReadable(l)
 			}
 		}
 		for _, l := range s.lives {
 			if l != nil {
-				s.roomFor(l, 2*simMaxUnsent)
+				s.makePeerSpace(l, 2*simMaxUnsent)
 			}
 		}
-		s.inspect()
+		s.checkInvariants()
 		if len(s.trace) == before && !s.box.HasRequests() {
 			s.checkSettled()
 			return
@@ -121,7 +120,7 @@ func (s *sim) checkSettled() {
 			continue
 		}
 		c := l.conn
-		next := s.next(l)
+		next := s.checkedNextAction(l)
 		s.check(next == Wait && c.UnsentBytes() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.UnsentBytes())
 		if c.is(handshaking) && l.told {
 			continue // it has its time
@@ -148,17 +147,17 @@ func (s *sim) checkSettled() {
 	}
 }
 
-// checkRelayed checks one that is at rest and in a relay: all has been passed on.
+// checkRelayed checks that an idle relay has forwarded everything.
 func (s *sim) checkRelayed(l *life) {
-	s.joined()
+	s.findJoinedRelays()
 	m := l.mate
 	s.check(m != nil && m.mate == l && s.lives[m.conn.slot] == m, "%v: at rest, and joined with %v", l, m)
-	s.check(l.used == l.plain(), "%v: at rest, and %d of %d bytes are relayed", l, l.used, l.plain())
+	s.check(l.used == l.plaintextReceived(), "%v: at rest, and %d of %d bytes are relayed", l, l.used, l.plaintextReceived())
 	s.check(l.told == l.fin && m.shut == l.fin, "%v: its peer has ended: %v; at rest, that is known: %v, and passed on: %v", l, l.fin, l.told, m.shut)
 	s.check(!l.fin || !m.fin, "%v: at rest, and both directions of its relay have ended", l)
 }
 
-// finishAll lets every peer end and all time pass: nothing may be left.
+// finishAll ends all peers and lets time pass: nothing may be left.
 func (s *sim) finishAll() {
 	for _, l := range s.lives {
 		if l != nil {
@@ -166,12 +165,12 @@ func (s *sim) finishAll() {
 			l.fin = true
 		}
 	}
-	s.settle()
+	s.settleAll()
 	for range 3 {
-		s.pass(simHandshake)
-		s.settle()
+		s.advanceClock(simHandshake)
+		s.settleAll()
 	}
-	s.inspect()
+	s.checkInvariants()
 	refused := 0
 	for _, l := range s.past {
 		s.check(l.closed == l.opened && (l.closed || l.layer != nil), "%v: opened is %v and closed is %v", l, l.opened, l.closed)
@@ -181,7 +180,7 @@ func (s *sim) finishAll() {
 	}
 	counts := Counts{}
 	s.counters.AddTo(&counts)
-	s.checkBooks(counts, refused)
+	s.checkFinalCounters(counts, refused)
 	s.check(int(counts[Panics]) == s.panics, "counted %d panics of %d", counts[Panics], s.panics)
 	for i, c := range s.slots {
 		s.check(c.refState.postedBytes() == 0, "slot %d: %d bytes still marked as posted", i, c.refState.postedBytes())
@@ -189,12 +188,12 @@ func (s *sim) finishAll() {
 	s.check(len(s.lent) == 0, "%d buffers were not returned", len(s.lent))
 }
 
-// checkComplete says that everything written or posted is on the wire.
+// checkComplete checks that everything written or posted was sent.
 func (s *sim) checkComplete(l *life) {
 	s.check(bytes.Equal(l.wire, l.wrote), "%v: the peer got %q of %q", l, l.wire, l.wrote)
 }
 
-// checkReason checks why a connection closed, and what that reason promises.
+// checkReason checks why a connection has closed, and what that implies.
 func (s *sim) checkReason(l *life, why error) {
 	causes := slices.Clone(l.causes)
 	for _, o := range append(l.related, l.mate) {
@@ -228,8 +227,8 @@ func (s *sim) check(ok bool, format string, args ...any) {
 	}
 }
 
-// simFailure ends a simulation. It may come out of a call of the handler, where Conn
-// contains it: the simulation then ends at the next check.
+// simFailure ends a simulation. If it passes through a handler call, Conn recovers it, and the
+// simulation ends at the next check.
 type simFailure string
 
 func (s *sim) fail(format string, args ...any) {
@@ -239,7 +238,7 @@ func (s *sim) fail(format string, args ...any) {
 	panic(s.failure)
 }
 
-// life finds the record of the connection that the handler is called for.
+// life returns the record of the connection that the handler is called for.
 func (s *sim) life(c *Conn) *life {
 	l := s.lives[c.Slot()]
 	s.check(l.opened, "%v: called before Opened: state %b", l, c.state)
@@ -248,8 +247,8 @@ func (s *sim) life(c *Conn) *life {
 	return l
 }
 
-// sharedBy is the memory that posts share.
-func sharedBy(posts []*post) (n int64) {
+// sharedMemory returns the shared memory of posts.
+func sharedMemory(posts []*post) (n int64) {
 	for _, p := range posts {
 		if p.shared {
 			n += int64(cap(p.data))
@@ -258,16 +257,16 @@ func sharedBy(posts []*post) (n int64) {
 	return n
 }
 
-// recount compares what is counted with what there is.
-func (s *sim) recount() {
+// checkMemoryCounters compares counted memory with actual memory.
+func (s *sim) checkMemoryCounters() {
 	var want [gauges]int64
-	want[Buffered] = int64(s.box.CountedMemory()) + sharedBy(s.posts)
+	want[Buffered] = int64(s.box.CountedMemory()) + sharedMemory(s.posts)
 	for _, l := range s.lives {
 		if l == nil {
 			continue
 		}
 		want[Open]++
-		want[Buffered] += int64(l.conn.BufferMemory()) + sharedBy(l.kept)
+		want[Buffered] += int64(l.conn.BufferMemory()) + sharedMemory(l.kept)
 		for bit, n := range map[uint32]*int64{handshaking: &want[Handshaking], overHighWater: &want[Paused], closing: &want[Closing]} {
 			if l.conn.is(bit) {
 				*n++
@@ -279,8 +278,8 @@ func (s *sim) recount() {
 	}
 }
 
-// checkBooks compares the counters at the end with what has happened.
-func (s *sim) checkBooks(n Counts, refused int) {
+// checkFinalCounters compares the counters at the end with what has happened.
+func (s *sim) checkFinalCounters(n Counts, refused int) {
 	s.check(n.TotalRefused() == int64(refused), "counted %d refused, want %d", n.TotalRefused(), refused)
 	var closed int64
 	for why := NumRefusedCauses; why < NumCauses; why++ {

@@ -13,57 +13,56 @@ import (
 	"time"
 )
 
-// open opens a connection in a slot, as an accept or a dial does.
-func (s *sim) open(slot int) {
-	s.drive(s.openLife(slot, s.dice.roll(2*simMaxUnsent), s.dice.roll(4) == 0))
+// openSlot accepts or dials a connection in a slot.
+func (s *sim) openSlot(slot int) {
+	s.driveConnAndTouched(s.openConn(slot, s.dice.intN(2*simMaxUnsent), s.dice.intN(4) == 0))
 }
 
-// openLife opens one whose kernel has room for some output.
-func (s *sim) openLife(slot, room int, dialled bool) *life {
-	l := &life{conn: s.slots[slot], id: len(s.past), acts: character(s.dice.roll(int(characters))), subs: map[*topic]*sub{}}
+// openConn opens a connection whose kernel has space for some output.
+func (s *sim) openConn(slot, room int, dialled bool) *life {
+	l := &life{conn: s.slots[slot], id: len(s.past), acts: handlerCharacter(s.dice.intN(int(characters))), subs: map[*topic]*sub{}}
 	l.room, l.dialled = room, dialled
 	l.born, l.heard = s.now, s.now
 	s.past, s.lives[slot] = append(s.past, l), l
 	s.log("%v: opens, %v, room for %d bytes", l, l.acts, l.room)
 	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
 	if dialled {
-		l.began = time.Duration(s.dice.roll(1<<30)) << (s.dice.roll(30)) // any bits
+		l.began = time.Duration(s.dice.intN(1<<30)) << (s.dice.intN(30)) // any bits
 		l.began++
 		l.conn.OnDialling(peer, l.began)
 	}
 	l.conn.OnOpen(peer, dialled)
-	s.check(l.opened == (!l.greets() && !s.host.OnWorkers), "%v: Opened was called: %v", l, l.opened)
+	s.check(l.opened == (!l.inFirstHandshake() && !s.host.OnWorkers), "%v: Opened was called: %v", l, l.opened)
 	s.check(l.conn.IsDialled() == dialled, "%v: Outbound is %v", l, !dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
 	return l
 }
 
-// readable gives the driver a reason to read, and a piece of random size.
-// Now and then it comes although the connection does not want input: a receive
-// that was under way when reading paused.
-func (s *sim) readable(l *life) {
+// makeReadable gives the driver a reason to read a random number of bytes, occasionally although
+// the connection does not want input, like a receive under way when reading pauses.
+func (s *sim) makeReadable(l *life) {
 	rude := !l.conn.WantsInput()
-	if rude && (l.told || l.taken || s.dice.roll(6) > 0) {
+	if rude && (l.told || l.taken || s.dice.intN(6) > 0) {
 		return
 	}
-	if s.read(l) {
-		s.drive(l)
+	if s.readRandom(l) {
+		s.driveConnAndTouched(l)
 	}
 }
 
-// read reads a piece of random size, or what else there is.
-func (s *sim) read(l *life) (some bool) {
-	switch n := min(len(l.raw)-l.arrived, 1+s.dice.roll(simMaxRead)); {
+// readRandom reads a random number of bytes, EOF or an error.
+func (s *sim) readRandom(l *life) (some bool) {
+	switch n := min(len(l.raw)-l.arrived, 1+s.dice.intN(simMaxRead)); {
 	case l.reset:
 		s.log("%v: reading fails", l)
-		s.breaks(l)
+		s.breakTransport(l)
 	case n > 0:
 		s.log("%v: %d bytes arrive", l, n)
-		s.arrive(l, n)
+		s.deliverInput(l, n)
 	case l.fin && !l.told:
 		s.log("%v: end of file", l)
 		l.told, l.heard = true, s.now
-		l.cause(io.EOF)
+		l.allowReasons(io.EOF)
 		l.conn.OnEOF()
 	default:
 		return false
@@ -71,8 +70,8 @@ func (s *sim) read(l *life) (some bool) {
 	return true
 }
 
-// arrive gives the connection the next n bytes.
-func (s *sim) arrive(l *life, n int) {
+// deliverInput passes the next n bytes to the connection.
+func (s *sim) deliverInput(l *life, n int) {
 	if !l.conn.WantsInput() {
 		l.rude += n
 	}
@@ -83,35 +82,35 @@ func (s *sim) arrive(l *life, n int) {
 		l.since = s.now
 	}
 	l.conn.OnRead(p)
-	scribble(p)
-	if c := l.conn; s.near() && l.layer == nil && c.is(relayed) && !c.is(closing|failed) && c.in == nil {
+	overwrite(p)
+	if c := l.conn; s.sameLoop() && l.layer == nil && c.is(relayed) && !c.is(closing|failed) && c.in == nil {
 		o := c.localPartner()
 		s.check(!o.is(overHighWater) || o.is(closing) || !c.WantsInput(), "%v: wants more than its relay has room for", l)
 	}
 }
 
-// readNow reads once, and says so if there is nothing.
-func (s *sim) readNow(l *life) {
+// readOnce reads once, or reports that there is nothing.
+func (s *sim) readOnce(l *life) {
 	c := l.conn
 	s.check(c.WantsInput(), "%v: is to be read, and wants no input: state %b", l, c.state)
 	some := l.reset || l.arrived < len(l.raw) || l.fin && !l.told
 	if some {
-		s.read(l)
+		s.readRandom(l)
 	} else {
 		s.log("%v: nothing to read", l)
 	}
 	if some && (l.arrived < len(l.raw) || l.reset) {
 		return
 	}
-	l.cause(s.mayExpire(l)...) // it is judged now
+	l.allowReasons(s.allowedTimeouts(l)...) // it is judged now
 	c.OnReadEmpty()
 	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
 }
 
-// deliver has the handler called, or sheds what may be shed now and then.
-func (s *sim) deliver(l *life) {
+// runOrShedHandler runs the handler, or sheds if allowed.
+func (s *sim) runOrShedHandler(l *life) {
 	c := l.conn
-	if !c.CanShed() || s.dice.roll(3) > 0 {
+	if !c.CanShed() || s.dice.intN(3) > 0 {
 		s.log("%v: deliver", l)
 		c.FeedHandler()
 		return
@@ -123,39 +122,37 @@ func (s *sim) deliver(l *life) {
 	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
 }
 
-// shed is the handler's call for input that is shed: what holds for Received holds
-// for it.
-func (s *sim) shed(c *Conn, in []byte, why error) int {
+// shedInput is the handler's Shed, with the same rules as Received.
+func (s *sim) shedInput(c *Conn, in []byte, why error) int {
 	s.check(why == errShed, "shed because of %v", why)
 	return s.Received(c, in)
 }
 
-// roomFor lets the peer read, so that the kernel has room for n bytes more.
-func (s *sim) roomFor(l *life, n int) {
+// makePeerSpace makes the peer read, so that the kernel has space for n more bytes.
+func (s *sim) makePeerSpace(l *life, n int) {
 	l.room += n
 	if l.room == 0 || !l.conn.WantsWritable() {
 		return
 	}
 	s.log("%v: room for %d bytes", l, l.room)
 	l.conn.OnWritable()
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }
 
-func (s *sim) drain(l *life) {
+func (s *sim) startDrain(l *life) {
 	s.log("%v: drain", l)
-	l.cause(ErrServerClosed)
+	l.allowReasons(ErrServerClosed)
 	if !l.drained {
 		l.owed = len(l.raw)
 	}
 	l.drained = l.drained || !l.conn.is(closing)
 	l.conn.StartDrain()
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }
 
-// drive does what a connection asks for until it asks for nothing, and the same for
-// those that it has touched.
-func (s *sim) drive(l *life) {
-	s.driveOne(l)
+// driveConnAndTouched performs the actions of a connection and of those that it has affected.
+func (s *sim) driveConnAndTouched(l *life) {
+	s.performActions(l)
 	s.driveTouched()
 }
 
@@ -164,12 +161,12 @@ func (s *sim) driveTouched() {
 		c := s.touched[0]
 		s.touched = s.touched[1:]
 		if l := s.lives[c.Slot()]; l != nil {
-			s.driveOne(l)
+			s.performActions(l)
 		}
 	}
 }
 
-func (s *sim) driveOne(l *life) {
+func (s *sim) performActions(l *life) {
 	if s.lives[l.conn.Slot()] != l {
 		return // finished by what it had touched
 	}
@@ -179,7 +176,7 @@ func (s *sim) driveOne(l *life) {
 		if c.is(overHighWater) { // it may not be any more, in a moment
 			l.relieved = s.now
 		}
-		a := s.next(l)
+		a := s.checkedNextAction(l)
 		if open && c.is(closing) && c.extra.closeReason == ErrServerClosed && !c.is(readPaused|peerEOF) {
 			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
 		}
@@ -188,15 +185,15 @@ func (s *sim) driveOne(l *life) {
 			s.checkWaiting(l)
 			return
 		case Send:
-			s.send(l)
+			s.kernelSend(l)
 		case SendFile:
-			s.sendFile(l)
+			s.kernelSendFile(l)
 		case FeedHandler:
-			s.deliver(l)
+			s.runOrShedHandler(l)
 		case Read:
-			s.readNow(l)
+			s.readOnce(l)
 		case DetachOrExport:
-			s.detach(l)
+			s.detachConn(l)
 		case ShutWrite:
 			s.shutWrite(l)
 		case Close:
@@ -209,11 +206,11 @@ func (s *sim) driveOne(l *life) {
 	s.fail("%v: the driver got stuck: state %b", l, c.state)
 }
 
-// next asks what to do, which may make the connection take the newest values.
-func (s *sim) next(l *life) Action {
-	s.pull(l, 0)
+// checkedNextAction returns the next action, which may take latest values.
+func (s *sim) checkedNextAction(l *life) Action {
+	s.pullRelayed(l, 0)
 	l.high = l.high || l.conn.UnsentBytes() > simHigh && !l.conn.is(relayed)
-	s.takesValues(l)
+	s.takeLatestValues(l)
 	return l.conn.NextAction()
 }
 
@@ -223,26 +220,25 @@ func (s *sim) checkWaiting(l *life) {
 		l.relieved = s.now
 	}
 	_, due := c.ExpiresAt()
-	s.water(l)
+	s.checkHighWater(l)
 	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.UnsentBytes())
-	s.check(c.IsReadPaused() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.IsReadPaused())
+	s.check(c.IsReadPaused() == l.deaf || !l.isSettled() || c.is(closing), "%v: Deaf is %v", l, c.IsReadPaused())
 	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
-	s.check(!l.told || due || l.bound(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
+	s.check(!l.told || due || l.outlivesPeer(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
 	mail := c.refState.postedBytes() > c.postedOutput()
-	s.check(c.WantsInput() || c.WantsWritable() || due || mail || c.is(readPaused) || l.bound(),
+	s.check(c.WantsInput() || c.WantsWritable() || due || mail || c.is(readPaused) || l.outlivesPeer(),
 		"%v: waits for nothing: state %b", l, c.state)
 }
 
-// bound says whether others decide how long it lives once its peer has ended.
-func (l *life) bound() bool { return l.conn.is(relayed) || l.retained > 0 }
+// outlivesPeer reports whether others decide when the connection closes after EOF.
+func (l *life) outlivesPeer() bool { return l.conn.is(relayed) || l.retained > 0 }
 
-// direct is the kernel's part of a long Write. An error it keeps to itself, and
-// tells at the next send.
-func (s *sim) direct(c *Conn, first []byte, behind [][]byte) int {
+// kernelSendDirect is Runtime.SendDirect. It reports errors at the next send.
+func (s *sim) kernelSendDirect(c *Conn, first []byte, behind [][]byte) int {
 	l, p := s.lives[c.Slot()], append(bytes.Clone(first), bytes.Join(behind, nil)...)
 	s.check(len(first) > 0, "%v: the first of %d pieces is empty", l, 1+len(behind))
-	s.pull(l, len(p))
+	s.pullRelayed(l, len(p))
 	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
 	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
 	s.check(l.layer == nil, "%v: sends past its layer", l)
@@ -257,16 +253,16 @@ func (s *sim) direct(c *Conn, first []byte, behind [][]byte) int {
 	return n
 }
 
-// send is a system call that takes as much as there is room for.
-func (s *sim) send(l *life) {
+// kernelSend sends as much as there is space for.
+func (s *sim) kernelSend(l *life) {
 	c, out := l.conn, l.conn.Output()
 	s.check(len(out) > 0, "%v: asked to send nothing", l)
 	s.check(!l.shut, "%v: sends after the end", l)
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], out), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
 	s.check(len(out) <= s.host.maxPieceSize, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.maxPieceSize)
-	if l.reset && s.dice.roll(2) == 0 {
+	if l.reset && s.dice.intN(2) == 0 {
 		s.log("%v: sending fails", l)
-		s.breaks(l)
+		s.breakTransport(l)
 		return
 	}
 	n := min(l.room, len(out))
@@ -275,12 +271,11 @@ func (s *sim) send(l *life) {
 	l.room -= n
 	c.OnSent(n)
 	if n < len(out) || c.UnsentBytes() <= simLow { // otherwise the next piece is sent now
-		s.water(l)
+		s.checkHighWater(l)
 	}
 }
 
-// shutWrite shuts our direction: all that was written is sent, and what a relay has
-// brought.
+// shutWrite shuts our direction and checks that everything was sent.
 func (s *sim) shutWrite(l *life) {
 	c := l.conn
 	s.check(!l.shut, "%v: shut twice", l)
@@ -297,21 +292,21 @@ func (s *sim) shutWrite(l *life) {
 	}
 }
 
-// breaks lets the transport fail. It is the reason to close unless all was done.
-func (s *sim) breaks(l *life) {
+// breakTransport breaks the transport, which is the close reason unless everything was done.
+func (s *sim) breakTransport(l *life) {
 	if !l.conn.is(closing) || l.conn.UnsentBytes() > 0 {
-		l.cause(syscall.ECONNRESET)
+		l.allowReasons(syscall.ECONNRESET)
 	}
 	l.conn.OnTransportError(s.resetError())
 }
 
-// resetError is a reset in one of its forms.
+// resetError returns one of the forms of a reset.
 func (s *sim) resetError() error {
 	return []error{
 		syscall.ECONNRESET,
 		syscall.EPIPE,
 		&net.OpError{Op: "write", Err: fmt.Errorf("wrapped: %w", syscall.ECONNABORTED)},
-	}[s.dice.roll(3)]
+	}[s.dice.intN(3)]
 }
 
 func (s *sim) finish(l *life) {
@@ -332,25 +327,25 @@ func (s *sim) finish(l *life) {
 	s.checkRelay(l)
 }
 
-// yield kills the connection with the largest buffers.
-func (s *sim) yield() {
+// closeLargestConn aborts the connection with the largest buffers.
+func (s *sim) closeLargestConn() {
 	open := slices.DeleteFunc(slices.Clone(s.lives), func(l *life) bool { return l == nil })
 	if len(open) == 0 {
 		return
 	}
 	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.BufferMemory(), b.conn.BufferMemory()) })
 	s.log("%v: gives way", l)
-	l.cause(ErrOverBudget)
+	l.allowReasons(ErrOverBudget)
 	l.conn.Abort(ErrOverBudget)
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }
 
-// listen has the handler listen again, in some call of it.
-func (s *sim) listen(l *life) {
+// turnReadingOn turns reading on again, in a handler call.
+func (s *sim) turnReadingOn(l *life) {
 	s.log("%v: listens", l)
 	if l.deaf = false; !l.conn.is(closing) {
 		l.relieved = s.now
 	}
 	l.conn.SetReading(true)
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }

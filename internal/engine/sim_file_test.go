@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// There are two files for all simulations, which have no turns of their own: one whose bytes tell where they are from, and one of
-// zeros that is cut off now and then while it is being sent.
+// All simulations share two files: one with content that depends on the offset, and one of zeros
+// that is truncated occasionally while it is sent.
 
 const simFileSize = 256
 
@@ -37,23 +37,23 @@ func simContent(which int) []byte {
 	return p
 }
 
-// sendsFile sends a part of a file, and knows what the answer has to be.
-func (s *sim) sendsFile(l *life) {
-	c, which := l.conn, s.dice.roll(4)/3
-	f, cut := simFiles()[which], which == 1 && s.dice.roll(2) == 0
+// handlerSendsFile sends a part of a file and checks the result.
+func (s *sim) handlerSendsFile(l *life) {
+	c, which := l.conn, s.dice.intN(4)/3
+	f, cut := simFiles()[which], which == 1 && s.dice.intN(2) == 0
 	if which == 1 {
-		s.truncate(f, simFileSize)
+		s.truncateFile(f, simFileSize)
 	}
-	from := s.dice.roll(simFileSize)
-	n := s.dice.roll(simFileSize - from)
-	if s.dice.roll(8) == 0 {
-		n = s.dice.roll(2)
+	from := s.dice.intN(simFileSize)
+	n := s.dice.intN(simFileSize - from)
+	if s.dice.intN(8) == 0 {
+		n = s.dice.intN(2)
 	}
-	closed := l.writesNoMore()
+	closed := l.hasStoppedWriting()
 	small := n < s.host.MinDirectSend && c.unsentInMemory()-c.postedOutput()+s.host.directSent+n <= simMaxUnsent
 	full := n > 0 && !small && len(c.queuedFiles().all()) == MaxQueuedFiles
 	if fits := !closed && !l.upgrading && !full; fits {
-		l.writes(s, simContent(which)[from:from+n]) // before it is sent at once
+		l.expectWritten(s, simContent(which)[from:from+n]) // before it is sent at once
 	}
 	err := c.SendFile(f, int64(from), int64(n))
 	s.log("%v: sends %d bytes of file %d from %d on: %v", l, n, which, from, err)
@@ -69,33 +69,32 @@ func (s *sim) sendsFile(l *life) {
 		l.high = l.high || c.UnsentBytes()+s.host.directSent > simHigh
 		l.filed = true
 		if which == 1 {
-			l.cause(ErrShortFile)
+			l.allowReasons(ErrShortFile)
 		}
 	}
 	if cut {
-		s.truncate(f, 0)
+		s.truncateFile(f, 0)
 	}
 }
 
-func (s *sim) truncate(f *os.File, size int64) {
+func (s *sim) truncateFile(f *os.File, size int64) {
 	s.check(f.Truncate(size) == nil, "can't truncate a file")
 }
 
-// sendFile is the driver's part: a system call that takes as much as there is room for,
-// or not even that.
-func (s *sim) sendFile(l *life) {
+// kernelSendFile sends as much as there is space for, or fails.
+func (s *sim) kernelSendFile(l *life) {
 	c := l.conn
 	f, from, n := c.NextFilePart()
 	s.check(c.out == nil && !l.shut, "%v: sends a file before its time", l)
 	s.check((f == nil) == (l.layer != nil), "%v: a file would get past the layer, or not be sent", l)
-	if f == nil || s.dice.roll(3) == 0 {
+	if f == nil || s.dice.intN(3) == 0 {
 		s.log("%v: loads of a file", l)
 		c.LoadFilePiece()
 		return
 	}
-	if l.reset && s.dice.roll(2) == 0 {
+	if l.reset && s.dice.intN(2) == 0 {
 		s.log("%v: sending a file fails", l)
-		s.breaks(l)
+		s.breakTransport(l)
 		return
 	}
 	p := make([]byte, min(n, l.room))
@@ -111,6 +110,6 @@ func (s *sim) sendFile(l *life) {
 	l.room -= n
 	c.OnSent(n)
 	if c.is(blocked) || c.UnsentBytes() <= simLow { // otherwise more is sent now
-		s.water(l)
+		s.checkHighWater(l)
 	}
 }

@@ -5,23 +5,23 @@ import (
 	"errors"
 )
 
-// character is how the handler of a connection behaves in the simulation.
-type character int
+// handlerCharacter is how a handler behaves.
+type handlerCharacter int
 
 const (
-	echoes     character = iota
-	lines                // answers whole lines and leaves the rest
-	amplifies            // much output for a byte; stops when it is paused
-	floods               // the same, but does not stop
-	hoards               // uses input late, or never
-	closes               // says goodbye at the end of a line
-	streams              // writes until it is paused, and goes on when it is writable
-	panics               // in any of its methods
-	cheats               // returns impossible counts
-	characters           // is how many there are
+	echoes     handlerCharacter = iota
+	lines                       // answer whole lines and leave the rest
+	amplifies                   // much output per byte; stops when paused
+	floods                      // the same without stopping
+	hoards                      // uses input late or never
+	closes                      // closes after a goodbye at the end of a line
+	streams                     // writes until paused, continues in Writable
+	panics                      // panics in any method
+	cheats                      // returns invalid counts
+	characters                  // number of characters
 )
 
-func (a character) String() string {
+func (a handlerCharacter) String() string {
 	return [...]string{"echoes", "lines", "amplifies", "floods", "hoards", "closes", "streams", "panics", "cheats"}[a]
 }
 
@@ -34,28 +34,28 @@ func (s *sim) Opened(c *Conn) {
 	s.check(c.RefusedBytes() == 0, "%v: Refused is %d in Opened", l, c.RefusedBytes())
 	l.opened, l.known, l.ref = true, true, c.Ref()
 	c.SetValue(l)
-	s.mayPanic(l)
-	if s.dice.roll(4) == 0 {
-		s.write(l, []byte("hello"))
+	s.randomPanic(l)
+	if s.dice.intN(4) == 0 {
+		s.handlerWrites(l, []byte("hello"))
 	}
-	s.maySurprise(l)
+	s.randomHandlerCall(l)
 }
 
 func (s *sim) Received(c *Conn, in []byte) int {
 	l := s.life(c)
-	want := l.sent[l.used:l.plain()]
+	want := l.sent[l.used:l.plaintextReceived()]
 	s.check(c.UnsentBytes() <= simHigh, "%v: Received while %d bytes are owed", l, c.UnsentBytes())
 	s.check(!l.choked || c.UnsentBytes() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.UnsentBytes())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
-	s.check(l.settled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
+	s.check(l.isSettled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
 	s.check(c.RefusedBytes() == l.seen, "%v: Refused is %d, want %d", l, c.RefusedBytes(), l.seen)
 	l.refused = 0
-	used := s.act(l, in)
+	used := s.handleInput(l, in)
 	if used == 0 {
-		if !s.paused(l) {
+		if !s.checkPaused(l) {
 			l.seen = len(in)
 		}
 		s.noteRefused(l, len(in))
@@ -71,16 +71,15 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	return used
 }
 
-// noteRefused notes that the handler waits for more input. One that is paused
-// may just have stopped.
+// noteRefused records that the handler waits for more input, unless it is paused.
 func (s *sim) noteRefused(l *life, n int) {
-	if s.paused(l) {
+	if s.checkPaused(l) {
 		return
 	}
 	l.refused = n
 	if n >= simMaxMessage {
 		l.tooLong = true
-		l.cause(ErrMessageTooLong)
+		l.allowReasons(ErrMessageTooLong)
 	}
 }
 
@@ -88,28 +87,28 @@ func (s *sim) Ended(c *Conn, in []byte) int {
 	l := s.life(c)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Ended while it does not listen", l)
-	s.check(l.settled(), "%v: Ended, and nobody is to hear of its input: state %b", l, c.state)
-	s.check(l.told && l.plain() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plain(), len(l.sent))
+	s.check(l.isSettled(), "%v: Ended, and nobody is to hear of its input: state %b", l, c.state)
+	s.check(l.told && l.plaintextReceived() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plaintextReceived(), len(l.sent))
 	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
 	s.check(len(in) == l.refused, "%v: Ended with %d bytes, of which Received was not offered %d", l, len(in), len(in)-l.refused)
 	l.ended, l.used = true, len(l.sent)
 	s.log("%v: ended with %d bytes unused", l, len(in))
-	s.mayPanic(l)
-	if s.dice.roll(2) == 0 {
-		s.write(l, []byte("that was all"))
+	s.randomPanic(l)
+	if s.dice.intN(2) == 0 {
+		s.handlerWrites(l, []byte("that was all"))
 	}
-	s.maySurprise(l)
+	s.randomHandlerCall(l)
 	return len(in)
 }
 
 func (s *sim) Nudged(c *Conn) {
 	l := s.life(c)
-	s.mustBeCalled(l, nil)
+	s.expectHandlerCall(l, nil)
 	s.log("%v: nudged", l)
-	defer s.mayDie(l)
-	s.mayPanic(l)
-	s.write(l, []byte("awake"))
-	s.maySurprise(l)
+	defer s.recordIfDead(l)
+	s.randomPanic(l)
+	s.handlerWrites(l, []byte("awake"))
+	s.randomHandlerCall(l)
 }
 
 func (s *sim) Closed(c *Conn, why error) {
@@ -120,100 +119,100 @@ func (s *sim) Closed(c *Conn, why error) {
 	s.checkReason(l, why)
 	s.check(!l.cheated || errors.Is(why, ErrBadUse) || l.panicked, "%v: cheated, and closed for %v", l, why)
 	s.check(!l.panicked || errors.Is(why, errPanic), "%v: panicked, and closed for %v", l, why)
-	s.write(l, []byte("too late"))
+	s.handlerWrites(l, []byte("too late"))
 	err := c.Ref().Send([]byte("too late"))
 	s.check(errors.Is(err, ErrClosed), "%v: Send in Closed gives %v", l, err)
-	s.mayPanic(l)
+	s.randomPanic(l)
 }
 
-// act is what a handler does with input, by its character.
-func (s *sim) act(l *life, in []byte) (used int) {
-	if s.dice.roll(6) == 0 {
-		s.maySurprise(l)
+// handleInput handles input according to the handler's character.
+func (s *sim) handleInput(l *life, in []byte) (used int) {
+	if s.dice.intN(6) == 0 {
+		s.randomHandlerCall(l)
 	}
 	switch l.acts {
 	case lines:
-		for !s.paused(l) {
+		for !s.checkPaused(l) {
 			i := bytes.IndexByte(in[used:], '\n')
 			if i < 0 {
 				break
 			}
-			s.write(l, in[used:used+i+1])
+			s.handlerWrites(l, in[used:used+i+1])
 			used += i + 1
 		}
 		return used
 	case amplifies:
-		for used < len(in) && !s.paused(l) {
-			s.write(l, bytes.Repeat(in[used:used+1], 1+s.dice.roll(simMaxUnsent/2)))
+		for used < len(in) && !s.checkPaused(l) {
+			s.handlerWrites(l, bytes.Repeat(in[used:used+1], 1+s.dice.intN(simMaxUnsent/2)))
 			used++
 		}
 		return used
 	case floods:
-		s.write(l, bytes.Repeat(in, 1+s.dice.roll(4)))
+		s.handlerWrites(l, bytes.Repeat(in, 1+s.dice.intN(4)))
 		return len(in)
 	case hoards:
-		if s.dice.roll(6) == 0 {
-			s.write(l, bytes.Repeat([]byte("."), simHigh+1))
+		if s.dice.intN(6) == 0 {
+			s.handlerWrites(l, bytes.Repeat([]byte("."), simHigh+1))
 		}
-		if s.dice.roll(6) > 0 {
+		if s.dice.intN(6) > 0 {
 			return 0
 		}
-		return 1 + s.dice.roll(len(in))
+		return 1 + s.dice.intN(len(in))
 	case closes:
-		return s.actClosing(l, in)
+		return s.handleInputClosing(l, in)
 	case streams:
-		s.stream(l)
+		s.writeUntilPaused(l)
 		return len(in)
 	case panics:
-		s.mayPanic(l)
+		s.randomPanic(l)
 	case cheats:
-		if s.dice.roll(6) == 0 {
+		if s.dice.intN(6) == 0 {
 			l.cheated = !l.conn.is(closing | failed)
-			l.cause(ErrBadUse)
-			return []int{-1, len(in) + 1}[s.dice.roll(2)]
+			l.allowReasons(ErrBadUse)
+			return []int{-1, len(in) + 1}[s.dice.intN(2)]
 		}
 	}
-	s.write(l, in)
+	s.handlerWrites(l, in)
 	return len(in)
 }
 
-func (s *sim) actClosing(l *life, in []byte) int {
+func (s *sim) handleInputClosing(l *life, in []byte) int {
 	i := bytes.IndexByte(in, '\n')
 	if i < 0 {
 		return len(in)
 	}
-	s.write(l, []byte("goodbye"))
-	s.close(l)
-	s.write(l, []byte("too late"))
+	s.handlerWrites(l, []byte("goodbye"))
+	s.handlerCloses(l)
+	s.handlerWrites(l, []byte("too late"))
 	return i + 1
 }
 
-func (s *sim) close(l *life) {
-	why := []error{nil, errOwn}[s.dice.roll(2)]
+func (s *sim) handlerCloses(l *life) {
+	why := []error{nil, errOwn}[s.dice.intN(2)]
 	s.log("%v: handler closes for %v", l, why)
-	l.cause(why)
+	l.allowReasons(why)
 	l.conn.CloseWith(why)
 }
 
-// write writes and knows what the answer has to be.
-func (s *sim) write(l *life, p []byte) {
+// handlerWrites writes and checks the result.
+func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
-	s.pull(l, 0)
-	closed := l.writesNoMore()
+	s.pullRelayed(l, 0)
+	closed := l.hasStoppedWriting()
 	tooMuch := c.unsentInMemory()-c.postedOutput()+s.host.directSent+len(p) > simMaxUnsent
 	if fits := !closed && !l.upgrading && !tooMuch; fits {
-		l.writes(s, p) // before it is sent at once
+		l.expectWritten(s, p) // before it is sent at once
 	}
 	var n int
 	var err error
-	switch s.dice.roll(3) {
+	switch s.dice.intN(3) {
 	case 0:
 		n, err = c.WriteString(string(p))
 	case 1:
 		n, err = c.Write(p)
 	case 2:
-		i := s.dice.roll(len(p) + 1)
-		j := i + s.dice.roll(len(p)-i+1)
+		i := s.dice.intN(len(p) + 1)
+		j := i + s.dice.intN(len(p)-i+1)
 		n, err = c.Writev(p[:i], p[i:j], p[j:])
 	}
 	switch {
@@ -224,10 +223,10 @@ func (s *sim) write(l *life, p []byte) {
 	case len(p) > simMaxUnsent:
 		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
 	case tooMuch && s.host.DropMessages:
-		s.tooMuch(l)
+		s.expectDropped(l)
 		s.check(n == 0 && errors.Is(err, ErrFull), "%v: Write of too much gives %d, %v", l, n, err)
 	case tooMuch:
-		s.tooMuch(l)
+		s.expectDropped(l)
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
@@ -235,11 +234,11 @@ func (s *sim) write(l *life, p []byte) {
 	}
 }
 
-// paused asks whether the handler is to stop, and notes that it was told so.
-func (s *sim) paused(l *life) bool {
+// checkPaused returns IsPaused and records the result.
+func (s *sim) checkPaused(l *life) bool {
 	paused := l.conn.IsPaused()
 	if paused && !l.conn.is(closing|failed) {
-		if l.deaf || !l.settled() {
+		if l.deaf || !l.isSettled() {
 			return true
 		}
 		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.UnsentBytes())
@@ -248,53 +247,53 @@ func (s *sim) paused(l *life) bool {
 	return paused
 }
 
-// maySurprise does what a handler may do in any call.
-func (s *sim) maySurprise(l *life) {
+// randomHandlerCall makes a random call that any handler call may make.
+func (s *sim) randomHandlerCall(l *life) {
 	c := l.conn
 	open := !l.closed && c.IsOpen()
-	switch s.dice.roll(36) {
+	switch s.dice.intN(36) {
 	case 0:
-		s.close(l)
+		s.handlerCloses(l)
 	case 1, 2, 3:
-		s.postToAny()
+		s.postToRandomConn()
 	case 4:
 		if open {
 			s.log("%v: listens no more", l)
-			l.deaf = l.deaf || l.settled()
+			l.deaf = l.deaf || l.isSettled()
 			c.SetReading(false)
 		}
 	case 5, 6:
 		if !c.is(relayed) {
-			s.sendsFile(l)
+			s.handlerSendsFile(l)
 		}
 	case 7, 8:
 		if open {
-			s.setsTimes(l)
+			s.handlerSetsTimers(l)
 		}
 	case 9:
-		if open && s.dice.roll(2) == 0 {
-			s.detaches(l)
+		if open && s.dice.intN(2) == 0 {
+			s.handlerDetaches(l)
 		}
 	case 10, 11, 12:
-		if open && s.dice.roll(2) == 0 {
-			s.relays(l)
+		if open && s.dice.intN(2) == 0 {
+			s.handlerRelays(l)
 		}
 	case 13, 14:
 		if open && l.arrived == len(l.raw) {
-			s.upgrades(l)
+			s.handlerInsertsLayer(l)
 		}
 	case 15:
-		if open && !c.is(relayed) && !l.joining && s.dice.roll(2) == 0 {
-			s.closesWrite(l)
+		if open && !c.is(relayed) && !l.joining && s.dice.intN(2) == 0 {
+			s.handlerClosesWrite(l)
 		}
 	case 16:
 		if open && l.retained < 2 {
-			s.retains(l)
+			s.handlerRetains(l)
 		}
 	}
 }
 
-func (s *sim) closesWrite(l *life) {
+func (s *sim) handlerClosesWrite(l *life) {
 	s.log("%v: closes its direction", l)
 	if !l.conn.is(closing | failed) {
 		l.finishing = true
@@ -302,7 +301,7 @@ func (s *sim) closesWrite(l *life) {
 	l.conn.CloseWrite()
 }
 
-func (s *sim) retains(l *life) {
+func (s *sim) handlerRetains(l *life) {
 	s.log("%v: is retained", l)
 	if !l.conn.is(closing | failed) {
 		if l.retained++; l.conn.is(peerEOF) {
@@ -312,22 +311,22 @@ func (s *sim) retains(l *life) {
 	l.conn.Retain()
 }
 
-func (s *sim) release(l *life) {
+func (s *sim) handlerReleases(l *life) {
 	s.log("%v: is released", l)
 	l.retained--
 	l.conn.Release()
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }
 
-func (s *sim) mayPanic(l *life) {
-	if l.acts != panics || s.dice.roll(4) > 0 {
+func (s *sim) randomPanic(l *life) {
+	if l.acts != panics || s.dice.intN(4) > 0 {
 		return
 	}
 	s.log("%v: handler panics", l)
 	s.panics++
 	if !l.closed {
 		l.panicked = true
-		l.cause(errPanic)
+		l.allowReasons(errPanic)
 	}
 	panic(errPanic)
 }

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// The layer of the simulation is a header whose first byte is its length, then all bytes
-// with one bit turned, and a goodbye.
+// The simulation's layer is a header whose first byte is its length, then all bytes with one bit
+// inverted, and a closing message.
 
 var errLayer = errors.New("sim: the layer fails")
 
@@ -15,8 +15,7 @@ const (
 	simGoodbye = 0x04
 )
 
-// simLayer is the layer of one connection. A late one greets when it is attended
-// to, and not before.
+// simLayer is the layer of one connection. A late one completes its handshake only in Resume.
 type simLayer struct {
 	s    *sim
 	l    *life
@@ -24,18 +23,18 @@ type simLayer struct {
 	late bool
 
 	begun  bool
-	in     []byte // what has come before the greeting was over
-	more   int    // bytes that it had for the handler then
-	done   bool   // has greeted
+	in     []byte // input before the handshake was done
+	more   int    // bytes for the handler among it
+	done   bool   // the handshake is done
 	failed bool
-	bye    bool // has said goodbye
+	bye    bool // the closing message was sent
 	closed int
 }
 
-// newFirstLayer is Host.NewLayer: most connections have one.
+// newLayer is Config.NewLayer: most connections have a layer.
 func (s *sim) newLayer(c *Conn) Layer {
 	l := s.lives[c.Slot()]
-	if s.dice.roll(5) == 0 {
+	if s.dice.intN(5) == 0 {
 		return nil
 	}
 	s.makeLayer(l)
@@ -44,25 +43,24 @@ func (s *sim) newLayer(c *Conn) Layer {
 	return l.layer
 }
 
-// makeLayer makes a layer, whose header the peer sends.
+// makeLayer creates a layer, whose header the peer sends.
 func (s *sim) makeLayer(l *life) {
-	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.roll(10), late: s.dice.roll(2) == 0}
+	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.intN(10), late: s.dice.intN(2) == 0}
 	l.clear = len(l.sent)
 	first := len(l.raw)
 	for i := range l.layer.head {
 		l.raw = append(l.raw, byte(l.layer.head-i))
 	}
-	if s.dice.roll(10) == 0 {
+	if s.dice.intN(10) == 0 {
 		l.raw[first] = 0xff
 	}
 }
 
-// greets says whether layers are at work before Opened.
-func (l *life) greets() bool { return l.layer != nil && !l.opened }
+// inFirstHandshake reports whether Opened waits for layers.
+func (l *life) inFirstHandshake() bool { return l.layer != nil && !l.opened }
 
-// upgrades has the handler ask for a layer. Its peer has sent nothing that has not
-// arrived, and begins with the header now.
-func (s *sim) upgrades(l *life) {
+// handlerInsertsLayer inserts a layer. The peer has no input under way, and sends the header now.
+func (s *sim) handlerInsertsLayer(l *life) {
 	c := l.conn
 	err := c.InsertLayer(func(*Conn) Layer {
 		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|peerEOF) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
@@ -72,53 +70,53 @@ func (s *sim) upgrades(l *life) {
 	})
 	s.log("%v: asks for a layer: %v", l, err)
 	switch {
-	case l.writesNoMore():
+	case l.hasStoppedWriting():
 		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
-	case l.layer != nil || !l.settled() || c.queuedFiles() != nil:
+	case l.layer != nil || !l.isSettled() || c.queuedFiles() != nil:
 		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: Upgrade gives %v", l, err)
 		l.upgrading, l.deaf = true, true
-		l.cause(ErrClearInput, io.EOF)
+		l.allowReasons(ErrClearInput, io.EOF)
 		s.makeLayer(l)
 	}
 }
 
-// Secured is the handler's call when the layer has greeted.
+// Secured is the handler's call after the handshake.
 func (s *sim) Secured(c *Conn) {
 	l := s.life(c)
 	s.check(l.upgrading && l.layer.done && !l.closed && !c.is(closing|failed), "%v: Secured: state %b", l, c.state)
 	l.upgrading = false
 	s.log("%v: secured", l)
-	defer s.mayDie(l)
-	s.mayPanic(l)
-	s.write(l, []byte("safe"))
-	s.maySurprise(l)
+	defer s.recordIfDead(l)
+	s.randomPanic(l)
+	s.handlerWrites(l, []byte("safe"))
+	s.randomHandlerCall(l)
 }
 
 func (y *simLayer) OnRead(c *Conn, p []byte) error {
-	y.check(c)
+	y.checkConn(c)
 	if y.done {
-		c.OnPlaintext(veiled(p))
-		return y.mayFail(40)
+		c.OnPlaintext(obfuscate(p))
+		return y.randomFailure(40)
 	}
 	y.in = append(y.in, p...)
 	switch {
 	case y.in[0] == 0xff:
-		return y.fail(c)
+		return y.failWithReply(c)
 	case !y.ready():
-		return y.mayFail(20)
+		return y.randomFailure(20)
 	case y.late:
-		y.wake()
+		y.requestResume()
 		return nil
 	}
-	return y.greet(c)
+	return y.finishHandshake(c)
 }
 
 func (y *simLayer) ready() bool { return len(y.in) >= y.head }
 
-// greet ends the greeting, and passes on what has come behind it.
-func (y *simLayer) greet(c *Conn) error {
+// finishHandshake ends the handshake and passes on the remaining input.
+func (y *simLayer) finishHandshake(c *Conn) error {
 	rest := y.in[y.head:]
 	y.done, y.more = true, len(rest)
 	y.l.heard, y.l.since = y.s.now, y.s.now
@@ -126,40 +124,40 @@ func (y *simLayer) greet(c *Conn) error {
 	upgrades := y.l.upgrading
 	c.OnHandshakeDone()
 	if upgrades {
-		y.s.flush(y.l)
+		y.s.flushDeferred(y.l)
 	}
 	if len(rest) > 0 {
-		c.OnPlaintext(veiled(rest))
+		c.OnPlaintext(obfuscate(rest))
 	}
 	return nil
 }
 
-// wake asks for Resume from outside.
-func (y *simLayer) wake() {
+// requestResume requests Resume from outside.
+func (y *simLayer) requestResume() {
 	err := y.l.ref.ResumeLayer()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
 }
 
 func (y *simLayer) Resume(c *Conn) error {
-	y.check(c)
+	y.checkConn(c)
 	switch {
 	case y.done:
 		return nil
 	case y.ready():
-		if err := y.mayFail(10); err != nil {
+		if err := y.randomFailure(10); err != nil {
 			return err
 		}
-		return y.greet(c)
-	case len(y.in) == 0 && len(y.l.wrote) == 0 && !c.is(shut) && y.s.dice.roll(2) == 0:
-		y.append(c, []byte("banner"))
+		return y.finishHandshake(c)
+	case len(y.in) == 0 && len(y.l.wrote) == 0 && !c.is(shut) && y.s.dice.intN(2) == 0:
+		y.appendOwnBytes(c, []byte("banner"))
 	}
 	return nil
 }
 
 func (y *simLayer) Write(c *Conn, p []byte) error {
-	y.check(c)
+	y.checkConn(c)
 	y.s.check(y.done && !y.bye, "%v: is to write, done is %v, goodbye is %v", y.l, y.done, y.bye)
-	c.AppendToTransport(veiled(p))
+	c.AppendToTransport(obfuscate(p))
 	return nil
 }
 
@@ -167,58 +165,57 @@ func (y *simLayer) InputFull() bool { return false }
 
 func (y *simLayer) Memory() (memory int, partial bool) { return 0, false }
 
-// OnEOF fails where the greeting is not over, or leaves that to Resume or to the
-// time that a greeting has.
+// OnEOF fails during the handshake, immediately, in Resume or by timeout.
 func (y *simLayer) OnEOF(c *Conn) error {
-	y.check(c)
-	if y.done || y.s.dice.roll(2) == 0 {
+	y.checkConn(c)
+	if y.done || y.s.dice.intN(2) == 0 {
 		return nil
 	}
-	return y.fail(c)
+	return y.failWithReply(c)
 }
 
 func (y *simLayer) SendClose(c *Conn) {
-	y.check(c)
+	y.checkConn(c)
 	y.s.check(!y.bye, "%v: goodbye twice", y.l)
-	if y.bye = true; y.done && y.s.dice.roll(2) == 0 {
-		y.append(c, []byte{simGoodbye})
+	if y.bye = true; y.done && y.s.dice.intN(2) == 0 {
+		y.appendOwnBytes(c, []byte{simGoodbye})
 	}
 }
 
 func (y *simLayer) OnClosed(c *Conn) {
-	y.check(c)
+	y.checkConn(c)
 	y.closed++
 }
 
-// append sends what is the layer's own.
-func (y *simLayer) append(c *Conn, p []byte) {
-	y.l.appends(y.s, p)
+// appendOwnBytes sends the layer's own bytes.
+func (y *simLayer) appendOwnBytes(c *Conn, p []byte) {
+	y.l.expectRaw(y.s, p)
 	c.AppendToTransport(p)
 }
 
-func (y *simLayer) check(c *Conn) {
+func (y *simLayer) checkConn(c *Conn) {
 	y.s.check(y.closed == 0 && y.s.lives[c.Slot()] == y.l, "%v: its layer is called after its end", y.l)
 }
 
-// fail fails, perhaps with a word to the peer.
-func (y *simLayer) fail(c *Conn) error {
-	if y.s.dice.roll(2) == 0 {
-		y.append(c, []byte("alert"))
+// failWithReply fails, possibly after a reply to the peer.
+func (y *simLayer) failWithReply(c *Conn) error {
+	if y.s.dice.intN(2) == 0 {
+		y.appendOwnBytes(c, []byte("alert"))
 	}
-	return y.mayFail(1)
+	return y.randomFailure(1)
 }
 
-func (y *simLayer) mayFail(one int) error {
-	if y.s.dice.roll(one) > 0 || y.l.conn.is(closing|failed) {
+func (y *simLayer) randomFailure(one int) error {
+	if y.s.dice.intN(one) > 0 || y.l.conn.is(closing|failed) {
 		return nil
 	}
 	y.s.log("%v: the layer fails", y.l)
-	y.l.cause(errLayer)
+	y.l.allowReasons(errLayer)
 	y.failed = true
 	return errLayer
 }
 
-func veiled(p []byte) []byte {
+func obfuscate(p []byte) []byte {
 	out := make([]byte, len(p))
 	for i, b := range p {
 		out[i] = b ^ simVeil

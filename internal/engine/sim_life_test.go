@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The reasons that only the simulation gives.
+// These close reasons exist only in the simulation.
 var (
 	errPanic  = errors.New("sim: handler panics")
 	errKilled = errors.New("sim: killed")
@@ -14,36 +14,36 @@ var (
 	errShed   = errors.New("sim: shed")
 )
 
-// life is one connection from Open to Finish, seen from outside: its peer, the
-// kernel between, and what its handler has seen and done.
+// life is one connection from OnOpen to OnClosed as seen from outside: its peer, the kernel in
+// between, and the handler's calls.
 type life struct {
 	conn    *Conn
 	ref     Ref
 	id      int
-	acts    character
+	acts    handlerCharacter
 	dialled bool
 
 	sent    []byte // by the peer
-	raw     []byte // the same as it goes over the wire
-	arrived int    // of raw, given to Arrived
-	rude    int    // of arrived, given while WantsInput said no
+	raw     []byte // the same as on the wire
+	arrived int    // bytes of raw passed to OnRead
+	rude    int    // of those, passed while WantsInput was false
 	fin     bool   // the peer has ended
 	told    bool   // OnEOF was called
 	reset   bool   // the peer has reset
-	room    int    // in the kernel, for output
+	room    int    // space in the kernel for output
 	wire    []byte // output that the kernel took
 	shut    bool   // our direction is shut
 
 	known                 bool // somebody may have its Ref
 	opened, ended, closed bool
-	used                  int             // of sent, by the handler or a relay
+	used                  int             // bytes of sent used by the handler or a relay
 	refused               int             // length of the last offer, if none of it was used
-	seen                  int             // what Refused must answer
+	seen                  int             // expected RefusedBytes
 	wrote                 []byte          // output in the order it must appear
-	stamps                []time.Duration // when each byte of wrote was
-	filed                 bool            // has sent a file, of which each piece has a time of its own
+	stamps                []time.Duration // when each byte of wrote was written
+	filed                 bool            // has sent a file, whose pieces have their own times
 	waiting               int             // accepted posts that are not delivered
-	causes                []error         // what may be the reason to close
+	causes                []error         // possible close reasons
 	panicked              bool
 	cheated               bool // returned an impossible count
 	tooLong               bool // refused a message that is too long
@@ -59,14 +59,14 @@ type life struct {
 
 	layer     *simLayer // nil if it has none
 	clear     int       // bytes of sent before the layer
-	upgrading bool      // Upgrade was called, and Secured was not
-	kept      []*post   // mail that waits for that
-	flushing  bool      // its effects are being noted
+	upgrading bool      // InsertLayer was called, and Secured was not
+	kept      []*post   // requests deferred for that
+	flushing  bool      // their effects are being recorded
 	dead      bool      // a call of the handler has closed it meanwhile
 
 	subs  map[*topic]*sub
-	takes []*sub // has been told that there are values to take
-	fewer int64  // messages and values that it has not got
+	takes []*sub // subscriptions with an announced value
+	fewer int64  // messages and values that it has missed
 
 	born     time.Duration
 	began    time.Duration // when it was dialled
@@ -75,90 +75,89 @@ type life struct {
 	heard    time.Duration // when input came last
 	since    time.Duration // when the unused input began to wait
 	unheard  int           // heartbeats since then
-	deaf     bool          // does not listen
-	high     bool          // owed more than simHigh, and Writable was not called since
+	deaf     bool          // reading is off
+	high     bool          // HighWater was exceeded, and Drained was not called since
 	choked   bool          // reading must not go on before simLow
-	awaits   bool          // was told that it is Paused
+	awaits   bool          // IsPaused has returned true
 	relieved time.Duration // when that, or a pause, ended
 	streamed int           // how often it went on in Writable
-	drained  bool          // Drain was called while it was not closing
+	drained  bool          // StartDrain was called before closing
 	draining int           // calls of Draining
 	owed     int           // of raw, sent before Drain
 }
 
-func (l *life) cause(whys ...error) { l.causes = append(l.causes, whys...) }
+func (l *life) allowReasons(whys ...error) { l.causes = append(l.causes, whys...) }
 
 func (l *life) String() string { return fmt.Sprintf("#%d/%d", l.id, l.conn.slot) }
 
-// peerSends has the peer send something.
 func (l *life) peerSends(s *sim) {
 	if l.fin || l.reset {
 		return
 	}
-	n := 1 + s.dice.roll(simMaxRead)
+	n := 1 + s.dice.intN(simMaxRead)
 	for range n {
 		b := byte('a' + (len(l.sent)+l.id)%20)
-		if s.dice.roll(24) == 0 {
+		if s.dice.intN(24) == 0 {
 			b = '\n'
 		}
 		l.sent = append(l.sent, b)
-		l.raw = append(l.raw, l.over([]byte{b})...)
+		l.raw = append(l.raw, l.encodeForWire([]byte{b})...)
 	}
 	s.log("%v: the peer sends %d bytes", l, n)
 }
 
-// extra is how much input the layer had for the handler at once.
-func (l *life) extra() int {
+// layerInput is how much input the layer passed to the handler at once.
+func (l *life) layerInput() int {
 	if l.layer == nil {
 		return 0
 	}
 	return l.layer.more
 }
 
-// plain is how many of the bytes that are for the handler it may have seen.
-func (l *life) plain() int {
+// plaintextReceived is how much plaintext the handler may have seen.
+func (l *life) plaintextReceived() int {
 	if l.layer == nil {
 		return l.arrived
 	}
 	return min(l.arrived, l.clear) + max(l.arrived-l.clear-l.layer.head, 0)
 }
 
-// over is what the handler's bytes become on the wire.
-func (l *life) over(p []byte) []byte {
+// encodeForWire returns the handler's bytes as they are sent.
+func (l *life) encodeForWire(p []byte) []byte {
 	if l.layer == nil {
 		return p
 	}
-	return veiled(p)
+	return obfuscate(p)
 }
 
-// writes notes what the handler, mail or a relay has written.
-func (l *life) writes(s *sim, p []byte) {
-	s.pull(l, 0)
-	l.appends(s, l.over(p))
+// expectWritten records what the handler, a request or a relay has written.
+func (l *life) expectWritten(s *sim, p []byte) {
+	s.pullRelayed(l, 0)
+	l.expectRaw(s, l.encodeForWire(p))
 }
 
-func (l *life) appends(s *sim, raw []byte) {
+func (l *life) expectRaw(s *sim, raw []byte) {
 	l.wrote = append(l.wrote, raw...)
 	for range raw {
 		l.stamps = append(l.stamps, s.now)
 	}
 }
 
-// free is since when the peer can be blamed for its silence.
-func (l *life) free(since time.Duration) time.Duration { return max(since, l.relieved) }
+// silentSince returns since when the peer's silence counts.
+func (l *life) silentSince(since time.Duration) time.Duration { return max(since, l.relieved) }
 
-// settled says whether nothing is under way that decides who gets its input.
-func (l *life) settled() bool {
+// isSettled reports whether nothing under way will decide who gets the input.
+func (l *life) isSettled() bool {
 	return !l.conn.is(relayed) && !l.joining && !l.parting && !l.upgrading
 }
 
-// pauses says whether it does not listen, and may do so again.
-func (l *life) pauses() bool { return l.deaf && l.settled() }
+// isReadingOff reports whether reading is off and may be turned on again.
+func (l *life) isReadingOff() bool { return l.deaf && l.isSettled() }
 
-// writesNoMore says whether its direction has ended, or is about to.
-func (l *life) writesNoMore() bool {
+// hasStoppedWriting reports whether our direction has ended or is about to.
+func (l *life) hasStoppedWriting() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
 }
 
-// sendsNoMore says whether what is posted to it is dropped.
-func (l *life) sendsNoMore() bool { return l.shut || l.layer != nil && l.layer.bye }
+// hasStoppedSending reports whether posted data is dropped.
+func (l *life) hasStoppedSending() bool { return l.shut || l.layer != nil && l.layer.bye }

@@ -6,26 +6,25 @@ import (
 	"fmt"
 )
 
-// post is mail that the mailbox has accepted.
+// post is a request that the mailbox has accepted.
 type post struct {
 	to     *life
 	kind   RequestKind
 	data   []byte
 	shared bool
-	own    bool // of the engine itself, for a relay or a layer
+	own    bool // posted by the engine, for a relay or a layer
 	sub    *sub // of RequestLatest
-	calls  int  // of what RequestDo or RequestNudge asks for
-	lost   int  // calls of what RequestDo has instead
+	calls  int  // calls of the requested function
+	lost   int  // calls of its alternative
 	do     bool // posted by DoOrElse, so that lost is called
 }
 
-// postToAny posts to a connection, open or long gone, and knows what the answer
-// has to be.
-func (s *sim) postToAny() {
+// postToRandomConn posts to an open or former connection and checks the result.
+func (s *sim) postToRandomConn() {
 	if len(s.past) == 0 {
 		return
 	}
-	l := s.past[len(s.past)-1-s.dice.roll(min(len(s.past), 2*simSlots))]
+	l := s.past[len(s.past)-1-s.dice.intN(min(len(s.past), 2*simSlots))]
 	if !l.known {
 		return // nobody has its Ref yet
 	}
@@ -33,7 +32,7 @@ func (s *sim) postToAny() {
 	s.posting = p
 	defer func() { s.posting = nil }()
 	var err error
-	switch s.dice.roll(10) {
+	switch s.dice.intN(10) {
 	case 0:
 		p.kind = RequestClose
 		err = l.ref.Close()
@@ -42,7 +41,7 @@ func (s *sim) postToAny() {
 		err = l.ref.Nudge()
 	case 2, 3:
 		p.kind, p.do = RequestDo, true
-		err = l.ref.DoOrElse(func(*Conn) { s.does(p) }, func() { s.loses(p) })
+		err = l.ref.DoOrElse(func(*Conn) { s.runPostedFunc(p) }, func() { s.recordLost(p) })
 	default:
 		err = s.postBytes(l, p)
 	}
@@ -50,24 +49,24 @@ func (s *sim) postToAny() {
 	s.checkPosted(l, p, err)
 }
 
-// postBytes posts bytes in one of the ways that there are.
+// postBytes posts bytes in a random way.
 func (s *sim) postBytes(l *life, p *post) error {
-	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.roll(1000))
-	p.data = p.data[:s.dice.roll(len(p.data)+1)]
-	if s.dice.roll(8) == 0 {
-		p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
+	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.intN(1000))
+	p.data = p.data[:s.dice.intN(len(p.data)+1)]
+	if s.dice.intN(8) == 0 {
+		p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.intN(3))
 	}
 	switch shared := (&Shared{Bytes: p.data, counters: &s.counters}); {
-	case s.dice.roll(4) == 0:
-		i := s.dice.roll(len(p.data) + 1)
+	case s.dice.intN(4) == 0:
+		i := s.dice.intN(len(p.data) + 1)
 		return l.ref.Sendv([][]byte{p.data[:i], nil, p.data[i:]})
-	case s.dice.roll(4) > 0:
+	case s.dice.intN(4) > 0:
 		return l.ref.Send(p.data)
-	case s.dice.roll(2) > 0 && s.takesMail(l) && len(p.data) <= simMaxUnsent:
+	case s.dice.intN(2) > 0 && s.acceptsRequests(l) && len(p.data) <= simMaxUnsent:
 		p.kind, p.shared = RequestBroadcast, true
 		err := s.box.PutShared(l.conn, RequestBroadcast, shared)
 		if err == nil {
-			s.accept(p)
+			s.recordAccepted(p)
 		}
 		return err
 	default:
@@ -78,7 +77,7 @@ func (s *sim) postBytes(l *life, p *post) error {
 
 func (s *sim) checkPosted(l *life, p *post, err error) {
 	bytes := p.kind == RequestSend || p.kind == RequestBroadcast
-	switch takes := s.takesMail(l); {
+	switch takes := s.acceptsRequests(l); {
 	case err == nil:
 		s.check(takes, "%v: takes a post after it has closed", l)
 		most := simMaxMail
@@ -100,7 +99,7 @@ func (s *sim) checkPosted(l *life, p *post, err error) {
 	}
 }
 
-// Post makes the simulation a Poster. What it has not posted itself comes from the engine.
+// Post implements Poster. Requests that the simulation has not posted come from the engine.
 func (s *sim) Post(c *Conn, gen uint32, r Request) error {
 	p := s.posting
 	s.posting = nil
@@ -112,38 +111,37 @@ func (s *sim) Post(c *Conn, gen uint32, r Request) error {
 		p = &post{to: s.lives[c.Slot()], kind: r.Kind, data: r.Bytes, own: true}
 		if r.Kind == RequestSend {
 			p.data = bytes.Clone(r.Bytes)
-			s.relayedByMail(p.to, p.data)
+			s.takeRelayedRequests(p.to, p.data)
 		}
 	}
-	s.accept(p)
+	s.recordAccepted(p)
 	return nil
 }
 
-func (s *sim) accept(p *post) {
+func (s *sim) recordAccepted(p *post) {
 	p.to.waiting++
 	s.posts = append(s.posts, p)
 }
 
-// takesMail says whether a connection still takes mail.
-func (s *sim) takesMail(l *life) bool {
+// acceptsRequests reports whether a connection still handles requests.
+func (s *sim) acceptsRequests(l *life) bool {
 	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
 }
 
-// deliverMail takes the mail and gives it out; connections are driven after
-// each piece or after all.
-func (s *sim) deliverMail() {
+// deliverRequests takes and delivers the requests, and drives connections after each or after all.
+func (s *sim) deliverRequests() {
 	s.check(s.box.HasRequests() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.HasRequests(), len(s.posts))
 	mail, data := s.box.TakeAll()
 	rest := data
 	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
-	posts, each := s.posts, s.dice.roll(2) == 0
+	posts, each := s.posts, s.dice.intN(2) == 0
 	s.posts = nil
 	for i, m := range mail {
 		p := posts[i]
 		body := rest[:m.Size]
 		rest = rest[m.Size:]
 		s.check(m.Conn == p.to.conn && m.Kind == p.kind && (p.shared || bytes.Equal(body, p.data)), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
-		s.mailed(p, m, body)
+		s.checkDelivered(p, m, body)
 		if each {
 			s.driveSlot(m.Conn)
 		}
@@ -156,14 +154,14 @@ func (s *sim) deliverMail() {
 
 func (s *sim) driveSlot(c *Conn) {
 	if l := s.lives[c.Slot()]; l != nil {
-		s.drive(l)
+		s.driveConnAndTouched(l)
 	}
 }
 
-// mailed gives a connection a piece of mail, and knows what that must do.
-func (s *sim) mailed(p *post, m QueuedRequest, body []byte) {
+// checkDelivered delivers a request and checks its effect.
+func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 	l := p.to
-	takes := s.takesMail(l)
+	takes := s.acceptsRequests(l)
 	if takes && l.upgrading && p.kind != RequestResumeLayer && p.kind != RequestBroadcast {
 		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
 		if len(l.kept) < 2*simMaxMail {
@@ -172,7 +170,7 @@ func (s *sim) mailed(p *post, m QueuedRequest, body []byte) {
 			return
 		}
 		l.waiting--
-		l.cause(ErrFull)
+		l.allowReasons(ErrFull)
 		l.conn.OnRequest(m, body)
 		s.checkCalled(p, false)
 		return
@@ -182,41 +180,41 @@ func (s *sim) mailed(p *post, m QueuedRequest, body []byte) {
 	case !takes:
 		s.log("%v: mail of kind %d comes too late", l, p.kind)
 	case p.kind == RequestBroadcast:
-		after = s.receiveCast(l, p.data)
+		after = s.expectBroadcast(l, p.data)
 	default:
-		s.received(p)
+		s.expectPosted(p)
 	}
 	s.mailing = p
 	l.conn.OnRequest(m, body)
 	s.mailing = nil
 	after()
 	s.checkCalled(p, takes)
-	s.joined()
+	s.findJoinedRelays()
 }
 
-// received notes what a piece of mail must do, or has done.
-func (s *sim) received(p *post) {
+// expectPosted records the effect that a request must have.
+func (s *sim) expectPosted(p *post) {
 	l := p.to
 	s.log("%v: mail of kind %d, %d bytes", l, p.kind, len(p.data))
 	switch p.kind {
 	case RequestSend:
-		if l.sendsNoMore() {
+		if l.hasStoppedSending() {
 			s.check(!p.own, "%v: is shut, and %d bytes of a relay come", l, len(p.data))
 			s.drops++
 			return
 		}
-		l.writes(s, p.data)
+		l.expectWritten(s, p.data)
 		if p.own {
 			l.heard = s.now
 		}
 	case RequestClose:
-		l.cause(nil)
+		l.allowReasons(nil)
 	case RequestLatest:
-		s.mayTake(l, p.sub)
+		s.expectLatest(l, p.sub)
 	}
 }
 
-// checkCalled checks that what mail asks for was called once, or what it has instead.
+// checkCalled checks that the function of a request was called exactly once, or its alternative.
 func (s *sim) checkCalled(p *post, takes bool) {
 	switch {
 	case p.own || p.kind != RequestNudge && p.kind != RequestDo:
@@ -231,36 +229,36 @@ func (s *sim) checkCalled(p *post, takes bool) {
 	}
 }
 
-// does is what is called by DoOrElse: it does this and that, by the rules of the handler.
-func (s *sim) does(p *post) {
+// runPostedFunc is called by DoOrElse and makes random calls.
+func (s *sim) runPostedFunc(p *post) {
 	l := p.to
-	s.mustBeCalled(l, p)
+	s.expectHandlerCall(l, p)
 	s.log("%v: does", l)
-	defer s.mayDie(l)
-	s.mayPanic(l)
-	switch s.dice.roll(4) {
+	defer s.recordIfDead(l)
+	s.randomPanic(l)
+	switch s.dice.intN(4) {
 	case 0:
-		if l.pauses() {
+		if l.isReadingOff() {
 			l.deaf = false
 			l.conn.SetReading(true)
 		}
 	case 1:
-		s.write(l, []byte("done"))
+		s.handlerWrites(l, []byte("done"))
 	}
-	s.maySurprise(l)
+	s.randomHandlerCall(l)
 }
 
-func (s *sim) loses(p *post) {
+func (s *sim) recordLost(p *post) {
 	s.log("%v: what was to be done is lost", p.to)
 	s.check(p.calls == 0 && p.lost == 0, "%v: is called %d times, and lost again", p.to, p.calls)
 	p.lost++
 }
 
-// mustBeCalled notes that mail calls the handler.
-func (s *sim) mustBeCalled(l *life, p *post) {
+// expectHandlerCall records that a request calls the handler.
+func (s *sim) expectHandlerCall(l *life, p *post) {
 	s.check(s.life(l.conn) == l && !l.closed && !l.conn.is(closing|failed), "%v: is called by mail after the end: state %b", l, l.conn.state)
 	if len(l.kept) > 0 && !l.upgrading {
-		p = s.flushTo(l, p)
+		p = s.flushDeferredTo(l, p)
 	} else if p == nil {
 		p = s.mailing
 	}
@@ -268,9 +266,9 @@ func (s *sim) mustBeCalled(l *life, p *post) {
 	p.calls++
 }
 
-// flushTo does what mail asks for that has been kept for a layer, up to a call of the
-// handler: p, or if that is nil a nudge; without one, all.
-func (s *sim) flushTo(l *life, p *post) *post {
+// flushDeferredTo applies deferred requests up to a handler call: of p, or a nudge if p is nil.
+// Without one it applies all.
+func (s *sim) flushDeferredTo(l *life, p *post) *post {
 	l.flushing = true
 	defer func() { l.flushing = false }()
 	for len(l.kept) > 0 {
@@ -281,13 +279,13 @@ func (s *sim) flushTo(l *life, p *post) *post {
 			s.check(p == nil || p == k, "%v: is called by mail out of turn", l)
 			return k
 		}
-		s.received(k)
+		s.expectPosted(k)
 	}
 	return nil
 }
 
-// flush does what kept mail asks for behind the last call of the handler.
-func (s *sim) flush(l *life) {
+// flushDeferred applies the deferred requests after the last handler call.
+func (s *sim) flushDeferred(l *life) {
 	l.flushing = true
 	defer func() { l.flushing = false }()
 	for len(l.kept) > 0 && !l.dead {
@@ -296,14 +294,14 @@ func (s *sim) flush(l *life) {
 		s.check(!calls, "%v: kept mail of kind %d has not called", l, k.kind)
 		l.kept = l.kept[1:]
 		l.waiting--
-		s.received(k)
+		s.expectPosted(k)
 		l.dead = k.kind == RequestClose || k.own && l.conn.is(closing) && l.conn.extra.closeReason != nil && len(l.wire)+l.conn.UnsentBytes() == len(l.wrote)
 	}
-	s.forget(l)
+	s.dropDeferred(l)
 }
 
-// forget lets go of kept mail that comes too late.
-func (s *sim) forget(l *life) {
+// dropDeferred drops deferred requests that are too late.
+func (s *sim) dropDeferred(l *life) {
 	for _, k := range l.kept {
 		l.waiting--
 		s.checkCalled(k, false)
@@ -311,17 +309,17 @@ func (s *sim) forget(l *life) {
 	l.kept = nil
 }
 
-// mayDie notes, at the end of a call by mail, whether what is kept behind it is lost.
-func (s *sim) mayDie(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
+// recordIfDead records, after a call by a request, whether later deferred requests are lost.
+func (s *sim) recordIfDead(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
 
-// cast sends a message to all that are open, in one or two pieces.
-func (s *sim) cast() {
+// broadcast sends a message to all open connections, in one or two pieces.
+func (s *sim) broadcast() {
 	var each []*Shared
 	var all []byte
-	for i := range 1 + s.dice.roll(2) {
-		p := fmt.Appendf(nil, "{%d:%d}", i, s.dice.roll(1000))
-		if s.dice.roll(4) == 0 {
-			p = bytes.Repeat([]byte("C"), 1+s.dice.roll(simMaxUnsent))
+	for i := range 1 + s.dice.intN(2) {
+		p := fmt.Appendf(nil, "{%d:%d}", i, s.dice.intN(1000))
+		if s.dice.intN(4) == 0 {
+			p = bytes.Repeat([]byte("C"), 1+s.dice.intN(simMaxUnsent))
 		}
 		each, all = append(each, &Shared{Bytes: p}), append(all, p...)
 	}
@@ -330,24 +328,24 @@ func (s *sim) cast() {
 		if l == nil {
 			continue
 		}
-		s.castTo(l, all, each)
-		s.drive(l)
+		s.broadcastTo(l, all, each)
+		s.driveConnAndTouched(l)
 	}
 }
 
-func (s *sim) castTo(l *life, all []byte, each []*Shared) {
+func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c := l.conn
 	room := simMaxUnsent - (c.unsentInMemory() - c.postedOutput())
 	switch {
-	case !s.hears(l):
+	case !s.acceptsBroadcasts(l):
 	case len(all) <= room:
-		l.writes(s, all)
+		l.expectWritten(s, all)
 	default:
 		for _, m := range each {
 			if n := len(m.Bytes); n <= room {
 				room -= n
-				l.writes(s, m.Bytes)
-			} else if s.tooMuch(l); !s.host.DropMessages {
+				l.expectWritten(s, m.Bytes)
+			} else if s.expectDropped(l); !s.host.DropMessages {
 				break
 			}
 		}
@@ -355,77 +353,77 @@ func (s *sim) castTo(l *life, all []byte, each []*Shared) {
 	c.WriteBroadcasts(all, each)
 }
 
-// hears says whether messages to all are for a connection.
-func (s *sim) hears(l *life) bool {
+// acceptsBroadcasts reports whether a connection must get broadcasts.
+func (s *sim) acceptsBroadcasts(l *life) bool {
 	return !l.finishing && !l.conn.is(handshaking|openPending|relayed|closing) && !l.upgrading
 }
 
-// tooMuch notes that a message has no room.
-func (s *sim) tooMuch(l *life) {
+// expectDropped records that a message exceeded the limit.
+func (s *sim) expectDropped(l *life) {
 	if s.host.DropMessages {
 		s.drops++
 		l.fewer++
 	} else {
-		l.cause(ErrSlowConsumer)
+		l.allowReasons(ErrSlowConsumer)
 	}
 }
 
-// receiveCast is received for a message to all.
-func (s *sim) receiveCast(l *life, p []byte) (after func()) {
+// expectBroadcast records the effect of a broadcast.
+func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	c := l.conn
 	inBox := c.postedOutput()
 	tooMuch := c.unsentInMemory()-inBox+s.host.directSent+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
-	case !s.hears(l):
+	case !s.acceptsBroadcasts(l):
 	case tooMuch:
-		s.tooMuch(l)
+		s.expectDropped(l)
 	default:
-		return func() { l.writes(s, p) }
+		return func() { l.expectWritten(s, p) }
 	}
 	return func() {}
 }
 
-// topic is a topic and its values, as many as its number.
+// topic has a LatestValue and its values so far.
 type topic struct {
 	LatestValue
 	values [][]byte
 }
 
-// sub is one connection's part in a topic.
+// sub is one connection's subscription.
 type sub struct {
 	topic    *topic
 	latest   *LatestSubscription
-	told     int  // the last value that it was told of
-	taken    int  // the last that it took
-	due      bool // it has mail about one, or is to take one
-	replaced int  // values that it was told of, and got newer ones instead
+	told     int  // number of the last value announced
+	taken    int  // number of the last value taken
+	due      bool // a request is posted or the value queued
+	replaced int  // announced values that were replaced
 	left     bool
 }
 
-// publish sets a new value, and tells some connections of it.
-func (s *sim) publish() {
-	t := s.topics[s.dice.roll(simTopics)]
+// setLatestValue sets a new value and announces it to some connections.
+func (s *sim) setLatestValue() {
+	t := s.topics[s.dice.intN(simTopics)]
 	p := fmt.Appendf(nil, "[%d]", len(t.values))
-	if s.dice.roll(4) == 0 {
-		p = bytes.Repeat([]byte("V"), 1+s.dice.roll(simMaxUnsent+1))
+	if s.dice.intN(4) == 0 {
+		p = bytes.Repeat([]byte("V"), 1+s.dice.intN(simMaxUnsent+1))
 	}
 	t.values = append(t.values, p)
 	t.Set(p)
 	s.log("value %d of a topic, %d bytes", len(t.values), len(p))
 	for _, l := range s.past[max(0, len(s.past)-2*simSlots):] {
-		if l.known && s.dice.roll(4) > 0 {
-			s.publishTo(l, t, len(p))
+		if l.known && s.dice.intN(4) > 0 {
+			s.sendLatestTo(l, t, len(p))
 		}
 	}
 }
 
-func (s *sim) publishTo(l *life, t *topic, size int) {
+func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	u := l.subs[t]
 	if u == nil {
 		u = &sub{topic: t, latest: NewLatestSubscription(&t.LatestValue)}
 		l.subs[t] = u
-	} else if s.dice.roll(20) == 0 && !u.left {
+	} else if s.dice.intN(20) == 0 && !u.left {
 		s.log("%v: leaves a topic", l)
 		u.left = true
 		u.latest.Unsubscribe()
@@ -439,7 +437,7 @@ func (s *sim) publishTo(l *life, t *topic, size int) {
 	err := l.ref.SendLatest(u.latest, size)
 	s.posting = nil
 	s.log("%v: is told of the value: %v", l, err)
-	if u.due && s.takesMail(l) && size <= simMaxUnsent {
+	if u.due && s.acceptsRequests(l) && size <= simMaxUnsent {
 		s.check(err == nil && len(s.posts) == waits, "%v: publishing what replaces a value gives %v", l, err)
 		u.told, u.replaced = len(t.values), u.replaced+1
 		s.replaced++
@@ -449,7 +447,7 @@ func (s *sim) publishTo(l *life, t *topic, size int) {
 		s.check(len(s.posts) == waits+1, "%v: is told of a value without mail", l)
 		u.due = true
 	}
-	if s.takesMail(l) && size <= simMaxUnsent {
+	if s.acceptsRequests(l) && size <= simMaxUnsent {
 		u.told = len(t.values)
 	}
 	p.data = make([]byte, size)
@@ -461,19 +459,19 @@ func (s *sim) publishTo(l *life, t *topic, size int) {
 	p.data = nil
 }
 
-// mayTake notes that a connection has been told that there is a value.
-func (s *sim) mayTake(l *life, u *sub) {
-	if l.sendsNoMore() {
+// expectLatest records that a value was announced to a connection.
+func (s *sim) expectLatest(l *life, u *sub) {
+	if l.hasStoppedSending() {
 		s.drops++
 		l.fewer++
-		s.takesNone(l, u)
+		s.skipLatestValue(l, u)
 		return
 	}
 	l.takes = append(l.takes, u)
 }
 
-// takesValues has it take the newest values, if it is about to.
-func (s *sim) takesValues(l *life) {
+// takeLatestValues records the values that the connection is about to take.
+func (s *sim) takeLatestValues(l *life) {
 	if len(l.takes) == 0 || l.conn.is(failed) || l.upgrading || len(l.wire) < len(l.wrote) {
 		return
 	}
@@ -483,16 +481,16 @@ func (s *sim) takesValues(l *life) {
 		if u.left {
 			continue
 		}
-		s.takesNone(l, u)
+		s.skipLatestValue(l, u)
 		if p := u.topic.values[u.taken-1]; len(p) <= simMaxUnsent {
 			s.log("%v: takes value %d", l, u.taken)
-			l.writes(s, p)
+			l.expectWritten(s, p)
 		}
 	}
 }
 
-// takesNone counts the newest value as taken.
-func (s *sim) takesNone(l *life, u *sub) {
+// skipLatestValue counts the newest value as taken.
+func (s *sim) skipLatestValue(l *life, u *sub) {
 	newest := len(u.topic.values)
 	s.check(u.due && newest > u.taken, "%v: takes value %d again", l, newest)
 	s.replaced += newest - u.told

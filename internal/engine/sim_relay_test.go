@@ -9,22 +9,21 @@ import (
 	"syscall"
 )
 
-// relays has the handler join its connection with another one, and knows what the answer
-// has to be.
-func (s *sim) relays(l *life) {
-	o := s.past[s.dice.roll(len(s.past))]
-	if live := s.lives[s.dice.roll(simSlots)]; live != nil {
+// handlerRelays requests a relay with another connection and checks the result.
+func (s *sim) handlerRelays(l *life) {
+	o := s.past[s.dice.intN(len(s.past))]
+	if live := s.lives[s.dice.intN(simSlots)]; live != nil {
 		o = live
 	}
 	if !o.known {
 		return
 	}
 	c := l.conn
-	over, was := l.writesNoMore(), c.is(relayed)
+	over, was := l.hasStoppedWriting(), c.is(relayed)
 	err := c.Relay(o.ref)
 	s.log("%v: relay with %v: %v", l, o, err)
 	switch {
-	case over || !s.takesMail(o):
+	case over || !s.acceptsRequests(o):
 		s.check(errors.Is(err, ErrClosed), "%v: Relay of what has closed gives %v", l, err)
 		return
 	case o == l || l.upgrading || l.parting || was || l.joining:
@@ -36,12 +35,12 @@ func (s *sim) relays(l *life) {
 	}
 	l.joining = true
 	l.related, o.related = append(l.related, o), append(o.related, l)
-	l.cause(ErrClosed, ErrBadUse)
-	o.cause(ErrClosed, ErrBadUse)
+	l.allowReasons(ErrClosed, ErrBadUse)
+	o.allowReasons(ErrClosed, ErrBadUse)
 }
 
-// joined finds out who has been joined since it was last asked.
-func (s *sim) joined() {
+// findJoinedRelays finds the connections that were joined since the last call.
+func (s *sim) findJoinedRelays() {
 	for _, l := range s.lives {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
 			continue
@@ -58,16 +57,16 @@ func (s *sim) joined() {
 	}
 }
 
-// near says that connections of a relay reach each other at once.
-func (s *sim) near() bool { return s.host.Loop != nil }
+// sameLoop reports whether relay partners can access each other directly.
+func (s *sim) sameLoop() bool { return s.host.Loop != nil }
 
-// pull notes what a relay has written to a connection, of which at least so many bytes
-// are not on the wire.
-func (s *sim) pull(l *life, least int) {
-	if !s.near() || l.flushing {
-		return // it comes by mail, or after mail
+// pullRelayed records what a relay has written to a connection, of which at least the given number
+// of bytes is not sent.
+func (s *sim) pullRelayed(l *life, least int) {
+	if !s.sameLoop() || l.flushing {
+		return // it is posted, or comes after requests
 	}
-	if s.joined(); l.mate == nil {
+	if s.findJoinedRelays(); l.mate == nil {
 		return
 	}
 	n := max(len(l.wire)+l.conn.UnsentBytes(), len(l.wire)+least) - len(l.wrote)
@@ -75,23 +74,22 @@ func (s *sim) pull(l *life, least int) {
 		return
 	}
 	from := l.mate
-	l.appends(s, l.over(s.relayed(from, n)))
+	l.expectRaw(s, l.encodeForWire(s.takeRelayedInput(from, n)))
 	l.heard, from.heard = s.now, s.now
 }
 
-// relayed takes the next n bytes of a connection's input for the one that it is joined
-// with.
-func (s *sim) relayed(from *life, n int) []byte {
-	s.check(from.used+n <= from.plain(), "%v: %d bytes are relayed, of %d that have arrived", from, from.used+n, from.plain())
+// takeRelayedInput takes the next n bytes of a connection's input for its partner.
+func (s *sim) takeRelayedInput(from *life, n int) []byte {
+	s.check(from.used+n <= from.plaintextReceived(), "%v: %d bytes are relayed, of %d that have arrived", from, from.used+n, from.plaintextReceived())
 	p := from.sent[from.used : from.used+n]
 	from.used += n
 	from.refused = 0
 	return p
 }
 
-// relayedByMail is relayed where they are posted.
-func (s *sim) relayedByMail(to *life, p []byte) {
-	s.joined()
+// takeRelayedRequests is takeRelayedInput for posted bytes.
+func (s *sim) takeRelayedRequests(to *life, p []byte) {
+	s.findJoinedRelays()
 	from := to.mate
 	if from == nil { // it has not heard of the relay yet
 		for _, l := range s.lives {
@@ -101,14 +99,13 @@ func (s *sim) relayedByMail(to *life, p []byte) {
 		}
 	}
 	s.check(from != nil, "%v: gets %q from nobody", to, p)
-	s.check(bytes.Equal(s.relayed(from, len(p)), p), "%v: %q is relayed, want what %v has received", to, p, from)
+	s.check(bytes.Equal(s.takeRelayedInput(from, len(p)), p), "%v: %q is relayed, want what %v has received", to, p, from)
 	from.heard = s.now
 }
 
-// bypass is Host.Pass: what one connection of a relay has received goes to the socket of
-// the other one.
-func (s *sim) bypass(c *Conn, p []byte) int {
-	s.joined()
+// sendToPartner is Runtime.SendToPartner.
+func (s *sim) sendToPartner(c *Conn, p []byte) int {
+	s.findJoinedRelays()
 	l := s.lives[c.Slot()]
 	if l == nil || l.shut || !slices.ContainsFunc(s.lives, func(o *life) bool {
 		return o != nil && o.conn.remotePartner() != nil && o.conn.remotePartner().ref == l.ref
@@ -122,16 +119,15 @@ func (s *sim) bypass(c *Conn, p []byte) int {
 		n = 0
 	}
 	s.log("%v: gets %d of %d bytes past its owner", l, n, len(p))
-	s.relayedByMail(l, p[:n])
-	l.appends(s, p[:n])
+	s.takeRelayedRequests(l, p[:n])
+	l.expectRaw(s, p[:n])
 	l.wire = append(l.wire, p[:n]...)
 	l.room -= n
 	l.heard = s.now
 	return n
 }
 
-// checkRelay checks what two connections have lost whose relay is over: nothing if both
-// directions have ended in order.
+// checkRelay checks what a finished relay has lost: nothing if both directions ended in order.
 func (s *sim) checkRelay(l *life) {
 	o := l.mate
 	if o == nil || !l.closed || !o.closed {
@@ -148,43 +144,43 @@ func (s *sim) checkRelay(l *life) {
 	}
 }
 
-// detaches has the handler give up its connection.
-func (s *sim) detaches(l *life) {
+// handlerDetaches detaches the connection.
+func (s *sim) handlerDetaches(l *life) {
 	c := l.conn
-	err := c.Detach(func(nc net.Conn, unread []byte) { s.takesOver(l, nc, unread) })
+	err := c.Detach(func(nc net.Conn, unread []byte) { s.checkDetached(l, nc, unread) })
 	s.log("%v: is given up: %v", l, err)
 	switch {
-	case l.writesNoMore():
+	case l.hasStoppedWriting():
 		s.check(errors.Is(err, ErrClosed), "%v: Detach after the end gives %v", l, err)
-	case l.layer != nil || !l.settled():
+	case l.layer != nil || !l.isSettled():
 		s.check(errors.Is(err, ErrBadUse), "%v: Detach gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: Detach gives %v", l, err)
 		l.parting, l.deaf = true, true
-		l.cause(ErrDetached)
+		l.allowReasons(ErrDetached)
 	}
 }
 
-// outlet is what a connection becomes in package net.
-type outlet struct {
+// detachedConn is the net.Conn of a detached connection.
+type detachedConn struct {
 	net.Conn
 	closed bool
 }
 
-func (o *outlet) Close() error { o.closed = true; return nil }
+func (o *detachedConn) Close() error { o.closed = true; return nil }
 
-// detach is the driver's part.
-func (s *sim) detach(l *life) {
+// detachConn is the driver's part of Detach.
+func (s *sim) detachConn(l *life) {
 	s.check(l.parting && !l.taken, "%v: detached, and nobody wanted it", l)
 	s.checkComplete(l)
 	s.check(l.waiting == 0, "%v: detached with %d accepted posts in the mailbox", l, l.waiting)
-	if s.dice.roll(8) == 0 {
+	if s.dice.intN(8) == 0 {
 		s.log("%v: can't be detached", l)
-		l.cause(syscall.EMFILE)
+		l.allowReasons(syscall.EMFILE)
 		l.conn.OnDetached(nil, syscall.EMFILE)
 		return
 	}
-	nc, panics := &outlet{}, s.panics
+	nc, panics := &detachedConn{}, s.panics
 	l.conn.OnDetached(nc, nil)
 	s.check(l.taken, "%v: was detached, and its function was not called", l)
 	s.check(nc.closed == (s.panics > panics), "%v: closed by the engine: %v, but panicked: %v", l, nc.closed, s.panics > panics)
@@ -193,28 +189,28 @@ func (s *sim) detach(l *life) {
 	}
 }
 
-func (s *sim) takesOver(l *life, nc net.Conn, unread []byte) {
+func (s *sim) checkDetached(l *life, nc net.Conn, unread []byte) {
 	s.check(!l.taken && !l.closed && nc != nil, "%v: taken over twice, or after the end", l)
 	s.check(bytes.Equal(unread, l.sent[l.used:l.arrived]), "%v: taken over with %q unused, want %q", l, unread, l.sent[l.used:l.arrived])
 	l.taken = true
-	s.write(l, []byte("too late"))
-	s.mayPanic(l)
+	s.handlerWrites(l, []byte("too late"))
+	s.randomPanic(l)
 }
 
-// adopt opens a connection that package net has had. The same peer goes on, and what it
-// had sent and nobody used has been read already.
-func (s *sim) adopt(slot int) {
+// adoptConn opens a connection that was detached. The peer stays the same, and its unread input was
+// read already.
+func (s *sim) adoptConn(slot int) {
 	old := s.detached[0]
 	s.detached = s.detached[1:]
-	l := s.openLife(slot, old.room, false)
+	l := s.openConn(slot, old.room, false)
 	s.log("%v: is %v, adopted", l, old)
 	l.fin, l.reset = old.fin, old.reset
 	l.sent = bytes.Clone(old.sent[old.used:])
-	l.raw = append(l.raw, l.over(l.sent)...)
+	l.raw = append(l.raw, l.encodeForWire(l.sent)...)
 	read := min(old.arrived-old.used, len(l.raw))
 	if read > 0 {
-		s.arrive(l, read)
+		s.deliverInput(l, read)
 		l.rude = max(l.rude, read)
 	}
-	s.drive(l)
+	s.driveConnAndTouched(l)
 }

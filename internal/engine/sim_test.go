@@ -17,12 +17,12 @@ import (
 //	sim_life_test.go     a connection as its peer and its handler see it
 //	sim_driver_test.go   the driver, and the kernel below it
 //	sim_handler_test.go  the handler
-//	sim_mail_test.go     what comes from outside: mail, messages to all, values of topics
-//	sim_layer_test.go    layers, from the start or by an upgrade
-//	sim_relay_test.go    relays, and connections that leave and come back
+//	sim_mail_test.go     requests, broadcasts and latest values
+//	sim_layer_test.go    layers, from the start or inserted
+//	sim_relay_test.go    relays, and detached and adopted connections
 //	sim_file_test.go     files
-//	sim_time_test.go     limits of time, timers, deadlines, heartbeats
-//	sim_check_test.go    what holds after each step, at rest and at the end
+//	sim_time_test.go     time limits, timers, deadlines, heartbeats
+//	sim_check_test.go    invariants after each step, when idle and at the end
 
 var (
 	seedFlag  = flag.Uint64("seed", 1, "the first seed of the simulation")
@@ -36,13 +36,13 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// FuzzConn runs the simulation with choices that the fuzzer makes.
+// FuzzConn runs the simulation with the fuzzer's choices.
 func FuzzConn(f *testing.F) {
 	for seed := range uint64(8) {
 		d := newSeeded(seed)
 		choices := make([]byte, 600)
 		for i := range choices {
-			choices[i] = byte(d.roll(256))
+			choices[i] = byte(d.intN(256))
 		}
 		f.Add(choices)
 	}
@@ -51,9 +51,9 @@ func FuzzConn(f *testing.F) {
 	})
 }
 
-// dice are where a simulation's choices come from.
-type dice interface {
-	roll(n int) int // one of 0..n-1
+// randomSource makes a simulation's choices.
+type randomSource interface {
+	intN(n int) int // one of 0..n-1
 	more() bool     // whether there is another step
 }
 
@@ -66,16 +66,16 @@ func newSeeded(seed uint64) *seeded {
 	return &seeded{rand: rand.New(rand.NewPCG(seed, 0)), steps: 300}
 }
 
-func (d *seeded) roll(n int) int { return d.rand.IntN(n) }
+func (d *seeded) intN(n int) int { return d.rand.IntN(n) }
 func (d *seeded) more() bool     { d.steps--; return d.steps >= 0 }
 
-// script is dice that take their numbers from bytes. When there are none left,
-// they roll the highest number: the largest pieces, and no surprises.
+// script takes its numbers from bytes. At their end it returns the maximum, which means large
+// pieces and no surprises.
 type script struct{ bytes []byte }
 
 func (d *script) more() bool { return len(d.bytes) > 0 }
 
-func (d *script) roll(n int) int {
+func (d *script) intN(n int) int {
 	if len(d.bytes) == 0 {
 		return n - 1
 	}
@@ -87,7 +87,7 @@ func (d *script) roll(n int) int {
 	return v % n
 }
 
-// The limits of the simulation are small, so that it reaches them.
+// The simulation has small limits, so that it reaches them.
 const (
 	simSlots      = 3
 	simTopics     = 2
@@ -108,10 +108,10 @@ const (
 	simMissed     = 2
 )
 
-// sim is one simulation: the owner of a few connections, and all around them.
+// sim is one simulation: the owner of a few connections and their environment.
 type sim struct {
 	name string
-	dice dice
+	dice randomSource
 
 	now      time.Duration
 	host     Runtime
@@ -122,24 +122,24 @@ type sim struct {
 	slots    []*Conn
 	lives    []*life  // the one in each slot, nil if it is free
 	past     []*life  // all
-	detached []*life  // those that package net has, and nobody has adopted
+	detached []*life  // detached and not adopted
 	touched  []*Conn  // to be driven soon
 	posts    []*post  // accepted and not taken, in order
-	posting  *post    // what postToAny posts
-	mailing  *post    // what is being given to Mailed
-	topics   []*topic // whose values are published
+	posting  *post    // what postToRandomConn posts
+	mailing  *post    // request being passed to OnRequest
+	topics   []*topic // latest values
 	panics   int
 	closes   int // calls of Closed
 	beats    int // heartbeats
 	timers   int // calls of Timer
 	drops    int // messages that were dropped
-	replaced int // values that newer ones have replaced
+	replaced int // replaced latest values
 	trace    []string
 
 	failure simFailure
 }
 
-func simulate(t *testing.T, name string, d dice) {
+func simulate(t *testing.T, name string, d randomSource) {
 	t.Helper()
 	defer func() {
 		switch v := recover().(type) {
@@ -152,19 +152,19 @@ func simulate(t *testing.T, name string, d dice) {
 	}()
 	s := newSim(name, d)
 	for d.more() {
-		s.step()
-		s.inspect()
+		s.randomStep()
+		s.checkInvariants()
 	}
-	s.settle()
+	s.settleAll()
 	s.finishAll()
 }
 
-func newSim(name string, d dice) *sim {
+func newSim(name string, d randomSource) *sim {
 	s := &sim{name: name, dice: d, lent: map[*Buffer]bool{}}
 	s.box.MaxRequests, s.box.MaxBytes, s.box.Counters = simMaxMail, 16<<20, &s.counters
 	s.host = Runtime{
 		Config: Config{
-			Handler: s, Timer: s.timer, Log: slog.New(slog.DiscardHandler),
+			Handler: s, Timer: s.onTimer, Log: slog.New(slog.DiscardHandler),
 			Limits: Limits{
 				MaxMessage: simMaxMessage, MaxUnsent: simMaxUnsent, MaxMail: simMaxMail,
 				HighWater: simHigh, LowWater: simLow,
@@ -174,8 +174,8 @@ func newSim(name string, d dice) *sim {
 		Buffers: s, Poster: s, Counters: &s.counters, Admission: admitAll,
 		Now: func() time.Duration { return s.now },
 	}
-	s.host.SendDirect, s.host.MinDirectSend, s.host.maxPieceSize = s.direct, 3, 8<<s.dice.roll(5)
-	s.dress()
+	s.host.SendDirect, s.host.MinDirectSend, s.host.maxPieceSize = s.kernelSendDirect, 3, 8<<s.dice.intN(5)
+	s.randomizeRuntime()
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
@@ -187,98 +187,97 @@ func newSim(name string, d dice) *sim {
 	return s
 }
 
-// dress rolls what the host offers beyond the plain.
-func (s *sim) dress() {
-	h, roll := &s.host, s.dice.roll(256)
+// randomizeRuntime chooses the Runtime's optional features.
+func (s *sim) randomizeRuntime() {
+	h, roll := &s.host, s.dice.intN(256)
 	h.DropMessages = roll&1 != 0
 	if roll&2 != 0 {
-		h.Drained, h.Draining = s.writable, s.drainingNow
+		h.Drained, h.Draining = s.onWritable, s.onDraining
 	}
 	if roll&4 != 0 {
 		l := &h.Limits
 		l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout = simFirstByte, simMessage, simIdle, simWrite
 	}
 	if roll&8 != 0 {
-		h.Heartbeat = Heartbeat{Every: simBeat, Send: s.beat, MaxMissed: simMissed}
+		h.Heartbeat = Heartbeat{Every: simBeat, Send: s.sendHeartbeat, MaxMissed: simMissed}
 	}
 	if roll&16 != 0 {
 		h.NewLayer = s.newLayer
 	}
-	if roll&32 != 0 { // as with workers, but that they are quick
+	if roll&32 != 0 { // like with workers, but fast ones
 		h.OnWorkers, h.SendDirect = true, nil
-		h.Shed = s.shed
+		h.Shed = s.shedInput
 	}
 	switch {
-	case roll&64 != 0: // as on a loop; otherwise connections reach each other by mail
+	case roll&64 != 0: // like on a loop; otherwise relays post requests
 		h.Loop = simLoop{sim: s}
-	case roll&128 != 0: // as where anybody may use a socket
-		h.SendToPartner = s.bypass
+	case roll&128 != 0: // like where any goroutine may use sockets
+		h.SendToPartner = s.sendToPartner
 	}
 }
 
-// simLoop is the owner of all connections of a simulation.
+// simLoop is the owner of all connections.
 type simLoop struct {
 	Loop // nil: there are no workers
 	*sim
 }
 
 func (o simLoop) Conn(slot uint32) *Conn { return o.slots[slot] }
-func (o simLoop) OwnsConn(*Conn) bool    { return o.dice.roll(5) > 0 }
+func (o simLoop) OwnsConn(*Conn) bool    { return o.dice.intN(5) > 0 }
 func (o simLoop) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
 func (simLoop) OnLoop() bool             { return true }
 
-// step lets one thing happen.
-func (s *sim) step() {
-	slot := s.dice.roll(simSlots)
+// randomStep makes one random step.
+func (s *sim) randomStep() {
+	slot := s.dice.intN(simSlots)
 	l := s.lives[slot]
-	what := s.dice.roll(36)
+	what := s.dice.intN(36)
 	switch {
-	case what == 0 && s.dice.roll(3) == 0:
-		s.pass(time.Duration(s.dice.roll(int(simWrite))))
+	case what == 0 && s.dice.intN(3) == 0:
+		s.advanceClock(time.Duration(s.dice.intN(int(simWrite))))
 	case what == 0:
-		s.pass(time.Duration(s.dice.roll(int(simClose * 3 / 4))))
+		s.advanceClock(time.Duration(s.dice.intN(int(simClose * 3 / 4))))
 	case what <= 4:
-		s.postToAny()
+		s.postToRandomConn()
 	case what == 5:
-		s.publish()
+		s.setLatestValue()
 	case what <= 8:
-		s.deliverMail()
-	case l == nil && len(s.detached) > 0 && s.dice.roll(2) == 0:
-		s.adopt(slot)
+		s.deliverRequests()
+	case l == nil && len(s.detached) > 0 && s.dice.intN(2) == 0:
+		s.adoptConn(slot)
 	case l == nil:
-		s.open(slot)
+		s.openSlot(slot)
 	case what <= 15:
 		l.peerSends(s)
 	case what <= 22:
-		s.readable(l)
+		s.makeReadable(l)
 	case what <= 28:
-		s.roomFor(l, s.dice.roll(2*simMaxUnsent))
+		s.makePeerSpace(l, s.dice.intN(2*simMaxUnsent))
 	case what == 29:
 		l.fin = true
 		s.log("%v: the peer ends", l)
-	case what == 30 && s.dice.roll(4) == 0:
+	case what == 30 && s.dice.intN(4) == 0:
 		l.reset = true
 		s.log("%v: the peer resets", l)
-	case what == 31 && s.dice.roll(4) == 0:
-		s.drain(l)
-	case what == 32 && l.pauses():
-		s.listen(l)
+	case what == 31 && s.dice.intN(4) == 0:
+		s.startDrain(l)
+	case what == 32 && l.isReadingOff():
+		s.turnReadingOn(l)
 	case what == 32 && l.retained > 0:
-		s.release(l)
-	case what == 33 && s.dice.roll(8) == 0:
-		s.yield()
-	case what == 33 && s.dice.roll(12) == 0:
+		s.handlerReleases(l)
+	case what == 33 && s.dice.intN(8) == 0:
+		s.closeLargestConn()
+	case what == 33 && s.dice.intN(12) == 0:
 		s.log("%v: kill", l)
-		l.cause(errKilled)
+		l.allowReasons(errKilled)
 		l.conn.Abort(errKilled)
-		s.drive(l)
+		s.driveConnAndTouched(l)
 	case what >= 34:
-		s.cast()
+		s.broadcast()
 	}
 }
 
-// Get and Put make the simulation a Buffers that knows what it has lent, and
-// spoils what it gets back.
+// Get and Put implement BufferPool. They check what is returned, and overwrite it.
 func (s *sim) Get(int) *Buffer {
 	b := &Buffer{bytes: make([]byte, 0, 8)}
 	s.lent[b] = true
@@ -288,10 +287,10 @@ func (s *sim) Get(int) *Buffer {
 func (s *sim) Put(b *Buffer) {
 	s.check(s.lent[b], "a buffer was returned twice")
 	delete(s.lent, b)
-	scribble(b.bytes[:cap(b.bytes)])
+	overwrite(b.bytes[:cap(b.bytes)])
 }
 
-func scribble(p []byte) {
+func overwrite(p []byte) {
 	for i := range p {
 		p[i] = '!'
 	}

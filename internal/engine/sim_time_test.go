@@ -5,40 +5,39 @@ import (
 	"time"
 )
 
-// coarse is how much less than the truth a time of silence may be taken for, and
-// with it some more.
+// coarse exceeds the error of coarse times.
 const coarse = 40 * time.Millisecond
 
-// pass moves the clock and expires who is due.
-func (s *sim) pass(d time.Duration) {
+// advanceClock moves the clock and checks timeouts.
+func (s *sim) advanceClock(d time.Duration) {
 	s.now += d
 	s.host.SetClock(s.now)
 	s.log("time passes: %v", s.now)
 	for _, l := range s.lives {
 		if l != nil {
-			s.expire(l)
+			s.checkTimeouts(l)
 		}
 	}
 }
 
-func (s *sim) expire(l *life) {
+func (s *sim) checkTimeouts(l *life) {
 	c := l.conn
-	s.pull(l, 0)
+	s.pullRelayed(l, 0)
 	owes, open := c.UnsentBytes() > 0, !c.is(closing|failed)
-	at, over := l.due()
-	must := s.overdue(l)
+	at, over := l.endDue()
+	must := s.requiredTimeout(l)
 	if over && c.is(handshaking) {
-		l.cause(ErrHandshakeTimeout)
+		l.allowReasons(ErrHandshakeTimeout)
 	}
 	if over && owes {
-		l.cause(ErrCloseTimeout)
+		l.allowReasons(ErrCloseTimeout)
 	}
-	l.cause(s.mayExpire(l)...)
+	l.allowReasons(s.allowedTimeouts(l)...)
 	own := open && !c.is(handshaking|openPending) && !(over && owes) // its own times count
-	deadline, timer := own && l.passed(l.deadline), own && l.passed(l.timer)
+	deadline, timer := own && l.hasPassed(l.deadline), own && l.hasPassed(l.timer)
 	beats, timers := s.beats, s.timers
 	acted := c.CheckTimeouts(s.now)
-	if next := s.next(l); !acted {
+	if next := s.checkedNextAction(l); !acted {
 		s.check(next == Wait, "%v: Expire did nothing, and Next is %d", l, next)
 	} else if over && (owes || !open || c.is(handshaking)) {
 		s.check(next == Close, "%v: not expired at %v, due %v", l, s.now, at)
@@ -50,31 +49,31 @@ func (s *sim) expire(l *life) {
 		s.check(!slices.Contains(silence, c.extra.closeReason), "%v: closed for %v, and nobody has looked for input", l, c.extra.closeReason)
 	}
 	arrived := l.arrived
-	s.drive(l)
+	s.driveConnAndTouched(l)
 	if open && !over && must != nil && beats == s.beats && timers == s.timers && arrived == l.arrived && !l.told {
 		s.check(l.closed || c.is(closing|failed), "%v: not closed at %v for %v", l, s.now, must)
 	}
 }
 
-// due is when it is given up because of its end or its layer, and whether that is over.
-func (l *life) due() (at time.Duration, over bool) {
+// endDue returns when a close or handshake times out, and whether it has.
+func (l *life) endDue() (at time.Duration, over bool) {
 	if l.conn.extra == nil || l.conn.extra.expiry == 0 {
 		return 0, false
 	}
 	return l.conn.extra.expiry, l.conn.extra.expiry <= l.conn.runtime.Now()
 }
 
-// passed says whether one of its own times has passed.
-func (l *life) passed(at time.Duration) bool { return at != 0 && at <= l.conn.runtime.Now() }
+// hasPassed reports whether a timer or deadline has passed.
+func (l *life) hasPassed(at time.Duration) bool { return at != 0 && at <= l.conn.runtime.Now() }
 
-// setsTimes has the handler set its timer and its deadline.
-func (s *sim) setsTimes(l *life) {
-	after := func() time.Duration { return time.Duration(s.dice.roll(4)) * time.Duration(s.dice.roll(int(simClose))) }
+// handlerSetsTimers sets the timer and the deadline.
+func (s *sim) handlerSetsTimers(l *life) {
+	after := func() time.Duration { return time.Duration(s.dice.intN(4)) * time.Duration(s.dice.intN(int(simClose))) }
 	d, at := after(), time.Duration(0)
 	if d > 0 {
 		at = s.now + d
 	}
-	if s.dice.roll(4) > 0 {
+	if s.dice.intN(4) > 0 {
 		s.log("%v: sets its timer for %v", l, at)
 		l.timer = at
 		l.conn.SetTimer(d)
@@ -85,48 +84,48 @@ func (s *sim) setsTimes(l *life) {
 	}
 }
 
-// timer is the handler's Timer.
-func (s *sim) timer(c *Conn) {
+// onTimer is the handler's Timer.
+func (s *sim) onTimer(c *Conn) {
 	l := s.life(c)
 	s.check(!l.closed && !c.is(closing|failed), "%v: Timer after the end: state %b", l, c.state)
-	s.check(l.passed(l.timer), "%v: Timer at %v, and it was set for %v", l, s.now, l.timer)
+	s.check(l.hasPassed(l.timer), "%v: Timer at %v, and it was set for %v", l, s.now, l.timer)
 	l.timer = 0
 	s.timers++
 	s.log("%v: its timer runs out", l)
-	s.mayPanic(l)
-	s.write(l, []byte("tick"))
-	s.maySurprise(l)
+	s.randomPanic(l)
+	s.handlerWrites(l, []byte("tick"))
+	s.randomHandlerCall(l)
 }
 
-// mayExpire are the reasons for which a connection may be closed now.
-func (s *sim) mayExpire(l *life) (may []error) {
+// allowedTimeouts returns the close reasons that are possible now.
+func (s *sim) allowedTimeouts(l *life) (may []error) {
 	lim, c := &s.host.Limits, l.conn
 	if c.is(closing | failed | handshaking | openPending) {
 		return nil
 	}
-	quiet, calm := s.now-l.heard, s.now-l.free(l.heard)
+	quiet, calm := s.now-l.heard, s.now-l.silentSince(l.heard)
 	add := func(why error, limit, passed time.Duration) {
 		if limit > 0 && passed >= limit {
 			may = append(may, why)
 		}
 	}
-	if l.passed(l.deadline) {
+	if l.hasPassed(l.deadline) {
 		may = append(may, ErrDeadline)
 	}
 	if n := len(l.wire); n < len(l.wrote) {
 		add(ErrWriteTimeout, lim.WriteTimeout, s.now-l.stamps[n])
 	}
-	if l.told && l.bound() {
+	if l.told && l.outlivesPeer() {
 		add(ErrIdleTimeout, lim.IdleTimeout, quiet)
 	}
 	if !l.told && !c.is(dialled|overHighWater|readPaused) {
 		switch {
 		case c.is(relayed):
 			add(ErrIdleTimeout, lim.IdleTimeout, calm)
-		case l.plain() == 0:
+		case l.plaintextReceived() == 0:
 			add(ErrFirstByteTimeout, lim.FirstByteTimeout, calm)
 		case c.in != nil:
-			add(ErrMessageTimeout, lim.MessageTimeout, s.now-l.free(l.since))
+			add(ErrMessageTimeout, lim.MessageTimeout, s.now-l.silentSince(l.since))
 		default:
 			add(ErrIdleTimeout, lim.IdleTimeout, calm)
 		}
@@ -137,9 +136,8 @@ func (s *sim) mayExpire(l *life) (may []error) {
 	return may
 }
 
-// overdue is a reason for which a connection must be closed by now, nil if there
-// is none.
-func (s *sim) overdue(l *life) error {
+// requiredTimeout returns a close reason that is overdue, or nil.
+func (s *sim) requiredTimeout(l *life) error {
 	lim, c := &s.host.Limits, l.conn
 	if lim.WriteTimeout == 0 || c.is(handshaking|openPending|closing|failed|peerEOF|inputHeld|relayed) {
 		return nil
@@ -147,21 +145,21 @@ func (s *sim) overdue(l *life) error {
 	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout && !l.filed {
 		return ErrWriteTimeout
 	}
-	quiet, since := s.now-l.free(l.heard), l.free(l.since)
+	quiet, since := s.now-l.silentSince(l.heard), l.silentSince(l.since)
 	switch {
 	case c.is(dialled | overHighWater | readPaused):
-	case l.plain() == 0 && quiet >= lim.FirstByteTimeout+coarse:
+	case l.plaintextReceived() == 0 && quiet >= lim.FirstByteTimeout+coarse:
 		return ErrFirstByteTimeout
-	case l.plain() > 0 && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
+	case l.plaintextReceived() > 0 && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
 		return ErrMessageTimeout
-	case l.plain() > 0 && c.in == nil && quiet >= lim.IdleTimeout+coarse:
+	case l.plaintextReceived() > 0 && c.in == nil && quiet >= lim.IdleTimeout+coarse:
 		return ErrIdleTimeout
 	}
 	return nil
 }
 
-// beat is the handler's heartbeat.
-func (s *sim) beat(c *Conn) {
+// sendHeartbeat is the handler's Heartbeat.Send.
+func (s *sim) sendHeartbeat(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(l.opened && !l.closed && !c.is(closing|failed|peerEOF), "%v: heartbeat: state %b", l, c.state)
 	quiet := s.now - l.heard
@@ -170,13 +168,13 @@ func (s *sim) beat(c *Conn) {
 	l.unheard++
 	s.beats++
 	s.log("%v: heartbeat", l)
-	s.mayPanic(l)
-	s.write(l, []byte("beat"))
-	s.maySurprise(l)
+	s.randomPanic(l)
+	s.handlerWrites(l, []byte("beat"))
+	s.randomHandlerCall(l)
 }
 
-// water keeps the marks of a connection that waits.
-func (s *sim) water(l *life) {
+// checkHighWater tracks HighWater and LowWater.
+func (s *sim) checkHighWater(l *life) {
 	if l.conn.is(relayed) {
 		l.choked, l.high = false, false // its backpressure is the other one's
 		return
@@ -189,40 +187,40 @@ func (s *sim) water(l *life) {
 	}
 }
 
-// writable is the handler's Writable.
-func (s *sim) writable(c *Conn) {
+// onWritable is the handler's Drained.
+func (s *sim) onWritable(c *Conn) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Writable after the end: state %b", l, c.state)
 	s.check(l.high, "%v: Writable, and never was more than %d bytes owed", l, simHigh)
 	s.check(c.UnsentBytes() <= simHigh, "%v: Writable while %d bytes are owed", l, c.UnsentBytes())
 	l.high, l.awaits = c.UnsentBytes() > simHigh, false
 	s.log("%v: writable", l)
-	s.mayPanic(l)
-	if l.acts == streams && l.streamed < 20 && s.dice.roll(4) > 0 {
+	s.randomPanic(l)
+	if l.acts == streams && l.streamed < 20 && s.dice.intN(4) > 0 {
 		l.streamed++
-		s.stream(l)
+		s.writeUntilPaused(l)
 	}
-	s.maySurprise(l)
+	s.randomHandlerCall(l)
 }
 
-// stream writes until it is paused, or no more fits.
-func (s *sim) stream(l *life) {
+// writeUntilPaused writes until the connection is paused or the limit is reached.
+func (s *sim) writeUntilPaused(l *life) {
 	for range 20 {
-		if s.paused(l) {
+		if s.checkPaused(l) {
 			return
 		}
-		s.write(l, []byte("a piece of a stream")[:1+s.dice.roll(19)])
+		s.handlerWrites(l, []byte("a piece of a stream")[:1+s.dice.intN(19)])
 	}
 }
 
-// drainingNow is the handler's Draining.
-func (s *sim) drainingNow(c *Conn) {
+// onDraining is the handler's Draining.
+func (s *sim) onDraining(c *Conn) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Draining after the end: state %b", l, c.state)
 	s.check(l.drained && l.draining == 0, "%v: Draining again, or without Drain", l)
 	l.draining++
 	s.log("%v: draining", l)
-	s.mayPanic(l)
-	s.write(l, []byte("farewell"))
-	s.maySurprise(l)
+	s.randomPanic(l)
+	s.handlerWrites(l, []byte("farewell"))
+	s.randomHandlerCall(l)
 }

@@ -25,7 +25,6 @@ func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64
 	return stopError(ctx, closed, awaitClosed(done, countOpen))
 }
 
-// awaitClosed returns the number of connections that stay open.
 func awaitClosed(done <-chan struct{}, countOpen func() int64) (stuck int64) {
 	tick := time.NewTicker(KillGrace)
 	defer tick.Stop()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Stop that kills waits as long as connections are being closed, and no longer.
+// A Stop that closes by force waits as long as connections are being closed, and no longer.
 func TestAwaitKilled(t *testing.T) {
 	for name, c := range map[string]struct {
 		open  []int64 // at the beginning, and after each KillGrace

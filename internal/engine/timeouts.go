@@ -213,7 +213,6 @@ func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue boo
 	return nil, heartbeatDue
 }
 
-// messageStartedAt returns when the current partial message began, 0 without one.
 func (c *Conn) messageStartedAt() time.Duration {
 	if c.in != nil {
 		return earlierTime(c.in.waitingSince, c.partialSince())
@@ -321,7 +320,6 @@ const (
 	FastSweepPeriod  = 8 * MinSliceInterval
 )
 
-// maxSweepSlices is the maximum number of slices in a period.
 const maxSweepSlices = 64
 
 // SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long

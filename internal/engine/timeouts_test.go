@@ -25,9 +25,9 @@ func TestWatches(t *testing.T) {
 	}
 }
 
-// TestHeartbeatAnswered has the peer say something after each heartbeat but the last two.
+// TestHeartbeatAnswered has a peer that answers all heartbeats except the last two.
 func TestHeartbeatAnswered(t *testing.T) {
-	d := newDesk(t, &calls{})
+	d := newManualConn(t, &recordingHandler{})
 	d.host.Heartbeat = Heartbeat{Every: time.Minute, MaxMissed: 2, Send: func(c *Conn) { c.Write([]byte("?")) }}
 	minute := func() {
 		d.now += time.Minute + time.Second

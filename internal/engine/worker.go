@@ -52,7 +52,6 @@ func (c *Conn) Run(context.Context) {
 	}
 }
 
-// recordRunAndReturn records the run and returns the connection to its loop.
 func (c *Conn) recordRunAndReturn(started time.Duration, times *HandlerTimes, slot int32) {
 	took := c.runtime.Now() - started
 	if times != nil {

@@ -8,44 +8,44 @@ import (
 	"time"
 )
 
-// newAway opens a connection whose handler workers call, and keeps why it was given
-// back.
-func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
-	d, returned = newDesk(t, h), new([]error)
+// newConnWithWorker opens a connection whose handler runs on workers, and records the errors with
+// which it is returned.
+func newConnWithWorker(t *testing.T, h *recordingHandler) (d *manualConn, returned *[]error) {
+	d, returned = newManualConn(t, h), new([]error)
 	d.Abort(nil) // Opened has been called already
 	d.OnClosed()
 	h.notes, h.why = nil, nil
 	d.host.OnWorkers = true
-	d.host.Loop = awayLoop{returned: returned}
+	d.host.Loop = workerLoop{returned: returned}
 	d.host.Shed = func(c *Conn, in []byte, why error) int {
-		h.note("shed %q: %v", in, why)
+		h.record("shed %q: %v", in, why)
 		return len(in)
 	}
 	d.OnOpen(loopback, false)
 	return d, returned
 }
 
-// awayLoop keeps why connections were given back.
-type awayLoop struct {
+// workerLoop records the errors with which connections are returned.
+type workerLoop struct {
 	Loop
 	returned *[]error
 }
 
-func (o awayLoop) ReturnFromWorker(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
+func (o workerLoop) ReturnFromWorker(_ *Conn, why error) { *o.returned = append(*o.returned, why) }
 
-func (awayLoop) OnLoop() bool { return false }
+func (workerLoop) OnLoop() bool { return false }
 
 var errNoTime = errors.New("no worker has time")
 
-// A connection that ends before a worker has called Opened is opened and closed: by a
-// worker, or if none will do it on its owner.
+// If a connection ends before a worker has called Opened, both Opened and Closed must be called, by
+// a worker or otherwise by the owner.
 func TestClosedBeforeOpened(t *testing.T) {
-	for name, end := range map[string]func(d *desk){
-		"worker": func(d *desk) { d.DeferClosedToWorker(); d.Conn.Run(context.Background()); d.OnClosed() },
-		"owner":  func(d *desk) { d.DeferClosedToWorker(); d.UndeferClosed(); d.OnClosed() },
+	for name, end := range map[string]func(d *manualConn){
+		"worker": func(d *manualConn) { d.DeferClosedToWorker(); d.Conn.Run(context.Background()); d.OnClosed() },
+		"owner":  func(d *manualConn) { d.DeferClosedToWorker(); d.UndeferClosed(); d.OnClosed() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, _ := newAway(t, &calls{})
+			d, _ := newConnWithWorker(t, &recordingHandler{})
 			d.opened = func(c *Conn) {
 				if _, err := c.Write([]byte("hello")); !errors.Is(err, ErrClosed) {
 					t.Errorf("writing to a connection that has failed: %v, want ErrClosed", err)
@@ -61,9 +61,9 @@ func TestClosedBeforeOpened(t *testing.T) {
 	}
 }
 
-// The time that a connection waits for a worker, or for room, is not its peer's.
+// Time spent waiting for a worker, or for space, must not count against the peer.
 func TestWaitingForWorkerIsForgiven(t *testing.T) {
-	d, _ := newAway(t, &calls{received: useNone})
+	d, _ := newConnWithWorker(t, &recordingHandler{received: useNone})
 	d.host.Limits.MessageTimeout = time.Second
 	d.FeedHandler()
 	d.host.SetClock(time.Second)

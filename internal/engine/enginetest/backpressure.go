@@ -20,8 +20,8 @@ var backpressureCases = []testCase{
 	{"ShutdownRate and the end of patience", testShutdownRateCutOff},
 }
 
-// testStreamingToSlowReader has handlers write much more than MaxUnsent, as far as they may, and
-// go on in Writable: to one that reads at once, and to one that reads late.
+// testStreamingToSlowReader makes handlers write much more than MaxUnsent, as far as allowed, and
+// continue in Writable, to a fast and to a slow reader.
 func testStreamingToSlowReader(b *testEnv) {
 	const pieces, size = 300, 20 << 10
 	piece := testPattern(size)
@@ -66,7 +66,8 @@ func testStreamingToSlowReader(b *testEnv) {
 	s.wantClosed(io.EOF, io.EOF)
 }
 
-// testBufferBudget has some connections owe much, and one little: the large ones go.
+// testBufferBudget checks that connections with much unsent output are closed, and one with little
+// is not.
 func testBufferBudget(b *testEnv) {
 	const much, n = 2 << 20, 4
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -74,7 +75,7 @@ func testBufferBudget(b *testEnv) {
 			return answerLine(c, in)
 		}
 		for range 4 * much / (8 << 10) {
-			c.Write(make([]byte, 8<<10)) // no piece that is sent at once
+			c.Write(make([]byte, 8<<10)) // too short to be sent directly
 		}
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxBuffered = 8*much, much }))
@@ -127,10 +128,10 @@ func testGoodbyeOnDrain(b *testEnv) {
 	if got := called.Load(); got != n {
 		b.Errorf("Draining was called %d times for %d connections", got, n)
 	}
-	s.wantCause(engine.ClosedShutdown, n)
+	s.wantClosedByCause(engine.ClosedShutdown, n)
 }
 
-// testShutdownRate has some hundred connections end at a rate.
+// testShutdownRate closes some hundred connections at a rate.
 func testShutdownRate(b *testEnv) {
 	s, clients := b.startServerWithClients(150, 1000)
 	var gone sync.WaitGroup
@@ -148,7 +149,6 @@ func testShutdownRate(b *testEnv) {
 	}
 }
 
-// startServerWithClients has n connections open.
 func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*client) {
 	s = b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
 	for range n {
@@ -158,7 +158,7 @@ func (b *testEnv) startServerWithClients(n, rate int) (s *server, clients []*cli
 	return s, clients
 }
 
-// testShutdownRateCutOff has the rate so low that the end would take hours.
+// testShutdownRateCutOff uses a rate so low that draining would take hours.
 func testShutdownRateCutOff(b *testEnv) {
 	s, clients := b.startServerWithClients(60, 1)
 	ctx, cancel := context.WithCancel(background(b))

@@ -24,7 +24,7 @@ var castCases = []testCase{
 	{"broadcast while the engine stops", testBroadcastDuringStop},
 }
 
-// broadcast broadcasts, again if there is no room.
+// broadcast broadcasts p, and retries while there is no space.
 func (s *server) broadcast(p []byte) {
 	s.t.Helper()
 	for {
@@ -39,7 +39,6 @@ func (s *server) broadcast(p []byte) {
 	}
 }
 
-// broadcastMessage is a message that tells its number.
 func broadcastMessage(i, size int) []byte {
 	p := fmt.Appendf(nil, "%d:", i)
 	return append(append(p, bytes.Repeat([]byte{'x'}, max(size-len(p)-1, 0))...), '\n')
@@ -92,7 +91,7 @@ func testBroadcastToAll(b *testEnv) {
 	}
 }
 
-// connectAndCloseRepeatedly opens and closes connections, in order and by reset.
+// connectAndCloseRepeatedly opens connections and closes them in order or by reset.
 func connectAndCloseRepeatedly(b *testEnv, s *server, stop <-chan struct{}) {
 	for i := 0; ; i++ {
 		select {
@@ -114,7 +113,7 @@ func connectAndCloseRepeatedly(b *testEnv, s *server, stop <-chan struct{}) {
 	}
 }
 
-// broadcastUntil broadcasts until ok, no faster than r takes it; it gives how many.
+// broadcastUntil broadcasts until ok, no faster than r receives. It returns the number of messages.
 func broadcastUntil(b *testEnv, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
 	testkit.WaitFor(b, "the broadcasts have no effect", func() bool {
 		if ok(s.Counters()) {
@@ -132,10 +131,9 @@ func broadcastUntil(b *testEnv, s *server, size int, r *reader, ok func(n engine
 	return n
 }
 
-// reader counts the messages that a client gets, which must come whole and in
-// order.
+// reader counts the messages that a client receives, and checks that they are whole and in order.
 type reader struct {
-	n, last atomic.Int64 // how many, and the number of the last
+	n, last atomic.Int64 // count, and number of the last message
 	done    chan struct{}
 }
 
@@ -164,8 +162,8 @@ func (c *client) startReader(b *testEnv) *reader {
 	return r
 }
 
-// wantAllBroadcasts waits until a client has got all of n messages but those that were
-// dropped, which had only this one to go to, and ends it.
+// wantAllBroadcasts waits until a client has received all n messages except those dropped for it,
+// and closes it.
 func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 	b.Helper()
 	testkit.WaitFor(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
@@ -178,7 +176,7 @@ func (r *reader) wantAllBroadcasts(b *testEnv, s *server, c *client, n int) {
 	testkit.Receive(b, r.done, "a client's end")
 }
 
-// testBroadcastToSlowReader has a peer that does not read: it is closed, or misses messages.
+// testBroadcastToSlowReader checks that a peer that does not read is closed, or misses messages.
 func testBroadcastToSlowReader(b *testEnv, drop bool) {
 	s := b.startServer(newEchoScript(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
@@ -200,11 +198,11 @@ func testBroadcastToSlowReader(b *testEnv, drop bool) {
 	n := broadcastUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
 	got.wantAllBroadcasts(b, s, quick, n)
 	s.wantClosed(engine.ErrSlowConsumer, io.EOF)
-	s.wantCause(engine.ClosedSlow, 1)
+	s.wantClosedByCause(engine.ClosedSlow, 1)
 }
 
-// testBroadcastToBusyHandlers holds one handler up, until broadcasts have no effect any more: others get all where
-// they do not wait for its loop, and what is kept for it is bounded.
+// testBroadcastToBusyHandlers blocks one handler and broadcasts until the limits apply. Clients on
+// other loops must receive all messages, and what is kept for the blocked one must be limited.
 func testBroadcastToBusyHandlers(b *testEnv) {
 	const size = 1000
 	missed := make(chan int64, 1)

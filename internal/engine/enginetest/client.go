@@ -11,13 +11,11 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// client is a plain connection to a server.
 type client struct {
 	*testkit.Conn
 	t testing.TB
 }
 
-// dial connects to the server. The connection is closed when the test ends.
 func (s *server) dial() *client {
 	s.t.Helper()
 	return dialTo(s.t, s.Addr().String())
@@ -31,7 +29,7 @@ func (s *server) dialMany(n int) (all []*client) {
 	return all
 }
 
-// dialStream is a client that speaks TLS, or not, and has small buffers if it is slow.
+// dialStream connects, with TLS if encrypted, and with small socket buffers if slow.
 func (s *server) dialStream(encrypted, slow bool) io.ReadWriter {
 	s.t.Helper()
 	c := s.dial()
@@ -61,10 +59,10 @@ func tryDial(t testing.TB, addr string) (*client, error) {
 	return &client{testkit.NewConn(t, nc), t}, nil
 }
 
-// Read reads what the methods of testkit.Conn have left, too.
+// Read also returns what the methods of testkit.Conn have buffered.
 func (c *client) Read(p []byte) (int, error) { return c.R.Read(p) }
 
-// shrinkSocketBuffers keeps the kernel from taking much that nobody reads.
+// shrinkSocketBuffers limits what the kernel buffers for a client that does not read.
 func (c *client) shrinkSocketBuffers() {
 	nc := c.Conn.Conn.(*net.TCPConn)
 	if err := errors.Join(nc.SetReadBuffer(128<<10), nc.SetWriteBuffer(128<<10)); err != nil {
@@ -72,7 +70,7 @@ func (c *client) shrinkSocketBuffers() {
 	}
 }
 
-// tryExpect reads as many bytes as want has and compares, on any goroutine.
+// tryExpect reads len(want) bytes and compares them. It may be called on any goroutine.
 func (c *client) tryExpect(want string) error {
 	got := make([]byte, len(want))
 	n, err := io.ReadFull(c, got)
@@ -87,20 +85,17 @@ func (c *client) tryWrite(p string) error {
 	return err
 }
 
-// ask sends one thing and expects another.
-func (c *client) ask(send, want string) {
+func (c *client) sendAndExpect(send, want string) {
 	c.t.Helper()
 	c.Send(send)
 	c.Expect(want)
 }
 
-// exchange sends something and expects it back.
 func (c *client) exchange(text string) {
 	c.t.Helper()
-	c.ask(text, text)
+	c.sendAndExpect(text, text)
 }
 
-// sendInBackground sends p and ends sending, in the background.
 func (c *client) sendInBackground(p []byte) <-chan error {
 	sent := make(chan error, 1)
 	go func() {
@@ -111,7 +106,6 @@ func (c *client) sendInBackground(p []byte) <-chan error {
 	return sent
 }
 
-// readAllInBackground reads to the end in the background.
 func readAllInBackground(c *client) <-chan string {
 	got := make(chan string, 1)
 	go func() {

@@ -49,9 +49,8 @@ func testCloseInOpened(b *testEnv) {
 	}
 }
 
-// testCloseLingers has input left in the kernel when the server closes. A server
-// that closed its descriptor then would send a reset, which destroys what the
-// client has not read yet.
+// testCloseLingers closes a connection with unread input in the kernel. If the server did not
+// linger, the kernel would send a reset, which destroys what the client has not read yet.
 func testCloseLingers(b *testEnv) {
 	const owed = 6 << 20
 	answer := testPattern(owed)
@@ -73,9 +72,8 @@ func testCloseLingers(b *testEnv) {
 	s.wantClosed(nil)
 }
 
-// testCloseWhilePaused closes from outside while input is held back because much
-// output is owed. How much the kernel takes before is not known: the client
-// gets a number of whole answers, and an orderly end.
+// testCloseWhilePaused closes from outside while input is held back because of unsent output. The
+// client must get a number of whole answers, which depends on the kernel's buffers, and then EOF.
 func testCloseWhilePaused(b *testEnv) {
 	const owed, requests = 2 << 20, 20
 	answer := testPattern(owed)
@@ -118,7 +116,6 @@ func testLingerExpires(b *testEnv) {
 	}
 }
 
-// sendUntilError sends until the connection ends.
 func (c *client) sendUntilError() {
 	p := bytes.Repeat([]byte("x"), 256<<10)
 	for {
@@ -128,8 +125,7 @@ func (c *client) sendUntilError() {
 	}
 }
 
-// testCloseFloodingPeer closes connections whose peers send on and on: they linger no longer
-// for that.
+// testCloseFloodingPeer checks that peers that keep sending do not extend the linger time.
 func testCloseFloodingPeer(b *testEnv) {
 	const n = 16
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -142,8 +138,7 @@ func testCloseFloodingPeer(b *testEnv) {
 	s.wantClosed(slices.Repeat([]error{nil}, n)...)
 }
 
-// testLingerBesideSlowHandler closes a connection while handlers of others take long, one after
-// the other: that does not keep its peer for ever.
+// testLingerBesideSlowHandler checks that the linger time ends even if handlers of others are slow.
 func testLingerBesideSlowHandler(b *testEnv) {
 	var over atomic.Bool
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {

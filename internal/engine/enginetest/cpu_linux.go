@@ -5,7 +5,6 @@ import (
 	"time"
 )
 
-// cpuTime is the processor time that this process has used.
 func cpuTime(b *testEnv) time.Duration {
 	var u syscall.Rusage
 	b.requireNoError(syscall.Getrusage(syscall.RUSAGE_SELF, &u))

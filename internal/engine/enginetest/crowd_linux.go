@@ -10,12 +10,11 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// crowdTable is how many connections of a crowd share a descriptor table.
+// crowdTable is the number of connections per descriptor table.
 const crowdTable = 400
 
-// DialCrowd opens n connections to an address and holds them until the test's cleanup. Where the
-// system allows it their descriptors are in tables of their own, which leaves the process's
-// limit to the server.
+// DialCrowd opens n connections and holds them until the test's cleanup. Where possible their
+// descriptors are in separate tables, so that they do not count for this process's limit.
 func DialCrowd(t testing.TB, addr string, n int) {
 	t.Helper()
 	to := netip.MustParseAddrPort(addr)
@@ -35,7 +34,7 @@ func DialCrowd(t testing.TB, addr string, n int) {
 	}
 }
 
-// dialAndHoldCrowd holds n connections on its own thread until end.
+// dialAndHoldCrowd holds n connections on a separate thread until end.
 func dialAndHoldCrowd(to netip.AddrPort, n int, opened chan<- error, end <-chan struct{}) {
 	if sock.CheckPrivateTables() == nil {
 		release, err := sock.UnshareDescriptorTable(nil)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// DialCrowd opens n connections to an address and holds them until the test's cleanup.
+// DialCrowd opens n connections and holds them until the test's cleanup.
 func DialCrowd(t testing.TB, addr string, n int) {
 	t.Helper()
 	for range n {

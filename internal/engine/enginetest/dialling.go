@@ -24,17 +24,14 @@ var dialCases = []testCase{
 	{"Dial of a unix socket", func(b *testEnv) { testDialUnixPath(b, tempUnixPath(b)) }},
 }
 
-// dialsOnly has an engine that does not listen.
 func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
 
-// echoServer is a plain one.
 func echoServer(b *testEnv) netip.AddrPort {
 	l := listen(b)
 	serveEcho(b, l)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// serveEcho serves a listener until the test ends.
 func serveEcho(b *testEnv, l net.Listener) {
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -45,8 +42,8 @@ func serveEcho(b *testEnv, l net.Listener) {
 			}
 			running.Go(func() {
 				defer nc.Close()
-				// Hide that both are sockets: Go would keep a pipe
-				// between them, and look like a leak.
+				// Hide that both are sockets: Go would keep a pipe between them, which looks like a
+				// leak.
 				io.Copy(struct{ io.Writer }{nc}, struct{ io.Reader }{nc})
 			})
 		}
@@ -54,7 +51,7 @@ func serveEcho(b *testEnv, l net.Listener) {
 	b.Cleanup(func() { l.Close(); running.Wait() })
 }
 
-// newDialScript is a script that says hello and closes when it has come back.
+// newDialScript returns a script that sends hello and closes when it has come back.
 func newDialScript(b *testEnv, target netip.AddrPort) *Script {
 	start := engine.MonotonicNow()
 	return &Script{
@@ -101,8 +98,7 @@ func testDial(b *testEnv, to engine.DialRequest) {
 	}
 }
 
-// testDialFromSource needs more than one loopback address, which only Linux has without
-// further ado.
+// testDialFromSource needs several loopback addresses, which only Linux has by default.
 func testDialFromSource(b *testEnv) {
 	if runtime.GOOS != "linux" {
 		b.Skip("127.0.0.2 is no address of this system")
@@ -145,7 +141,7 @@ func testDialTooMany(b *testEnv) {
 		b.checkNoError(r.Close())
 	}
 	s.wantClosed(make([]error, most)...)
-	// A worker that has called Closed gives the connection back to its loop.
+	// A worker that has called Closed returns the connection to its loop first.
 	testkit.WaitFor(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
 	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
@@ -175,7 +171,7 @@ func testDialSelf(b *testEnv) {
 	}
 }
 
-// tempUnixPath is a path for a unix socket, short enough for all systems.
+// tempUnixPath returns a path for a unix socket that is short enough for all systems.
 func tempUnixPath(b *testEnv) string {
 	dir, err := os.MkdirTemp("", "m")
 	b.requireNoError(err)

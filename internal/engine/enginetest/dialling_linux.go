@@ -31,23 +31,23 @@ func init() {
 	)
 }
 
-// testDialReset closes dialled connections: nothing must be left of them, such as a
-// port in TIME_WAIT.
+// testDialReset checks that closed dialled connections leave nothing behind, such as a port in
+// TIME_WAIT.
 func testDialReset(b *testEnv) {
 	const n = 5
 	target := echoServer(b)
-	before := countSocketsTo(b, target) // of another case, if the port was its target
+	before := countSocketsTo(b, target) // from another case with the same port
 	s := b.startServer(newDialScript(b, target), dialsOnly, func(cfg *engine.Config) { cfg.ResetDialled = true })
 	b.requireNoError(s.Dial(engine.DialRequest{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
 	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
 }
 
-// killedTarget is set for a process that dials there until it is killed.
+// killedTarget is set for a subprocess that dials this target until it is killed.
 const killedTarget = "MYRIAD_TEST_KILLED_TARGET"
 
-// testDialDuringKill kills a process that has dialled: nothing must be left of its
-// connections. That process is this test once more.
+// testDialDuringKill kills a process that has dialled, another instance of this test, and checks
+// that none of its connections is left.
 func testDialDuringKill(b *testEnv) {
 	const n = 200
 	if target := os.Getenv(killedTarget); target != "" {
@@ -72,14 +72,14 @@ func testDialDuringKill(b *testEnv) {
 	if err != nil || first != dialledAll {
 		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
 	}
-	// The kernel's table is not read in one moment.
+	// The kernel's table can't be read atomically.
 	testkit.WaitFor(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return countSocketsTo(b, target) >= n })
 	_ = child.Process.Kill()
 	_ = child.Wait() // "signal: killed"
 	testkit.WaitFor(b, "sockets are left behind", func() bool { return countSocketsTo(b, target) <= before })
 }
 
-// dialledAll is what that process says when it has dialled.
+// dialledAll is what the subprocess prints when it has dialled.
 const dialledAll = "all are open\n"
 
 func dialUntilKilled(b *testEnv, target netip.AddrPort, n int) {
@@ -91,8 +91,7 @@ func dialUntilKilled(b *testEnv, target netip.AddrPort, n int) {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
 }
 
-// countSocketsTo counts the sockets, in whatever state, that are connected to a target on
-// 127.0.0.1, or have been.
+// countSocketsTo counts the sockets in any state with a target on 127.0.0.1.
 func countSocketsTo(b *testEnv, target netip.AddrPort) (n int) {
 	b.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
@@ -106,8 +105,8 @@ func countSocketsTo(b *testEnv, target netip.AddrPort) (n int) {
 	return n
 }
 
-// testDialFromForeignAddress dials from an address that is not ours, which fails at once
-// and must give back the room that it took.
+// testDialFromForeignAddress dials from an address of another host, which must fail at once and
+// release the reserved place.
 func testDialFromForeignAddress(b *testEnv) {
 	target := echoServer(b)
 	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
@@ -120,8 +119,8 @@ func testDialFromForeignAddress(b *testEnv) {
 	s.wantOpened(1)
 }
 
-// testStopWhileDialling stops while connections are being made to someone who
-// takes none: those fail at once. A few, up to the backlog, are made.
+// testStopWhileDialling stops while dialling a listener that does not accept. Dials beyond its
+// backlog must fail at once.
 func testStopWhileDialling(b *testEnv) {
 	const n = 20
 	s := b.startServer(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
@@ -136,9 +135,9 @@ func testStopWhileDialling(b *testEnv) {
 	s.wantDialFailed(slices.Repeat([]error{engine.ErrClosed}, n-made)...)
 }
 
-// testDialAfterSharedListeners closes a connection whose socket is still open by another descriptor, as
-// after a hand-over or in a child process that was just forked, and then dials. The
-// events of that socket must not be taken for those of the dial, which is never answered.
+// testDialAfterSharedListeners closes a connection whose socket is still open by another
+// descriptor, as after an export or in a forked child, and then dials. The socket's events must not
+// be taken for those of the dial, which never completes.
 func testDialAfterSharedListeners(b *testEnv) {
 	target := newNeverAcceptingListener(b)
 	for {
@@ -170,7 +169,7 @@ func testDialAfterSharedListeners(b *testEnv) {
 	s.wantDialFailed(engine.ErrDialTimeout)
 }
 
-// newNeverAcceptingListener accepts nothing and has the shortest backlog there is.
+// newNeverAcceptingListener returns a listener with the shortest possible backlog.
 func newNeverAcceptingListener(b *testEnv) netip.AddrPort {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	b.requireNoError(err)

@@ -39,7 +39,6 @@ var layerCases = []testCase{
 	{"TLS with a low HighWater", testTLSLowWater},
 }
 
-// cert is a certificate for site.test, which signs itself.
 var cert = sync.OnceValue(func() tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -61,11 +60,11 @@ func clientTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, ServerName: "site.test", NextProtos: []string{"lines"}}
 }
 
-// handshakes is how many may be under way at once. Where others wait for a place, a client that
-// is slow for a second, as on a busy machine, loses its own.
+// handshakes is the limit for concurrent handshakes. It is high enough that a client that is slow
+// for a second on a busy machine does not block others.
 const handshakes = 8
 
-// withLayers gives connections layers: with a PROXY header first, and TLS.
+// withLayers configures a PROXY header and TLS.
 func (b *testEnv) withLayers(proxied, encrypted bool) with {
 	cfg := &layers.Config{}
 	if proxied {
@@ -85,7 +84,6 @@ func (b *testEnv) withLayers(proxied, encrypted bool) with {
 	}
 }
 
-// dialTLS connects, with a handshake.
 func (s *server) dialTLS() *tls.Conn {
 	s.t.Helper()
 	c, err := s.dial().encrypt(clientTLS())
@@ -100,7 +98,6 @@ func (c *client) encrypt(cfg *tls.Config) (*tls.Conn, error) {
 	return t, t.Handshake()
 }
 
-// exchangeTLS sends and expects the same back.
 func exchangeTLS(c *tls.Conn, p []byte) error {
 	errs := make(chan error, 1)
 	go func() {
@@ -123,7 +120,7 @@ func testProxyHeader(b *testEnv) {
 	const header = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"
 	want := netip.MustParseAddrPort("192.0.2.1:1234")
 	whole := s.dial()
-	whole.ask(header+"hello\n", "hello\n")
+	whole.sendAndExpect(header+"hello\n", "hello\n")
 	pieces := s.dial()
 	for i := range header {
 		pieces.Send(header[i : i+1])
@@ -140,7 +137,7 @@ func testProxyHeader(b *testEnv) {
 	}
 }
 
-// testHandshakeRefused has peers say what is no PROXY header and no TLS.
+// testHandshakeRefused sends an invalid PROXY header and invalid TLS.
 func testHandshakeRefused(b *testEnv) {
 	for _, proxied := range []bool{true, false} {
 		s := b.startServer(lines(), b.withLayers(proxied, !proxied))
@@ -170,8 +167,8 @@ func testProxySource(b *testEnv) {
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
 	for range 3 { // one after the other may come
 		c, other := s.dial(), s.dial()
-		c.ask(header("192.0.2.1")+"hello\n", "hello\n")
-		other.ask(header("192.0.2.2")+"hello\n", "hello\n")
+		c.sendAndExpect(header("192.0.2.1")+"hello\n", "hello\n")
+		other.sendAndExpect(header("192.0.2.2")+"hello\n", "hello\n")
 		second := s.dial()
 		second.Send(header("192.0.2.1") + "hello\n")
 		second.ExpectClosed()
@@ -188,8 +185,8 @@ func testProxySource(b *testEnv) {
 	}
 }
 
-// patient is a layer that has greeted when it is attended to after ready has been
-// closed, and notes how often it is asked before.
+// patient is a layer whose handshake is done at the first Resume after ready was closed. It counts
+// earlier calls.
 type patient struct {
 	ready chan struct{}
 	refs  chan engine.Ref
@@ -220,8 +217,8 @@ func (l *patient) OnEOF(*engine.Conn) error { return nil }
 func (l *patient) SendClose(*engine.Conn)   {}
 func (l *patient) OnClosed(*engine.Conn)    {}
 
-// testEOFInHandshake has a peer end its sending before its layer has done its part:
-// the handler hears of it afterwards. Until then nobody is busy with it.
+// testEOFInHandshake sends EOF before the layer's handshake is done. The handler must hear of it
+// afterwards, and the driver must not poll until then.
 func testEOFInHandshake(b *testEnv) {
 	l := &patient{ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}
 	s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
@@ -258,7 +255,7 @@ func testTLSClose(b *testEnv) {
 	}, b.withLayers(false, true))
 	half := s.dialTLS()
 	half.Write([]byte("a\nb\n"))
-	half.CloseWrite() // close_notify, and no end of the transport
+	half.CloseWrite() // close_notify, but the transport stays open
 	if got, err := io.ReadAll(half); err != nil || string(got) != "a\nb\nthat was all" {
 		b.Errorf("half-close: got %q, %v", got, err)
 	}
@@ -282,8 +279,8 @@ func testTLSClose(b *testEnv) {
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF, nil)
 }
 
-// testTLSBrokenRecord has peers send a record that nobody has encrypted, no record, and the alert
-// of a client that got the like.
+// testTLSBrokenRecord sends an unencrypted record, an invalid record, and the alert of a client
+// that received one.
 func testTLSBrokenRecord(b *testEnv) {
 	const record = "\x17\x03\x03\x00\x20not encrypted, and of 32 bytes..."
 	s := b.startServer(lines(), b.withLayers(false, true))
@@ -310,7 +307,7 @@ func testTLSBrokenRecord(b *testEnv) {
 	}
 }
 
-// corruptingReader is a connection that reads something else, if there is anything.
+// corruptingReader corrupts what it reads.
 type corruptingReader struct {
 	net.Conn
 	instead io.Reader
@@ -323,8 +320,8 @@ func (m *corruptingReader) Read(p []byte) (int, error) {
 	return m.Conn.Read(p)
 }
 
-// testTLSManyConns has more clients than handshakes may be under way, each with an echo,
-// a message from outside and a broadcast.
+// testTLSManyConns has more clients than the limit for handshakes, each with an echo, a posted
+// message and a broadcast.
 func testTLSManyConns(b *testEnv) {
 	const n = 40
 	s := b.startServer(lines(), b.withLayers(false, true))
@@ -427,8 +424,7 @@ func testTLSStop(b *testEnv) {
 	s.wantClosed(engine.ErrServerClosed)
 }
 
-// testTLSQuickEnd has clients end, with all that they have to say, as soon as they
-// can.
+// testTLSQuickEnd has clients that send all data and EOF as early as possible.
 func testTLSQuickEnd(b *testEnv) {
 	const n = handshakes
 	s := b.startServer(lines(), b.withLayers(false, true))
@@ -464,8 +460,8 @@ func testTLSQuickEnd(b *testEnv) {
 	}
 }
 
-// testTLSLowWater has HighWater below what the handshake sends: Writable is not
-// called before Opened.
+// testTLSLowWater has HighWater below the size of the handshake: Writable must not be called before
+// Opened.
 func testTLSLowWater(b *testEnv) {
 	s := b.startServer(lines(), b.withLayers(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
 		func(cfg *engine.Config) {
@@ -483,7 +479,7 @@ func testTLSLowWater(b *testEnv) {
 	s.wantClosed(io.EOF)
 }
 
-// testTLSPartialRecord has a peer send part of a record and no more: what it makes us keep counts.
+// testTLSPartialRecord sends part of a record, whose memory must be counted.
 func testTLSPartialRecord(b *testEnv) {
 	s := b.startServer(newEchoScript(), b.withLayers(false, true))
 	raw, c := s.sendPartialRecord(b)
@@ -493,10 +489,10 @@ func testTLSPartialRecord(b *testEnv) {
 	testkit.WaitFor(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
-// recordPart is how much of a record sendPartialRecord sends.
+// recordPart is the number of bytes that sendPartialRecord sends.
 const recordPart = 10 << 10
 
-// sendPartialRecord has a TLS client send a part of a record.
+// sendPartialRecord makes a TLS client send part of a record.
 func (s *server) sendPartialRecord(b *testEnv) (raw *client, c *tls.Conn) {
 	raw = s.dial()
 	c, err := raw.encrypt(clientTLS())

@@ -1,11 +1,9 @@
-// Package enginetest is the promise of package engine as a test suite: what an
-// I/O model must do, whatever the kernel interface below it. Each case runs
-// against real sockets on the loopback, with plain net connections as clients.
-// At the end no goroutine and no descriptor may be left behind.
+// Package enginetest tests the guarantees that package engine requires of I/O models, whatever their
+// kernel interface. Each case uses real sockets on the loopback, with plain net connections as
+// clients. No goroutine or descriptor may be left behind at the end.
 //
-// What the core decides, whatever the driver, is tested by the simulation in package
-// engine: here are the cases in which a driver, a loop or a worker has a part. They wait
-// for conditions, and for time only where time is what is tested.
+// Decisions of the core are tested by the simulation in package engine. The cases here involve a
+// driver, a loop or a worker. They wait for conditions, and for time only where time is tested.
 package enginetest
 
 import (
@@ -21,17 +19,17 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// patience bounds every wait.
+// patience is the timeout of every wait.
 const patience = testkit.Timeout
 
-// testEnv is what a case runs on: a model with a number of loops.
+// testEnv is the environment of a test case: a model with a number of loops.
 type testEnv struct {
 	testing.TB
 	model engine.Model
 	loops int
 }
 
-// checkNoError reports an error, on any goroutine.
+// checkNoError reports an error. It may be called on any goroutine.
 func (b *testEnv) checkNoError(err error) {
 	b.Helper()
 	if err != nil {
@@ -39,7 +37,7 @@ func (b *testEnv) checkNoError(err error) {
 	}
 }
 
-// requireNoError ends the case with an error.
+// requireNoError ends the test case after an error.
 func (b *testEnv) requireNoError(err error) {
 	b.Helper()
 	if err != nil {
@@ -47,28 +45,28 @@ func (b *testEnv) requireNoError(err error) {
 	}
 }
 
-// testCase is one promise.
+// testCase checks one guarantee.
 type testCase struct {
 	name string
 	run  func(b *testEnv)
 }
 
-// Kind is what the outcome of cases may differ with, beside the model.
+// Kind selects test cases by what their outcome may depend on, besides the model.
 type Kind uint8
 
 const (
-	// Handlers is where handlers run: on loops or on workers.
+	// Handlers are cases that depend on whether handlers run on loops or workers.
 	Handlers Kind = 1 << iota
-	// Moves is when handlers move between loops and workers.
+	// Moves are cases that depend on when handlers move between loops and workers.
 	Moves
-	// Sockets is whose descriptor table connections are in.
+	// Sockets are cases that depend on the descriptor table.
 	Sockets
-	// All cases, those included that differ with the model alone.
+	// All are all cases, including those that depend on the model only.
 	All Kind = 0
 )
 
-// Run runs the cases of a kind against a model with a number of loops, which counts if it
-// has any. Cases run in parallel, but for those that must be alone in the process.
+// Run runs the cases of a kind. loops is ignored for models without loops. Cases run in parallel,
+// except those that must be alone in the process.
 func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 	testStartAndStop(t, m) // which also lets Go open the descriptors that it keeps
 	checkLeaks(t)
@@ -78,7 +76,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		cases []testCase
 	}{
 		{0, true, aloneCases},
-		{0, false, relayTestCases(m, loops, quietRelays)}, // these wait most of the time, beside the others
+		{0, false, relayTestCases(m, loops, timedRelayCases)}, // these wait most of the time, beside the others
 		{0, false, timeCases},
 		{0, false, resetCases},
 		{Handlers | Moves, false, inputCases},
@@ -119,7 +117,6 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 	}
 }
 
-// testStartAndStop starts and stops the model.
 func testStartAndStop(t *testing.T, m engine.Model) {
 	e, err := m.Start(engine.Config{
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: newWitness(t, &Script{}),
@@ -133,8 +130,7 @@ func testStartAndStop(t *testing.T, m engine.Model) {
 	}
 }
 
-// aloneCases are those that look at what this process uses, or for which nobody else may
-// listen at a port that has become free.
+// aloneCases measure the whole process, or need that nobody else listens on a port that was freed.
 var aloneCases = []testCase{
 	{"Stop frees the address", testStopFreesResources},
 	{"second listener that can't be opened", testBadListener},
@@ -143,8 +139,8 @@ var aloneCases = []testCase{
 	{"Ref tells of its connection", testRefValues},
 }
 
-// fewDescriptors is what a case has open at a time, at most, unless manyDescriptors has its name.
-// No case needs more than the usual limit of 1,024.
+// fewDescriptors is the maximum number of descriptors of a case that is not in manyDescriptors. No
+// case needs more than the usual limit of 1,024.
 const fewDescriptors = 100
 
 var manyDescriptors = map[string]int{
@@ -160,14 +156,13 @@ var manyDescriptors = map[string]int{
 	"hand over while there are always broadcasts": 900,
 }
 
-// handoverCases are those of engines that hand connections over.
+// handoverCases are for engines that can export connections.
 var handoverCases []testCase
 
-// systemCases are those of the system that the suite runs on, and resetCases those of sockets of
-// which nothing is to be left.
+// systemCases are for the current system; resetCases check that no sockets are left.
 var systemCases, resetCases []testCase
 
-// Limits are bounds that no case comes near unless it means to.
+// Limits returns limits that no case reaches unintentionally.
 func Limits() engine.Limits {
 	return engine.Limits{
 		MaxConns:     1000,
@@ -180,8 +175,7 @@ func Limits() engine.Limits {
 	}
 }
 
-// checkLeaks makes the test fail if it leaves goroutines or descriptors behind, its cases
-// included.
+// checkLeaks fails the test if it or its cases leave goroutines or descriptors behind.
 func checkLeaks(t *testing.T) {
 	running := testkit.Goroutines()
 	before := countOpenFiles()
@@ -196,7 +190,7 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-// countOpenFiles counts the descriptors of this process; -1 where that is unknown.
+// countOpenFiles counts the descriptors of this process; it returns -1 if unknown.
 func countOpenFiles() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -205,7 +199,6 @@ func countOpenFiles() int {
 	return len(entries)
 }
 
-// listen opens a listener of this test's own.
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

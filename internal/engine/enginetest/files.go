@@ -23,7 +23,7 @@ var fileCases = []testCase{
 
 const fileSize = 6 << 20
 
-// newRandomFile makes a file of n bytes of pattern.
+// newRandomFile creates a file with n bytes of the test pattern.
 func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 	b.Helper()
 	content := testPattern(n)
@@ -36,8 +36,8 @@ func (b *testEnv) newRandomFile(n int) (*os.File, string) {
 	return f, string(content)
 }
 
-// serveFileAnswers serves, and answers all input with answer. It is nil where files can't be
-// sent: loops with descriptor tables of their own say so, and send nothing.
+// serveFileAnswers starts a server that answers all input with answer. It returns nil where files
+// can't be sent, after checking the error: on loops with their own descriptor tables.
 func (b *testEnv) serveFileAnswers(answer func(c *engine.Conn), changes ...with) *server {
 	probe, _ := b.newRandomFile(100)
 	sends := make(chan error, 1)
@@ -80,7 +80,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 		c.WriteString("head")
 		errs := []error{
 			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
-			own.Close(), // the connection has its own
+			own.Close(), // the connection has duplicated it
 		}
 		before := c.UnsentBytes()
 		c.Writev([]byte("mi"), []byte("ddle"))
@@ -116,8 +116,7 @@ func testFileBetweenWrites(b *testEnv, encrypted bool) {
 	}
 }
 
-// withTLSIf encrypts all connections but the first, if any: the probe of serveFileAnswers speaks
-// no TLS.
+// withTLSIf encrypts all connections except the first, which serveFileAnswers probes with.
 func (b *testEnv) withTLSIf(encrypted bool) with {
 	layered := b.withLayers(false, encrypted)
 	return func(cfg *engine.Config) {
@@ -136,8 +135,8 @@ func (b *testEnv) withTLSIf(encrypted bool) with {
 	}
 }
 
-// testFileToSlowReader has a file wait for its reader: then reading pauses, memory stays bounded,
-// and Writable comes when almost all has gone.
+// testFileToSlowReader checks that reading pauses while a file waits for its reader, that memory
+// stays bounded, and that Writable is called when almost all was sent.
 func testFileToSlowReader(b *testEnv, encrypted bool) {
 	f, content := b.newRandomFile(4 * fileSize)
 	const high, low = 200 << 10, 100 << 10
@@ -228,7 +227,7 @@ func testFileReset(b *testEnv) {
 	testkit.WaitFor(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
-// testFileDuringDrain stops in the middle: the file is sent whole.
+// testFileDuringDrain stops while a file is being sent, which must be completed.
 func testFileDuringDrain(b *testEnv) {
 	f, content := b.newRandomFile(4 * fileSize)
 	s := b.serveFileAnswers(func(c *engine.Conn) {

@@ -35,7 +35,7 @@ func init() {
 	}
 }
 
-// withSaveAndRestore gives an engine's connections state: what the script keeps as their value.
+// withSaveAndRestore saves the script's values of connections.
 func withSaveAndRestore(cfg *engine.Config) {
 	cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
 		n, _ := c.Value().(int)
@@ -43,7 +43,7 @@ func withSaveAndRestore(cfg *engine.Config) {
 	}
 	cfg.Restore = func(c *engine.Conn, state []byte) error {
 		if len(state) == 0 {
-			return nil // of an engine without Save
+			return nil // an engine without Save
 		}
 		n, size := binary.Uvarint(state)
 		if size <= 0 {
@@ -54,21 +54,20 @@ func withSaveAndRestore(cfg *engine.Config) {
 	}
 }
 
-// startSuccessor is an engine that goes on with what another one hands over: its connections are
-// opened as far as its witness knows when they have come.
+// startSuccessor starts an engine that imports connections. Its callChecker treats them as opened.
 func (b *testEnv) startSuccessor(script *Script, changes ...with) *server {
 	return b.startServer(script, append([]with{func(cfg *engine.Config) {
 		w := cfg.Handler.(*callChecker)
 		withSaveAndRestore(cfg)
 		restore := cfg.Restore
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 			return restore(c, state)
 		}
 	}}, changes...)...)
 }
 
-// connectChannels joins each loop of two engines.
+// connectChannels connects each loop of two engines.
 func (b *testEnv) connectChannels(from, to *server) (ours []*os.File) {
 	b.Helper()
 	n := max(from.Loops(), 1)
@@ -96,7 +95,7 @@ func closeFiles(all []*os.File) {
 	}
 }
 
-// exportConns hands all over that s has, and says how many have gone.
+// exportConns exports all connections of s.
 func (s *server) exportConns(ctx context.Context, channels []*os.File) (engine.ExportResult, error) {
 	s.t.Helper()
 	if err := s.PauseAccept(true); err != nil {
@@ -107,7 +106,7 @@ func (s *server) exportConns(ctx context.Context, channels []*os.File) (engine.E
 	return s.Engine.(engine.Migrator).ExportConns(ctx, channels)
 }
 
-// exportConnsTo hands all over that s has, and wants n to have gone.
+// exportConnsTo exports all connections of s and expects n of them to be exported.
 func (s *server) exportConnsTo(b *testEnv, to *server, n int) {
 	b.Helper()
 	moved, err := s.exportConns(b.Context(), b.connectChannels(s, to))
@@ -116,7 +115,8 @@ func (s *server) exportConnsTo(b *testEnv, to *server, n int) {
 	}
 }
 
-// newCountingScript answers each line with itself and how many there were before on this connection.
+// newCountingScript returns a script that answers each line with the line and the number of earlier
+// ones.
 func newCountingScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		line, _, whole := strings.Cut(string(in), "\n")
@@ -160,7 +160,7 @@ func testExport(b *testEnv) {
 	}
 }
 
-// testExportWithOutput hands connections over that owe their peers more than the kernel takes.
+// testExportWithOutput exports connections with more unsent output than the kernel takes.
 func testExportWithOutput(b *testEnv) {
 	const n, size = 2, 8 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
@@ -182,7 +182,7 @@ func testExportWithOutput(b *testEnv) {
 	}
 }
 
-// testExportUnderLoad hands over while all clients exchange lines as fast as they can.
+// testExportUnderLoad exports while all clients exchange lines at full speed.
 func testExportUnderLoad(b *testEnv) {
 	const n = 50
 	from := b.startServer(lines(), withSaveAndRestore)
@@ -216,7 +216,7 @@ func testExportUnderLoad(b *testEnv) {
 	}
 }
 
-// testExportToDeadProcess hands over to a process that has gone: nothing is to change.
+// testExportToDeadProcess exports to a process that has ended: all connections must stay.
 func testExportToDeadProcess(b *testEnv) {
 	const n = 20
 	from := b.startServer(newCountingScript(), withSaveAndRestore)
@@ -236,7 +236,7 @@ func testExportToDeadProcess(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportToFullEngine hands over to an engine that has room for some: the others stay.
+// testExportToFullEngine exports to an engine with space for some: the others must stay.
 func testExportToFullEngine(b *testEnv) {
 	const n, room = 30, 10
 	from := b.startServer(lines())
@@ -251,8 +251,8 @@ func testExportToFullEngine(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportExactCapacity hands over to an engine that has room for just so many, from loops of which
-// one has most of them: the others need less room than they are promised.
+// testExportExactCapacity exports to an engine with space for exactly that number, from loops of
+// which one has most connections. The others must release the credit that they do not need.
 func testExportExactCapacity(b *testEnv) {
 	script := newCountingScript()
 	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.LoopIndex())}) }
@@ -282,9 +282,9 @@ func testExportExactCapacity(b *testEnv) {
 	}
 }
 
-// testExportBothWays has two engines hand over to one that has room for just so many: the channels of
-// the first are promised more than it needs, and the second waits for what is given back. The same
-// two go on with what has no room.
+// testExportBothWays exports from two engines to one with exactly the space needed. The first gets
+// more credit than it needs, and the second must wait until that is released. The rest goes on in
+// the two engines.
 func testExportBothWays(b *testEnv) {
 	const each, stay = 20, 5
 	for _, left := range []int{0, stay} {
@@ -318,8 +318,8 @@ func testExportBothWays(b *testEnv) {
 	}
 }
 
-// testExportWithBroadcasts hands over while there is always a broadcast under way: to more connections
-// than a turn sends to.
+// testExportWithBroadcasts exports while there is always a broadcast under way, to more connections
+// than are handled in one turn.
 func testExportWithBroadcasts(b *testEnv) {
 	const n = 270
 	from := b.startServer(newEchoScript(), func(cfg *engine.Config) { cfg.DropMessages, cfg.Loops = true, 1 })
@@ -334,7 +334,7 @@ func testExportWithBroadcasts(b *testEnv) {
 				case <-stop:
 					return
 				default:
-					_ = from.Broadcast(testPattern(1000)) // there is no room, or nobody
+					_ = from.Broadcast(testPattern(1000)) // fails without space or connections
 					runtime.Gosched()
 				}
 			}
@@ -357,8 +357,8 @@ func testExportWithBroadcasts(b *testEnv) {
 	reading.Wait()
 }
 
-// testExportPartially ends handing over in the middle: each connection is served by one side or the
-// other, and it is known of all that have gone that they have come.
+// testExportPartially aborts an export: each connection must be served by exactly one engine, and
+// all exported ones must be confirmed.
 func testExportPartially(b *testEnv) {
 	const n = 160
 	from := b.startServer(lines(), func(cfg *engine.Config) { cfg.Loops = 1 })
@@ -387,8 +387,8 @@ func testExportPartially(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportCloseInSave ends handing over while a connection is saved: when it is over that one has gone
-// or stayed, and is not on its way any more, so that it can be sent to.
+// testExportCloseInSave aborts an export while a connection is being saved. Afterwards the
+// connection must be exported or accept messages.
 func testExportCloseInSave(b *testEnv) {
 	ctx, cancel := context.WithCancel(b.Context())
 	over := make(chan struct{})
@@ -399,7 +399,7 @@ func testExportCloseInSave(b *testEnv) {
 			select {
 			case <-over:
 				b.Error("it is over while a connection is saved")
-			case <-time.After(50 * time.Millisecond): // it would not take so long
+			case <-time.After(50 * time.Millisecond): // it should be faster
 			}
 			return save(c, to)
 		}
@@ -421,8 +421,8 @@ func testExportCloseInSave(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportWithPostedRequests has a goroutine send to a connection all the time: each message that was taken
-// arrives, in order, or is for the next owner, as the sender is told.
+// testExportWithPostedRequests posts to a connection during the export. Each accepted message must
+// arrive in order, or the sender must be told that the connection has moved.
 func testExportWithPostedRequests(b *testEnv) {
 	from := b.startServer(lines())
 	to := b.startSuccessor(lines())
@@ -434,7 +434,7 @@ func testExportWithPostedRequests(b *testEnv) {
 		for ; ; n++ {
 			err := ref.Send([]byte{byte(n)})
 			for errors.Is(err, engine.ErrFull) {
-				time.Sleep(time.Millisecond) // it is being handed over, or the peer is slow
+				time.Sleep(time.Millisecond) // it is being exported, or the peer is slow
 				err = ref.Send([]byte{byte(n)})
 			}
 			if err != nil {
@@ -458,13 +458,13 @@ func testExportWithPostedRequests(b *testEnv) {
 	c.Expect("z")
 }
 
-// testExportObstacles has connections that can't be handed over, yet or at all: they are served on.
+// testExportObstacles checks that connections that can't be exported are still served.
 func testExportObstacles(b *testEnv) {
 	script := lines()
 	script.Received = func(c *engine.Conn, in []byte) int {
 		switch string(in) {
 		case "keep\n":
-			c.SetValue(1) // which nobody can write down here
+			c.SetValue(1) // which can't be saved
 		case "hold\n":
 			c.Retain()
 		}
@@ -491,7 +491,7 @@ func testExportObstacles(b *testEnv) {
 	to.wantOpened(1)
 	held.exchange("y\n")
 	for _, r := range refs {
-		_ = r.Do(func(c *engine.Conn) { c.Release() }) // those that have gone say ErrClosed
+		_ = r.Do(func(c *engine.Conn) { c.Release() }) // ErrClosed for exported connections
 	}
 	b.checkNoError(testkit.Receive(b, done, "the end of handing over"))
 	to.wantOpened(2)

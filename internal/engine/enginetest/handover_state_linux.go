@@ -17,8 +17,7 @@ func init() {
 	)
 }
 
-// testExportState has handlers save as much as is allowed, and a byte more, with which a
-// connection stays.
+// testExportState saves the maximum size, and one byte more, which must keep the connection here.
 func testExportState(b *testEnv) {
 	script := &Script{Received: func(c *engine.Conn, in []byte) int {
 		switch string(in) {
@@ -38,7 +37,7 @@ func testExportState(b *testEnv) {
 	to := b.startSuccessor(lines(), func(cfg *engine.Config) {
 		w := cfg.Handler.(*callChecker)
 		cfg.Restore = func(c *engine.Conn, state []byte) error {
-			w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 			if len(state) == 0 {
 				return nil
 			}
@@ -72,8 +71,8 @@ func testExportState(b *testEnv) {
 	b.requireNoError(from.PauseAccept(false))
 }
 
-// testExportGoexit has some handlers end their goroutine when they save their state, and others when
-// they read it: their connections close, and the rest goes over.
+// testExportGoexit calls Goexit while saving and restoring state: those connections must be closed,
+// and the others exported.
 func testExportGoexit(b *testEnv) {
 	const each = 15
 	from := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {

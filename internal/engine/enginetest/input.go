@@ -51,8 +51,8 @@ func testManyMessages(b *testEnv) {
 	}
 }
 
-// testManyConnections has more of them than fit in any batch of events, each with
-// its own bytes.
+// testManyConnections has more connections than fit into a batch of events, each with different
+// bytes.
 func testManyConnections(b *testEnv) {
 	const n = 300
 	s := b.startServer(lines())

@@ -33,7 +33,7 @@ func testReadingPausesAtHighWater(b *testEnv) {
 	}()
 	owes := func() int64 { n := s.Counters(); return n[engine.BytesIn] - n[engine.BytesOut] }
 	if s.Loops() > 0 {
-		// A loop goes on reading until it owes half of the bound.
+		// A loop keeps reading until half of the limit is unsent.
 		testkit.WaitFor(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
 	}
 	s.dial().exchange("others go on")
@@ -62,7 +62,7 @@ func testOutputAfterHalfClose(b *testEnv) {
 	s.wantBytesIn(1)
 	c.CloseWrite()
 	if s.Loops() > 0 {
-		s.wantEndedCalls(1) // while almost all is owed
+		s.wantEndedCalls(1) // while almost everything is unsent
 	}
 	c.ExpectEOF(string(answer))
 	s.wantClosed(io.EOF)

@@ -12,14 +12,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// The cases of input that a pool may have no time for. A model without a pool sheds
-// nothing, and keeps the same promises.
+// overloadCases test shedding. Models without a pool shed nothing, but give the same guarantees.
 var overloadCases = []testCase{
 	{"pipelined lines that may be shed", func(b *testEnv) { testPipelinedLines(b, true) }},
 	{"pipelined lines that may not be shed", func(b *testEnv) { testPipelinedLines(b, false) }},
 }
 
-// shedLineAsBusy answers a line with "busy" in front.
+// shedLineAsBusy answers a line with the prefix "busy".
 func shedLineAsBusy(c *engine.Conn, in []byte) int {
 	if !strings.Contains(string(in), "\n") {
 		return 0
@@ -28,8 +27,8 @@ func shedLineAsBusy(c *engine.Conn, in []byte) int {
 	return answerLine(c, in)
 }
 
-// testPipelinedLines has many connections send numbered lines, some at a time, in pieces
-// that end anywhere. Each is answered once and in order: served, or busy.
+// testPipelinedLines sends numbered lines on many connections, pipelined and split anywhere. Each
+// must be answered once and in order, by Received or Shed.
 func testPipelinedLines(b *testEnv, mayShed bool) {
 	const clients, rounds, each = 30, 8, 10
 	s := b.startServer(lines(), func(cfg *engine.Config) {

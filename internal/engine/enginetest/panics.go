@@ -21,15 +21,14 @@ import (
 
 var errPanic = errors.New("the handler's panic")
 
-// blow is what ends a call of a handler instead of its return, and the reason of the connection's
-// close.
-type blow struct {
+// exitKind ends a handler call by a panic or Goexit; why is the expected close reason.
+type exitKind struct {
 	name string
 	call func()
 	why  error
 }
 
-var blows = []blow{
+var blows = []exitKind{
 	{"panic", func() { panic(errPanic) }, errPanic},
 	{"Goexit", runtime.Goexit, engine.ErrGoexit},
 }
@@ -71,7 +70,7 @@ func panicTestCases() (all []testCase) {
 	return all
 }
 
-func testPanicsInOptionalCalls(b *testEnv, blow blow) {
+func testPanicsInOptionalCalls(b *testEnv, blow exitKind) {
 	const owed = 16 << 20 // more than the kernel takes
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(testPattern(owed))
@@ -94,10 +93,9 @@ func testPanicsInOptionalCalls(b *testEnv, blow blow) {
 	s.wantClosed(blow.why, blow.why)
 }
 
-// testPanic lets one connection panic where set says, while a bystander,
-// opened before, goes on. The victim does everything in turn: it opens, sends,
-// is nudged, and ends.
-func testPanic(b *testEnv, blow blow, why error, set func(s *Script, blow func(*engine.Conn))) {
+// testPanic makes one connection panic where set says, while another one must keep working. The
+// victim opens, sends, is nudged, and ends.
+func testPanic(b *testEnv, blow exitKind, why error, set func(s *Script, blow func(*engine.Conn))) {
 	b.Helper()
 	var armed atomic.Bool
 	script := &Script{Received: answerLine}
@@ -139,8 +137,8 @@ func testPanic(b *testEnv, blow blow, why error, set func(s *Script, blow func(*
 	}
 }
 
-// exitingScript has handlers end their goroutine in the calls that their clients name, and once armed
-// in every eighth Opened. It counts how often.
+// exitingScript calls Goexit in the calls that its clients name, and once armed in every eighth
+// Opened. It counts the exits.
 type exitingScript struct {
 	armed         atomic.Bool
 	exits, opened atomic.Int64
@@ -192,8 +190,8 @@ func (x *exitingScript) received(c *engine.Conn, in []byte) int {
 	return len(line) + 1
 }
 
-// testGoexitAmongOtherConns has many connections whose handlers end their goroutine, in each call and often
-// in several of the same turn, while others ask and are answered without a pause.
+// testGoexitAmongOtherConns has many connections whose handlers call Goexit, often several in a
+// turn, while others exchange messages.
 func testGoexitAmongOtherConns(b *testEnv) {
 	const victims, atOnce, bystanders = 150, 30, 4
 	var x exitingScript
@@ -248,7 +246,7 @@ func testGoexitAmongOtherConns(b *testEnv) {
 	}
 }
 
-// exchangeWithVictim has a handler end its goroutine in a call, unless that was done in Opened.
+// exchangeWithVictim makes a handler call Goexit in a call, unless it already did in Opened.
 func exchangeWithVictim(b *testEnv, s *server, call string) error {
 	c, err := tryDial(b, s.Addr().String())
 	if err != nil {
@@ -264,8 +262,7 @@ func exchangeWithVictim(b *testEnv, s *server, call string) error {
 	return nil
 }
 
-// testGoexitDuringKill has Closed end its goroutine for each of the connections that a Stop closes by
-// force.
+// testGoexitDuringKill calls Goexit in Closed of each connection that Stop closes by force.
 func testGoexitDuringKill(b *testEnv) {
 	const n = 30
 	s := b.startServer(&Script{
@@ -300,7 +297,7 @@ func testGoexitInDialFailed(b *testEnv) {
 	testkit.WaitFor(b, "Goexit in DialFailed is not counted", func() bool { return s.Counters()[engine.Panics] == n })
 }
 
-func testPanicInRefusalReply(b *testEnv, blow blow) {
+func testPanicInRefusalReply(b *testEnv, blow exitKind) {
 	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxConns = 1 }), func(cfg *engine.Config) {
 		cfg.RefusalReply = func(netip.AddrPort, error) []byte {
 			blow.call()

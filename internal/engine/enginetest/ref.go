@@ -17,28 +17,28 @@ var refCases = []testCase{
 	{"Ref tells while connections come and go", testRefManyConcurrently},
 }
 
-// told is what a Ref tells of its connection.
-type told struct {
+// refValues has the results of a Ref's methods.
+type refValues struct {
 	peer, local        netip.AddrPort
 	value              any
 	peered, at, valued bool
 }
 
-func readRef(r engine.Ref) (t told) {
+func readRef(r engine.Ref) (t refValues) {
 	t.peer, t.peered = r.Peer()
 	t.local, t.at = r.LocalAddr()
 	t.value, t.valued = r.Value()
 	return t
 }
 
-// of is what it should tell of a client's connection.
-func (c *client) told(value any) told {
+// refValues returns the expected results for a client's connection.
+func (c *client) wantRefValues(value any) refValues {
 	at := func(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
-	return told{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}
+	return refValues{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}
 }
 
 func testRefValues(b *testEnv) {
-	inCall := make(chan told, 1)
+	inCall := make(chan refValues, 1)
 	s := b.startServer(&Script{
 		Opened: func(c *engine.Conn) { c.SetValue("first") },
 		Received: func(c *engine.Conn, in []byte) int {
@@ -50,14 +50,14 @@ func testRefValues(b *testEnv) {
 	})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	if got, want := readRef(r), c.told("first"); got != want {
+	if got, want := readRef(r), c.wantRefValues("first"); got != want {
 		b.Errorf("a Ref tells %+v, want %+v", got, want)
 	}
 	if n := testing.AllocsPerRun(100, func() { r.Peer(); r.Value(); r.ID() }); n > 0 {
 		b.Errorf("to look at a connection allocates %v times", n)
 	}
 	c.Send("second")
-	want := c.told("second")
+	want := c.wantRefValues("second")
 	if got := testkit.Receive(b, inCall, "Received"); got != want {
 		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
 	}
@@ -65,10 +65,10 @@ func testRefValues(b *testEnv) {
 		b.Errorf("a Ref tells %+v, want %+v", got, want)
 	}
 	c.Close()
-	if got := testkit.Receive(b, inCall, "Closed"); got != (told{}) {
+	if got := testkit.Receive(b, inCall, "Closed"); got != (refValues{}) {
 		b.Errorf("a Ref tells %+v in Closed, want nothing", got)
 	}
-	if got := readRef(r); got != (told{}) {
+	if got := readRef(r); got != (refValues{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)
 	}
 }
@@ -81,10 +81,10 @@ func testRefOfClosedConn(b *testEnv) {
 	s.awaitClosed(1)
 	_, slot, _ := old.Location()
 	clients, next := s.dialUntilSlotReused(b, old, 1, &slot)
-	if got := readRef(old); got != (told{}) {
+	if got := readRef(old); got != (refValues{}) {
 		b.Errorf("a Ref of a connection that has closed tells %+v", got)
 	}
-	if got, want := readRef(next), clients[len(clients)-1].told(next); got != want {
+	if got, want := readRef(next), clients[len(clients)-1].wantRefValues(next); got != want {
 		b.Errorf("the Ref of the next one tells %+v, want %+v", got, want)
 	}
 	ids := map[uint64]bool{engine.Ref{}.ID(): true}
@@ -96,8 +96,8 @@ func testRefOfClosedConn(b *testEnv) {
 	}
 }
 
-// testRefManyConcurrently looks at connections through their Refs from other goroutines while they,
-// and those before them in their slots, open and close.
+// testRefManyConcurrently reads Refs on other goroutines while their connections, and others in the
+// same slots, open and close.
 func testRefManyConcurrently(b *testEnv) {
 	const rounds = 10
 	var last [2]atomic.Pointer[engine.Ref]

@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-var relays = []nearCase{
+var relays = []relayTestCase{
 	{"Relay of much in both directions", testRelayLargeData},
 	{"Relay to one that does not read", testRelayToSlowReader},
 	{"Relay of half-closes", testRelayHalfClose},
@@ -24,21 +24,21 @@ var relays = []nearCase{
 	{"Relay of many connections that come and go", testManyRelays},
 }
 
-// quietRelays are those of relays and time.
-var quietRelays = []nearCase{
+// timedRelayCases test relays with time limits.
+var timedRelayCases = []relayTestCase{
 	{"Relay gets no broadcasts and no heartbeats", testRelayTimeouts},
 	{"Relay that is used one way is not idle", testRelayOneWay},
 }
 
-// nearCase is a case with both connections on one loop, or anywhere.
-type nearCase struct {
+// relayTestCase is a test case for which both connections are on one loop if near is set.
+type relayTestCase struct {
 	name string
 	run  func(b *testEnv, near bool)
 }
 
-// relayTestCases are the cases for a model: on one loop, where it has any, and otherwise, or if it
-// has more, anywhere.
-func relayTestCases(m engine.Model, loops int, cases []nearCase) (all []testCase) {
+// relayTestCases returns the cases for a model: with both connections on one loop, and on different
+// ones, where possible.
+func relayTestCases(m engine.Model, loops int, cases []relayTestCase) (all []testCase) {
 	for _, c := range cases {
 		if !m.HasLoops || loops > 1 {
 			all = append(all, testCase{c.name, func(b *testEnv) { c.run(b, false) }})
@@ -50,9 +50,9 @@ func relayTestCases(m engine.Model, loops int, cases []nearCase) (all []testCase
 	return all
 }
 
-// relayTo is a proxy to a target. It pauses a client, dials the target, and joins the two;
-// the client's Ref is found by the source port that it dials from: one at a time.
-type relayTo struct {
+// relayServer is a relay server with a fixed target. It turns reading off for a client, dials the
+// target, and joins the two. It handles one client at a time and finds its Ref by the source port.
+type relayServer struct {
 	*server
 	b      *testEnv
 	near   bool
@@ -62,13 +62,13 @@ type relayTo struct {
 	waiting []engine.Ref
 }
 
-func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) *relayTo {
-	r := &relayTo{b: b, near: near, target: target}
+func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) *relayServer {
+	r := &relayServer{b: b, near: near, target: target}
 	ready := make(chan struct{})
 	r.server = b.startServer(&Script{
 		Opened: func(c *engine.Conn) {
 			if <-ready; !c.IsDialled() {
-				r.accepted(c)
+				r.dialTarget(c)
 				return
 			}
 			r.mu.Lock()
@@ -92,8 +92,8 @@ func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) 
 	return r
 }
 
-// accepted dials the target for a client.
-func (r *relayTo) accepted(c *engine.Conn) {
+// dialTarget dials the target for a client.
+func (r *relayServer) dialTarget(c *engine.Conn) {
 	c.SetReading(false)
 	d := engine.DialRequest{Target: r.target, Count: 1}
 	if r.near {
@@ -107,7 +107,6 @@ func (r *relayTo) accepted(c *engine.Conn) {
 	}
 }
 
-// target is a listener and the connections that it accepts.
 type target struct {
 	net.Listener
 	b *testEnv
@@ -117,7 +116,7 @@ func newTarget(b *testEnv) target { return target{listen(b), b} }
 
 func (t target) addr() netip.AddrPort { return t.Addr().(*net.TCPAddr).AddrPort() }
 
-// acceptRelayed takes the next connection.
+// acceptRelayed returns the next connection.
 func (t target) acceptRelayed() *client {
 	t.b.Helper()
 	nc, err := t.Accept()
@@ -140,7 +139,8 @@ func testRelayLargeData(b *testEnv, near bool) {
 	r.wantClosed(io.EOF, io.EOF)
 }
 
-// testRelayToSlowReader has either side send much, of which little is kept, until the other reads.
+// testRelayToSlowReader sends much data, of which little may be buffered until the other side
+// reads.
 func testRelayToSlowReader(b *testEnv, near bool) {
 	const size = 12 << 20
 	for _, toTarget := range []bool{false, true} {
@@ -160,7 +160,7 @@ func testRelayToSlowReader(b *testEnv, near bool) {
 			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
 				b.Fatalf("%d bytes are buffered for one that does not read", n)
 			}
-			// The other direction goes on.
+			// The other direction works meanwhile.
 			to.Send("ping\n")
 			from.Expect("ping\n")
 		}
@@ -174,7 +174,7 @@ func testRelayToSlowReader(b *testEnv, near bool) {
 	}
 }
 
-// testRelayHalfClose has the client end when it is joined with the target, or before.
+// testRelayHalfClose sends EOF before or after the two are joined.
 func testRelayHalfClose(b *testEnv, near bool) {
 	for _, before := range []bool{false, true} {
 		t := newTarget(b)
@@ -199,11 +199,11 @@ func testRelayHalfClose(b *testEnv, near bool) {
 	}
 }
 
-// testRelayClose has the target reset its side, and the server close the client's.
+// testRelayClose resets the target's side, and closes the client's.
 func testRelayClose(b *testEnv, near bool) {
-	for _, end := range []func(r *relayTo, up *client){
-		func(_ *relayTo, up *client) { up.Reset() },
-		func(r *relayTo, up *client) {
+	for _, end := range []func(r *relayServer, up *client){
+		func(_ *relayServer, up *client) { up.Reset() },
+		func(r *relayServer, up *client) {
 			b.checkNoError(r.wantOpened(2)[0].Close())
 			up.ExpectEOF("")
 			up.Close()
@@ -221,7 +221,7 @@ func testRelayClose(b *testEnv, near bool) {
 	}
 }
 
-// exchangeWith sends a line each way.
+// exchangeWith sends a line in each direction.
 func (c *client) exchangeWith(other *client, line string) {
 	c.t.Helper()
 	c.Send(line)
@@ -260,7 +260,8 @@ func testRelayTimeouts(b *testEnv, near bool) {
 	c.exchangeWith(up, "behind\n")
 }
 
-// testRelayOneWay sends for longer than IdleTimeout, and then waits until that is over.
+// testRelayOneWay sends in one direction for longer than IdleTimeout, and then waits for the
+// timeout.
 func testRelayOneWay(b *testEnv, near bool) {
 	t := newTarget(b)
 	r := b.startRelay(t.addr(), near, func(cfg *engine.Config) { cfg.Limits.IdleTimeout = 2 * short })

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Script is a handler of functions. Those that are nil do nothing, and input
-// is used up.
+// Script is a handler made of functions. If one is nil, the call does nothing and uses all input.
 type Script struct {
 	Opened     func(c *engine.Conn)
 	Received   func(c *engine.Conn, in []byte) (used int)
@@ -19,7 +18,6 @@ type Script struct {
 	DialFailed func(err error)
 }
 
-// lines answers each line with itself, one a call.
 func lines() *Script { return &Script{Received: answerLine} }
 
 func answerLine(c *engine.Conn, in []byte) int {
@@ -28,7 +26,6 @@ func answerLine(c *engine.Conn, in []byte) int {
 	return n
 }
 
-// newEchoScript answers with what it gets.
 func newEchoScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
@@ -36,8 +33,7 @@ func newEchoScript() *Script {
 	}}
 }
 
-// newFrameScript answers messages, which begin with their length in four bytes, with
-// themselves.
+// newFrameScript echoes messages that begin with their length in four bytes.
 func newFrameScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		if len(in) < 4 {
@@ -52,7 +48,7 @@ func newFrameScript() *Script {
 	}}
 }
 
-// testPattern is n bytes that do not repeat soon, not to be changed.
+// testPattern returns n bytes with a long period, which must not be changed.
 func testPattern(n int) []byte { return longPattern()[:n:n] }
 
 var longPattern = sync.OnceValue(func() []byte {

@@ -33,19 +33,18 @@ func waterMarks(l *engine.Limits) {
 	l.MaxUnsent, l.HighWater, l.LowWater = waitUnsent, waitHigh, waitLow
 }
 
-// kernelTakes is more than the kernel's buffers take for a client with small ones.
+// kernelTakes exceeds what the kernel buffers for a client with small socket buffers.
 const kernelTakes = 12 << 20
 
-// blocked is a client that does not read, with a goroutine that sends to it by SendWait, as
-// much as there is room for.
+// blocked is a client that does not read, with a goroutine that sends to it by SendWait.
 type blocked struct {
 	*client
 	s      *server
 	ref    engine.Ref
 	cancel context.CancelCauseFunc
 	all    []byte
-	n      atomic.Int64 // how many of them were taken
-	ended  chan error   // what the last SendWait has answered
+	n      atomic.Int64 // bytes accepted so far
+	ended  chan error   // error of the last SendWait
 }
 
 func (b *testEnv) startBlockedConn() *blocked {
@@ -71,7 +70,7 @@ func (b *testEnv) startBlockedConn() *blocked {
 
 func (k *blocked) unsent() int64 { return k.n.Load() - k.s.Counters()[engine.BytesOut] }
 
-// sendUntilError sends in pieces.
+// sendUntilError sends in pieces of size bytes.
 func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 	for {
 		at := int(k.n.Load())
@@ -89,8 +88,8 @@ func (k *blocked) sendUntilError(ctx context.Context, size int) error {
 	}
 }
 
-// closeAndDrain waits for the end of that, and gives what was taken.
-func (k *blocked) closeAndDrain(want error) (sent string) {
+// awaitEnd waits for the goroutine's error and returns what was sent.
+func (k *blocked) awaitEnd(want error) (sent string) {
 	k.t.Helper()
 	if err := testkit.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
 		k.t.Errorf("SendWait: %v, want %v", err, want)
@@ -101,7 +100,7 @@ func (k *blocked) closeAndDrain(want error) (sent string) {
 func testSendWaitBlocks(b *testEnv) {
 	k := b.startBlockedConn()
 	k.Expect(string(k.all))
-	k.closeAndDrain(nil)
+	k.awaitEnd(nil)
 	k.Close()
 	k.s.wantClosed(io.EOF)
 }
@@ -110,7 +109,7 @@ func testSendWaitEnds(b *testEnv) {
 	enough := errors.New("enough")
 	k := b.startBlockedConn()
 	k.cancel(enough)
-	sent := k.closeAndDrain(enough)
+	sent := k.awaitEnd(enough)
 	ctx, cancel := context.WithCancelCause(b.Context())
 	cancel(enough)
 	if err := k.ref.SendWait(ctx, []byte("x")); !errors.Is(err, enough) {
@@ -126,23 +125,23 @@ func testSendWaitEnds(b *testEnv) {
 
 	k = b.startBlockedConn()
 	k.Reset()
-	k.closeAndDrain(engine.ErrClosed)
+	k.awaitEnd(engine.ErrClosed)
 
 	k = b.startBlockedConn()
 	b.checkNoError(k.ref.Close())
-	k.closeAndDrain(engine.ErrClosed)
-	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
+	k.awaitEnd(engine.ErrClosed)
+	if _, err := io.Copy(io.Discard, k); err != nil { // data after the close is not sent
 		b.Errorf("client: %v, want the end", err)
 	}
 }
 
-// testSendWaitMaxSenders has senders wait for an owner that is held up.
+// testSendWaitMaxSenders starts many senders for a blocked owner.
 func testSendWaitMaxSenders(b *testEnv) {
 	h := newHolder()
-	s := b.startServer(&Script{}, h.recordRefs, limited(waterMarks))
+	s := b.startServer(&Script{}, h.setHeartbeat, limited(waterMarks))
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	h.hold(b, r)
+	h.blockOwner(b, r)
 	first := string(testPattern(waitHigh))
 	b.checkNoError(r.SendWait(b.Context(), []byte(first)))
 	ctx, cancel := context.WithCancel(b.Context())

@@ -11,22 +11,21 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// server is a running engine with its witness.
+// server is a running engine with its callChecker.
 type server struct {
 	engine.Engine
 	*callChecker
 	log *logbook
 }
 
-// with changes what an engine is started with.
+// with changes the configuration.
 type with func(*engine.Config)
 
-// limited changes limits.
 func limited(f func(*engine.Limits)) with {
 	return func(cfg *engine.Config) { f(&cfg.Limits) }
 }
 
-// startServer starts an engine that is stopped when the test ends.
+// startServer starts an engine that is stopped at the end of the test.
 func (b *testEnv) startServer(script *Script, changes ...with) *server {
 	b.Helper()
 	s := &server{callChecker: newWitness(b, script), log: &logbook{}}
@@ -83,7 +82,6 @@ func (s *server) stopNow(b *testEnv) error {
 	return testkit.Receive(b, s.stop(background(b)), "the return of Stop")
 }
 
-// logbook is a slog.Handler that keeps what is logged.
 type logbook struct {
 	mu      sync.Mutex
 	records []slog.Record
@@ -100,8 +98,7 @@ func (b *logbook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// count says how many records of a level have an attribute with a value that
-// contains part.
+// count returns the number of records of a level with an attribute whose value contains part.
 func (b *logbook) count(level slog.Level, key, part string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

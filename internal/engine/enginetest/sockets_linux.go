@@ -30,15 +30,15 @@ func init() {
 	)
 }
 
-// abstracts numbers the names, which are gone with their last descriptor only.
+// abstracts makes abstract names unique, because they exist until their last descriptor is closed.
 var abstracts atomic.Int64
 
 func dialAbstract(b *testEnv) {
 	testDialUnixPath(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
 }
 
-// testDialFullUnixQueue dials someone who takes no connection: those for which there is no
-// room in the queue fail at once.
+// testDialFullUnixQueue dials a listener that does not accept: dials beyond its queue must fail at
+// once.
 func testDialFullUnixQueue(b *testEnv) {
 	const n = 20
 	path := tempUnixPath(b)
@@ -56,8 +56,8 @@ func testDialFullUnixQueue(b *testEnv) {
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
 }
 
-// testSocketOptions looks at the socket of a connection that is dialled, or that has inherited what the
-// listener was given, where its descriptor means something: on the thread of its owner.
+// testSocketOptions checks the options of dialled or accepted sockets, on the owner's thread, where
+// the descriptor is valid.
 func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 	seen := make(chan engine.Socket, 1)
 	script := &Script{Opened: func(c *engine.Conn) {
@@ -84,8 +84,8 @@ func testSocketOptions(b *testEnv, dials bool, want engine.Socket) {
 	}
 }
 
-// socketOptionsOf finds this thread's socket that is connected to a target, from an address, and
-// its options. The kernel doubles the sizes that it is given.
+// socketOptionsOf returns the options of this thread's socket with a source and target. The kernel
+// doubles the buffer sizes.
 func socketOptionsOf(b *testEnv, target, from netip.AddrPort) engine.Socket {
 	is := func(name syscall.Sockaddr, err error, want netip.AddrPort) bool {
 		at, ok := name.(*syscall.SockaddrInet4)

@@ -25,7 +25,7 @@ var stopCases = []testCase{
 	{"Send and Dial after Stop", testCallsAfterStop},
 }
 
-// background is a context for a Stop that is expected to come to its end.
+// background returns a context for a Stop that is expected to complete.
 func background(b *testEnv) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	b.Cleanup(cancel)
@@ -40,7 +40,7 @@ func wantStopped(b *testEnv, s *server, err error) {
 	}
 }
 
-// testStopFreesResources stops with nothing open: then Wait returns, and nobody listens there any more.
+// testStopFreesResources stops without connections: Wait must return and the port must be free.
 func testStopFreesResources(b *testEnv) {
 	s := b.startServer(&Script{})
 	waited := make(chan struct{})
@@ -58,7 +58,8 @@ func testStopFreesResources(b *testEnv) {
 	}
 }
 
-// testStopWithIdleConns stops with idle connections, and one with half a message received, which is answered.
+// testStopWithIdleConns stops with idle connections and one with half a message, which must be
+// answered.
 func testStopWithIdleConns(b *testEnv) {
 	const n = 20
 	s := b.startServer(lines())
@@ -102,9 +103,8 @@ func testStopWithUnsentOutput(b *testEnv) {
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
-// testStopWithUnreadInput stops when messages have been sent that the server may
-// not have read: either they are answered, or they are read by nobody, but the
-// client sees an orderly end and never half an answer.
+// testStopWithUnreadInput stops with messages that the server may not have read. They must be
+// answered or ignored, but the client must see EOF and no partial answer.
 func testStopWithUnreadInput(b *testEnv) {
 	s := b.startServer(lines())
 	c := s.dial()
@@ -161,7 +161,7 @@ func testStopCutOff(b *testEnv) {
 	wantStopped(b, s, nil)
 }
 
-// testStopAfterAllClosed stops at a rate at which it would take longer than anyone waits.
+// testStopAfterAllClosed stops at a very low drain rate without connections.
 func testStopAfterAllClosed(b *testEnv) {
 	const n = int(patience/time.Second) + 20
 	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
@@ -218,8 +218,8 @@ func testCallsAfterStop(b *testEnv) {
 	}
 }
 
-// testStopWithUnreadHeader stops when the header of a connection and its first message have
-// come, which the server may not have read.
+// testStopWithUnreadHeader stops with a PROXY header and first message that the server may not have
+// read.
 func testStopWithUnreadHeader(b *testEnv) {
 	const n = 20
 	s := b.startServer(lines(), b.withLayers(true, false))
@@ -238,7 +238,7 @@ func testStopWithUnreadHeader(b *testEnv) {
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 }
 
-// testStopWhileFlooded stops while clients send on and on, who do not keep it from ending.
+// testStopWhileFlooded stops while clients keep sending, which must not delay it.
 func testStopWhileFlooded(b *testEnv) {
 	const n = 8
 	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))

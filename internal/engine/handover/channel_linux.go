@@ -1,21 +1,21 @@
-// Package handover moves connections between engines, of one process or of two: see
+// Package handover moves connections between engines of one or two processes; see
 // [engine.Migrator].
 //
-// A channel is a unix socket that preserves message boundaries, with an owner of connections at
-// each end: a loop, or an engine of goroutines. The receiver sends first, and again with each batch
-// that it has received, how many connections of the channel have arrived since its last message,
-// and how many more may come: two big-endian numbers of 4 bytes. The latter is credit, which adds
-// up, or [noMoreCredit]. The sender sends batches of connections: a byte that says where the records are,
-// their number as a varint, and the records, with one descriptor for each in the same order.
+// A channel is a unix socket that preserves message boundaries. At each end is an owner of
+// connections: a loop, or an engine of goroutines. The receiver sends the first message, and one
+// after each batch: how many connections have arrived since its last message, and how many more it
+// can take, as two big-endian numbers of 4 bytes. The latter is credit, which adds up, or
+// [noMoreCredit]. The sender sends batches: a byte that says where the records are, their number as
+// a varint, and the records, along with one descriptor for each in the same order.
 //
-// A receiver has places for a limited number of connections. Credit of one channel is withheld
-// from all others until it is used or the channel ends. A receiver without places for a channel
-// sends no credit, and the sender waits. When no channel has credit left, nothing can free places
-// any more: the receiver answers all that wait with noMoreCredit.
+// A receiver has a limited number of places. The credit of one channel reduces that of all others
+// until it is used or the channel ends. A channel for which there are no places gets no message,
+// and its sender waits. When no channel has credit left, no more places can become free, and the
+// receiver sends noMoreCredit to all that wait.
 //
-// The sender ends a channel in order by shutting it for writing, which gives unused credit back.
-// The receiver closes it in answer. Any other end is the death of the other side; connections that
-// it has not confirmed are unknown then.
+// The sender ends a channel in order by shutting it for writing, which releases unused credit; the
+// receiver then closes it. Any other end means that the other side has ended, and the state of
+// unconfirmed connections is unknown.
 package handover
 
 import (

@@ -22,8 +22,8 @@ import (
 
 var neverReading = flag.Int("neverreading", 300, "clients of TestBufferedIsTheHeap, each for 20 KiB of MaxBuffered")
 
-// streamer has a goroutine send to each connection, as fast as its peer reads, when start
-// is closed. All of them send the same bytes, so they have no buffers of their own.
+// streamer sends to each connection on its own goroutine, as fast as the peer reads, once start is
+// closed. All send the same bytes and so need no buffers.
 type streamer struct {
 	piece   []byte
 	start   chan struct{}
@@ -46,8 +46,8 @@ func (h *streamer) Received(_ *engine.Conn, in []byte) int     { return len(in) 
 func (h *streamer) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
 func (h *streamer) Closed(*engine.Conn, error)                 {}
 
-// live returns the bytes of the heap that are still reachable.
-func live() int64 {
+// liveHeapBytes returns the reachable bytes of the heap.
+func liveHeapBytes() int64 {
 	runtime.GC()
 	runtime.GC() // what was in a sync.Pool
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -55,8 +55,8 @@ func live() int64 {
 	return int64(s[0].Value.Uint64())
 }
 
-// onLoops runs a test on each model with 1, 2 and 4 loops.
-func onLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
+// forEachModelAndLoops runs a test on each model with 1, 2 and 4 loops.
+func forEachModelAndLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
 	for _, m := range models.All() {
 		for _, loops := range []int{1, 2, 4} {
 			if loops > 1 && !m.HasLoops {
@@ -72,8 +72,8 @@ func onLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
 	}
 }
 
-// connect opens a connection that has no memory but the kernel's.
-func connect(t *testing.T, to net.Addr) {
+// connectRaw opens a connection without memory in the process.
+func connectRaw(t *testing.T, to net.Addr) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -86,11 +86,11 @@ func connect(t *testing.T, to net.Addr) {
 	}
 }
 
-// What waits for clients that never read is counted from the moment at which it is accepted:
-// the heap holds what is counted, and no more than MaxBuffered allows, while all loops are
-// held up and when everything has come to rest.
+// TestBufferedIsTheHeap checks that data for clients that never read is counted from the moment it
+// is accepted: the heap must have as much as is counted and at most MaxBuffered, while all loops
+// are blocked and afterwards.
 func TestBufferedIsTheHeap(t *testing.T) {
-	onLoops(t, func(t *testing.T, m engine.Model, loops int) {
+	forEachModelAndLoops(t, func(t *testing.T, m engine.Model, loops int) {
 		clients := *neverReading
 		budget := int64(clients) * 20 << 10
 		limits := enginetest.Limits()
@@ -106,7 +106,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		}
 		var refs []engine.Ref
 		for range clients {
-			connect(t, e.Addr())
+			connectRaw(t, e.Addr())
 			refs = append(refs, testkit.Receive(t, h.opened, "a connection"))
 		}
 		release := make(chan struct{})
@@ -115,13 +115,13 @@ func TestBufferedIsTheHeap(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		idle := live()
+		idle := liveHeapBytes()
 		var last engine.Counts
 		var sent int64
 		rests := func() bool { // and checks what is counted
 			before, was := last, sent
 			counted := e.Counters()[engine.Buffered]
-			held := live() - idle
+			held := liveHeapBytes() - idle
 			sent, last = h.sent.Load(), e.Counters()
 			if was != sent || before != last {
 				t.Logf("under way: %d open, the heap holds %d KB, %d to %d KB are counted", last[engine.Open], held>>10, counted>>10, last[engine.Buffered]>>10)
@@ -150,29 +150,29 @@ func TestBufferedIsTheHeap(t *testing.T) {
 	})
 }
 
-// stuck is a handler that waits until release is closed.
-type stuck struct {
+// blockingHandler blocks until release is closed.
+type blockingHandler struct {
 	opened  chan engine.Ref
 	release chan struct{}
 }
 
-func (h *stuck) Opened(c *engine.Conn) { h.opened <- c.Ref() }
-func (h *stuck) Received(_ *engine.Conn, in []byte) int {
+func (h *blockingHandler) Opened(c *engine.Conn) { h.opened <- c.Ref() }
+func (h *blockingHandler) Received(_ *engine.Conn, in []byte) int {
 	<-h.release
 	return len(in)
 }
-func (h *stuck) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
-func (h *stuck) Closed(*engine.Conn, error)                 {}
+func (h *blockingHandler) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
+func (h *blockingHandler) Closed(*engine.Conn, error)                 {}
 
-// Mail for connections whose handlers are with workers is counted, and bounded: what is
-// beyond MaxBuffered is dropped, and its connections are closed when they are back.
+// TestBudgetOfBusyConnections checks that requests for connections with workers are counted and
+// limited: those beyond MaxBuffered are dropped, and their connections are closed when they return.
 func TestBudgetOfBusyConnections(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const clients, each, piece = 100, 10, 32 << 10
 		limits := enginetest.Limits()
 		limits.MaxBuffered = clients * each * piece / 4
-		h := &stuck{opened: make(chan engine.Ref), release: make(chan struct{})}
-		p := &fickle{}
+		h := &blockingHandler{opened: make(chan engine.Ref), release: make(chan struct{})}
+		p := &droppingPool{}
 		e, err := m.Start(engine.Config{
 			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Pool: p, Log: slog.New(slog.DiscardHandler),
 		})

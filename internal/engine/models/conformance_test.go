@@ -14,12 +14,11 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// full has every case run under every variant, and on one loop, too. Without it each case
-// runs once on each model, with two loops; where handlers are on workers, or descriptors in
-// tables of their own, only those that may differ with that.
+// full runs all cases with all variants and numbers of loops. Without it each case runs once per
+// model with two loops; variants run only the cases that may differ.
 var full = os.Getenv("MYRIAD_TEST_FULL") != ""
 
-// TestConformance holds each model to the suite, as it is and with what may be added to it.
+// TestConformance runs the suite on each model and variant.
 func TestConformance(t *testing.T) {
 	for _, m := range models.All() {
 		t.Run(m.Name, func(t *testing.T) {
@@ -45,13 +44,13 @@ func TestConformance(t *testing.T) {
 			}
 			variants := []variant{
 				{"shards", 2, enginetest.Sockets, withShards(m)},
-				// Its queue is full most of the time, and it sheds all it can.
+				// The queue is mostly full, and everything possible is shed.
 				{"1 worker that sheds", 1, enginetest.Handlers, withPool(m, pool.Config{Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond})},
 				{"auto", 2, enginetest.Moves, withAuto(m)},
 			}
 			switch {
 			case full:
-				variants = append(variants, variant{"8 workers", 2, enginetest.All, withPool(m, noRules(8))})
+				variants = append(variants, variant{"8 workers", 2, enginetest.All, withPool(m, fixedPool(8))})
 			case m.Name != "epoll": // loops call handlers alike
 				variants = variants[:1]
 			}
@@ -65,9 +64,9 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// withAuto is a model that moves handlers between loops and workers by itself.
+// withAuto returns a model that moves handlers automatically.
 func withAuto(m engine.Model) engine.Model {
-	m = withPool(m, noRules(64))
+	m = withPool(m, fixedPool(64))
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
 		cfg.AutoWorkers = true
@@ -76,7 +75,7 @@ func withAuto(m engine.Model) engine.Model {
 	return m
 }
 
-// withShards is a model whose loops have a descriptor table each.
+// withShards returns a model whose loops have separate descriptor tables.
 func withShards(m engine.Model) engine.Model {
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
@@ -86,12 +85,10 @@ func withShards(m engine.Model) engine.Model {
 	return m
 }
 
-// noRules is a pool of n workers with as much room.
-func noRules(n int) pool.Config {
-	return pool.Config{Max: n, Queue: n, FixedLimit: true, KeepQueued: true, FIFO: true}
-}
+// fixedPool configures a pool of n workers and queue entries.
+func fixedPool(n int) pool.Config { return pool.Config{Max: n, Queue: n, FixedLimit: true, KeepQueued: true, FIFO: true} }
 
-// withPool is a model that starts a pool with each engine.
+// withPool returns a model that starts a pool with each engine.
 func withPool(m engine.Model, settings pool.Config) engine.Model {
 	start := m.Start
 	m.Start = func(cfg engine.Config) (engine.Engine, error) {
@@ -106,22 +103,22 @@ func withPool(m engine.Model, settings pool.Config) engine.Model {
 			return nil, err
 		}
 		migrator, _ := e.(engine.Migrator)
-		return &pooled{Engine: e, Migrator: migrator, pool: p}, nil
+		return &engineWithPool{Engine: e, Migrator: migrator, pool: p}, nil
 	}
 	return m
 }
 
 func closePool(p *pool.Pool) { _, _ = p.Close(context.Background()) }
 
-// pooled ends the pool with the engine.
-type pooled struct {
+// engineWithPool closes the pool with the engine.
+type engineWithPool struct {
 	engine.Engine
 	engine.Migrator
 	pool *pool.Pool
 	end  sync.Once
 }
 
-func (p *pooled) Stop(ctx context.Context) error {
+func (p *engineWithPool) Stop(ctx context.Context) error {
 	err := p.Engine.Stop(ctx)
 	p.end.Do(func() { closePool(p.pool) })
 	return err

@@ -13,8 +13,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// flooder is a handler with one connection on each of two loops. For each byte of input it
-// sends to the one of the other loop, while that is in the handler, too, until there is no room.
+// flooder has one connection on each of two loops. For each byte of input it sends to the other
+// loop's connection until that has no space, while the other loop does the same.
 type flooder struct {
 	t        *testing.T
 	engine   engine.Engine
@@ -26,7 +26,7 @@ type flooder struct {
 	accepted [2]int        // messages, by the loop that they are for
 }
 
-// floodPiece is the size of its messages, each of which is one letter.
+// floodPiece is the size of its messages, each of one letter.
 const floodPiece = 4 << 10
 
 func floodMessage(n int) []byte { return bytes.Repeat([]byte{byte('a' + n%26)}, floodPiece) }
@@ -37,7 +37,7 @@ func (h *flooder) Closed(*engine.Conn, error)                 {}
 
 func (h *flooder) Received(c *engine.Conn, in []byte) int {
 	<-h.start
-	h.rendezvous()
+	h.awaitOtherLoop()
 	other, sent := 1-c.LoopIndex(), 0
 	var err error
 	for ; err == nil; sent++ {
@@ -52,33 +52,34 @@ func (h *flooder) Received(c *engine.Conn, in []byte) int {
 	if err := h.to[other].SendWait(context.Background(), in); !errors.Is(err, engine.ErrOnLoop) {
 		h.t.Errorf("SendWait on a loop: %v, want %v", err, engine.ErrOnLoop)
 	}
-	h.rendezvous()
+	h.awaitOtherLoop()
 	outputs := 2 * int64(c.Limits().MaxUnsent) // of what the clients have not read, and is posted
 	if n := h.engine.Counters()[engine.Buffered]; n < int64(h.most) || n > outputs+8*int64(h.most) {
 		h.t.Errorf("%d bytes are counted while up to %d wait for each of two loops", n, h.most)
 	}
-	h.rendezvous()
+	h.awaitOtherLoop()
 	c.YieldInput() // the other loop's mail is next
 	return 1
 }
 
-// rendezvous waits until the other loop is here, too.
-func (h *flooder) rendezvous() {
+// awaitOtherLoop waits until the other loop is here, too.
+func (h *flooder) awaitOtherLoop() {
 	select {
 	case h.meet <- struct{}{}:
 	case <-h.meet:
 	}
 }
 
-// Handlers of two loops flood each other: none waits, each is told when there is no room, the
-// memory is bounded, and all that was accepted arrives in order.
+// TestLoopsFloodEachOther checks that handlers of two loops that flood each other do not block,
+// that each is told when there is no space, that memory is limited, and that all accepted messages
+// arrive in order.
 func TestLoopsFloodEachOther(t *testing.T) {
 	const rounds = 50
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		h := &flooder{t: t, most: 256 << 10, opened: make(chan engine.Ref), start: make(chan struct{}), meet: make(chan struct{})}
 		limits := enginetest.Limits()
 		limits.MaxMailBytes = h.most
-		e := beginWith(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2})
+		e := startEngineWithLimits(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2})
 		h.engine = e
 		var conns [2]*testkit.Conn
 		for conns[0] == nil || conns[1] == nil {

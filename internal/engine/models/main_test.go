@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestMain lets more cases of the suite run at once than there are processors: most of
-// them wait.
+// TestMain runs more cases in parallel than there are processors, because most of them wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {

@@ -15,16 +15,15 @@ import (
 
 var errNoTime = errors.New("no time for it")
 
-// fickle is a pool that takes each connection, and drops it at once on the goroutine
-// that submits it, for as long as it is told to.
-type fickle struct {
+// droppingPool drops each connection on the submitting goroutine while it is told to.
+type droppingPool struct {
 	mu      sync.Mutex
 	drops   bool
 	dropped int
 	running sync.WaitGroup
 }
 
-func (p *fickle) TrySubmit(c *engine.Conn) error {
+func (p *droppingPool) TrySubmit(c *engine.Conn) error {
 	p.mu.Lock()
 	drops := p.drops
 	if drops {
@@ -39,76 +38,75 @@ func (p *fickle) TrySubmit(c *engine.Conn) error {
 	return nil
 }
 
-func (p *fickle) IsClosedErr(error) bool { return false }
+func (p *droppingPool) IsClosedErr(error) bool { return false }
 
-// drop has the pool drop what comes from now on, or not, and says how much it has.
-func (p *fickle) drop(on bool) (dropped int) {
+// setDropping turns dropping on or off and returns the number of dropped jobs.
+func (p *droppingPool) setDropping(on bool) (dropped int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drops = on
 	return p.dropped
 }
 
-// A pool may drop on the loop's own thread, while it is handed a connection. What
-// must wait is then offered sparingly, however much there is, and all of it is
-// served when the pool has changed its mind.
+// TestDroppedAtOnce drops jobs on the loop's thread during the submission. The loop must retry at a
+// limited rate, whatever the number, and serve all once the pool accepts them.
 func TestDroppedAtOnce(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const n = 200
-		p := &fickle{}
-		e := p.start(t, m, nil)
+		p := &droppingPool{}
+		e := p.startEngine(t, m, nil)
 		conns := make([]*testkit.Conn, n)
 		for i := range conns {
 			conns[i] = dial(t, e)
 			conns[i].Exchange("hello", "hello")
 		}
-		p.drop(true)
+		p.setDropping(true)
 		for i, c := range conns {
 			c.Send(fmt.Sprintf("%d\n", i))
 		}
 		p.wantDropped(t, n)
-		begin, before := time.Now(), p.drop(true)
+		begin, before := time.Now(), p.setDropping(true)
 		p.wantDropped(t, before+50)
-		did, took := p.drop(true)-before, time.Since(begin)
-		// Once a millisecond; and all of them when the process has stood still for 100.
+		did, took := p.setDropping(true)-before, time.Since(begin)
+		// Once a millisecond, and all of them after the process was suspended for 100 ms.
 		if most := int(took/time.Millisecond) + 2 + n*int(took/(100*time.Millisecond)); did > most {
 			t.Errorf("%d connections were offered %d times in %v; want at most %d", n, did, took, most)
 		}
-		p.drop(false)
+		p.setDropping(false)
 		for i, c := range conns {
 			c.Expect(fmt.Sprintf("%d\n", i))
 		}
 	})
 }
 
-// Opened is dropped as often as the pool likes, and not shed.
+// Opened may be dropped any number of times, and is not shed.
 func TestDroppedOpened(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		p := &fickle{drops: true}
-		e := p.start(t, m, func(_ *engine.Conn, in []byte, _ error) int { return len(in) })
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		p := &droppingPool{drops: true}
+		e := p.startEngine(t, m, func(_ *engine.Conn, in []byte, _ error) int { return len(in) })
 		c := dial(t, e)
 		p.wantDropped(t, 10)
 		if n := e.Counters()[engine.Shed]; n != 0 {
 			t.Errorf("%d sheds are counted where nothing but Opened is due", n)
 		}
-		p.drop(false)
+		p.setDropping(false)
 		c.Exchange("hello", "hello")
 	})
 }
 
-// An engine ends by force although the pool drops each connection that it is handed:
-// those that wait, and those whose Closed is due then.
+// TestEndsWhileDropped stops by force while the pool drops everything: waiting connections, and
+// those whose Closed is due then.
 func TestEndsWhileDropped(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const n = 20
-		p := &fickle{}
-		e := p.start(t, m, nil)
+		p := &droppingPool{}
+		e := p.startEngine(t, m, nil)
 		conns := make([]*testkit.Conn, n)
 		for i := range conns {
 			conns[i] = dial(t, e)
 			conns[i].Exchange("hello", "hello")
 		}
-		p.drop(true)
+		p.setDropping(true)
 		for _, c := range conns[:n/2] {
 			c.Send("dropped\n")
 		}
@@ -122,17 +120,17 @@ func TestEndsWhileDropped(t *testing.T) {
 	})
 }
 
-// start starts an engine on the pool.
-func (p *fickle) start(t *testing.T, m engine.Model, shed func(*engine.Conn, []byte, error) int) engine.Engine {
+// startEngine starts an engine with the pool.
+func (p *droppingPool) startEngine(t *testing.T, m engine.Model, shed func(*engine.Conn, []byte, error) int) engine.Engine {
 	t.Helper()
 	t.Cleanup(p.running.Wait)
-	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1, Pool: p, Shed: shed})
+	return startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1, Pool: p, Shed: shed})
 }
 
-// wantDropped waits until it has dropped so many.
-func (p *fickle) wantDropped(t *testing.T, n int) {
+// wantDropped waits for n dropped jobs.
+func (p *droppingPool) wantDropped(t *testing.T, n int) {
 	t.Helper()
-	testkit.WaitForFunc(t, func() bool { return p.drop(true) >= n }, func() string {
-		return fmt.Sprintf("%d connections were offered, want %d", p.drop(true), n)
+	testkit.WaitForFunc(t, func() bool { return p.setDropping(true) >= n }, func() string {
+		return fmt.Sprintf("%d connections were offered, want %d", p.setDropping(true), n)
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// echo echoes, and does something first if that is set.
+// echo echoes, after calling a function if that is set.
 type echo struct {
 	before func(c *engine.Conn, in []byte)
 }
@@ -36,8 +36,8 @@ func (e *echo) Received(c *engine.Conn, in []byte) int {
 func (e *echo) Ended(_ *engine.Conn, in []byte) int { return len(in) }
 func (e *echo) Closed(*engine.Conn, error)          {}
 
-// eachWithLoops runs a test under every model that has loops.
-func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
+// forEachModelWithLoops runs a test on each model that has loops.
+func forEachModelWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 	for _, m := range models.All() {
 		if m.HasLoops {
 			t.Run(m.Name, func(t *testing.T) {
@@ -50,25 +50,24 @@ func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 	}
 }
 
-// shards starts loops with a descriptor table each, with room for each
-// connections.
-func shards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
+// startShards starts loops with separate descriptor tables for each connections.
+func startShards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
 	t.Helper()
-	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, MaxConnsPerShard: each})
+	return startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, MaxConnsPerShard: each})
 }
 
-// begin starts an engine that is stopped when the test ends.
-func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
+// startEngine starts an engine that is stopped at the end of the test.
+func startEngine(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
 	cfg.Limits = enginetest.Limits()
 	if cfg.MaxConnsPerShard > 0 {
 		cfg.Limits.MaxConns = cfg.Loops * cfg.MaxConnsPerShard
 	}
-	return beginWith(t, m, cfg)
+	return startEngineWithLimits(t, m, cfg)
 }
 
-// beginWith starts an engine with limits of its own.
-func beginWith(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
+// startEngineWithLimits is startEngine with the limits of cfg.
+func startEngineWithLimits(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 	t.Helper()
 	cfg.Network, cfg.Log = "tcp", slog.New(slog.DiscardHandler)
 	e, err := m.Start(cfg)
@@ -89,7 +88,7 @@ func dial(t *testing.T, e engine.Engine) *testkit.Conn {
 	return testkit.Dial(t, e.Addr().String())
 }
 
-// limitDescriptors has the process have no more than n descriptors, until the test ends.
+// limitDescriptors sets the process's descriptor limit until the end of the test.
 func limitDescriptors(t *testing.T, n uint64) {
 	t.Helper()
 	var old syscall.Rlimit
@@ -104,13 +103,13 @@ func limitDescriptors(t *testing.T, n uint64) {
 	t.Cleanup(func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
-// Whichever listeners connections come to, of two addresses, shards take as many as all
-// of them have room for, again and again, and refuse none before.
+// TestFullShardsPassOn checks that shards accept as many connections as all have space for, by
+// whichever of two listeners, and refuse none before.
 func TestFullShardsPassOn(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		const loops, each = 4, 5
 		here := engine.Listener{Network: "tcp", Addr: "127.0.0.1:0"}
-		e := begin(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, MaxConnsPerShard: each})
+		e := startEngine(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, MaxConnsPerShard: each})
 		for range 10 {
 			var open []*testkit.Conn
 			for i := range loops * each {
@@ -131,7 +130,7 @@ func TestFullShardsPassOn(t *testing.T) {
 	})
 }
 
-// dialled counts connections by loop, and dials that have failed.
+// dialled counts connections by loop, and failed dials.
 type dialled struct {
 	echo
 	on     [3]atomic.Int64
@@ -142,13 +141,13 @@ func (d *dialled) Opened(c *engine.Conn) { d.on[c.LoopIndex()].Add(1) }
 
 func (d *dialled) DialFailed(error) { d.failed.Add(1) }
 
-// A shard that is full passes dials on; when all are full they fail.
+// A full shard passes dials on; when all are full they fail.
 func TestFullShardsPassDialsOn(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		target := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1})
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		target := startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1})
 		const loops, each, more = 3, 5, 2
 		h := &dialled{}
-		e := begin(t, m, engine.Config{Handler: h, Loops: loops, MaxConnsPerShard: each})
+		e := startEngine(t, m, engine.Config{Handler: h, Loops: loops, MaxConnsPerShard: each})
 		to := target.Addr().(*net.TCPAddr).AddrPort()
 		if err := e.Dial(engine.DialRequest{Target: to, Count: loops*each + more}); err != nil { // all to one loop
 			t.Fatal(err)
@@ -164,11 +163,11 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 	})
 }
 
-// A shard whose table is full before it was to be passes on, too.
+// A shard whose descriptor table is full early passes connections on, too.
 func TestTableFullEarly(t *testing.T) {
-	limitDescriptors(t, sock.FirstPrivateFD+40)
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		e := shards(t, m, &echo{}, 4, 1000)
+	limitDescriptors(t, sock.Guard+40)
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		e := startShards(t, m, &echo{}, 4, 1000)
 		var open []*testkit.Conn
 		for range 120 { // 30 for each, who have room for some 35
 			open = append(open, dial(t, e))
@@ -179,9 +178,9 @@ func TestTableFullEarly(t *testing.T) {
 	})
 }
 
-// A socket that is open when a shard starts is not kept open by it.
+// A shard must not keep sockets open that were open when it started.
 func TestShardsHoldNoOtherSocket(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -195,30 +194,29 @@ func TestShardsHoldNoOtherSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := shards(t, m, &echo{}, 2, 10)
+		e := startShards(t, m, &echo{}, 2, 10)
 		ours.Close()
 		testkit.NewConn(t, theirs).ExpectEOF("")
 		dial(t, e).Exchange("hello", "hello")
 	})
 }
 
-// Go's collector runs on the threads of shards, and what it needs is there.
+// The garbage collector runs on the threads of shards, and must find the descriptors that it needs.
 func TestCollectOnShard(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		e := shards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		e := startShards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
 		for range 10 {
 			dial(t, e).Exchange("collect", "collect")
 		}
 	})
 }
 
-// A handler on a shard that uses a descriptor of the process's own table by its
-// number hits nothing, least of all a connection.
+// A handler on a shard that uses a descriptor of the process's table must not hit a connection.
 func TestForeignDescriptorOnShard(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		var file atomic.Pointer[os.File]
 		wrong := make(chan error, 100)
-		e := shards(t, m, &echo{before: func(*engine.Conn, []byte) {
+		e := startShards(t, m, &echo{before: func(*engine.Conn, []byte) {
 			_, err := file.Load().WriteString("to a file that was opened after the start")
 			wrong <- err
 		}}, 1, 100)
@@ -241,17 +239,16 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 	})
 }
 
-// A descriptor means something on its shard's thread alone. Our side's address is known all
-// the same: on that thread, to a worker, and to any goroutine, but not on another loop, which
-// would have to wait.
+// A descriptor is valid only on its shard's thread. The local address must nevertheless be known
+// there, to workers and on any goroutine, except on other loops, which would have to wait.
 func TestLocalAddrOnShard(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		for name, m := range map[string]engine.Model{"on loops": m, "with workers": withPool(m, noRules(4))} {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		for name, m := range map[string]engine.Model{"on loops": m, "with workers": withPool(m, fixedPool(4))} {
 			t.Run(name, func(t *testing.T) {
 				var other atomic.Pointer[engine.Ref]
 				var at atomic.Value // where they listen
 				wrong := make(chan string, 100)
-				e := shards(t, m, &echo{before: func(c *engine.Conn, _ []byte) {
+				e := startShards(t, m, &echo{before: func(c *engine.Conn, _ []byte) {
 					if addr, ok := c.Ref().LocalAddr(); !ok || addr.String() != at.Load() {
 						wrong <- fmt.Sprintf("in its own call %v, %v", addr, ok)
 					}
@@ -282,11 +279,11 @@ func TestLocalAddrOnShard(t *testing.T) {
 	})
 }
 
-// A loop that started later than a shard is woken from there all the same.
+// A shard must be able to wake a loop that started later.
 func TestBellOfLaterLoop(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		var later atomic.Pointer[engine.Ref]
-		first := shards(t, m, &echo{before: func(_ *engine.Conn, in []byte) {
+		first := startShards(t, m, &echo{before: func(_ *engine.Conn, in []byte) {
 			if r := later.Load(); r != nil {
 				_ = r.Send(in) // what does not come is missed below
 			}
@@ -296,7 +293,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 		for _, each := range []int{0, 10} { // one table for all, and a shard
 			refs := make(chan engine.Ref, 10)
 			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
-			e := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, MaxConnsPerShard: each})
+			e := startEngine(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, MaxConnsPerShard: each})
 			to := dial(t, e)
 			to.Exchange("hello", "hello")
 			ref := <-refs
@@ -310,7 +307,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 	})
 }
 
-// Threads of shards end with them, and their tables with those.
+// Threads of shards must end with them, and their tables, too.
 func TestShardThreadsEnd(t *testing.T) {
 	threads := func() int {
 		entries, err := os.ReadDir("/proc/self/task")
@@ -319,12 +316,12 @@ func TestShardThreadsEnd(t *testing.T) {
 		}
 		return len(entries)
 	}
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		shards(t, m, &echo{}, 1, 10) // whatever starts with the first
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
+		startShards(t, m, &echo{}, 1, 10) // whatever starts with the first
 		before := threads()
-		e := shards(t, m, &echo{}, 20, 10)
-		if during := threads(); during < 20 {
-			t.Errorf("%d threads with 20 shards; want one for each", during)
+		e := startShards(t, m, &echo{}, 20, 10)
+		if during := threads(); during < before+15 {
+			t.Errorf("%d threads became %d with 20 shards", before, during)
 		}
 		if err := e.Stop(t.Context()); err != nil {
 			t.Error(err)
@@ -333,10 +330,10 @@ func TestShardThreadsEnd(t *testing.T) {
 	})
 }
 
-// A shard can't start when the limit is below what is kept free in its table.
+// A shard can't start if the limit is below its reserve.
 func TestShardsUnderTinyLimit(t *testing.T) {
 	limitDescriptors(t, 200)
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		e, err := m.Start(engine.Config{
 			Network: "tcp", Addr: "127.0.0.1:0", Handler: &echo{}, Limits: enginetest.Limits(),
 			Loops: 2, MaxConnsPerShard: 10, Log: slog.New(slog.DiscardHandler),

@@ -4,7 +4,7 @@
 //
 // # Ownership
 //
-// Whoever holds Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such
+// The holder of Engine.ownerLock owns the connections: a call of the tester, or of Stop. Each such
 // call does everything that can be done at this moment, connection by connection, so that handlers
 // run on the calling goroutine. Other goroutines post requests to a connection's mailbox or to the
 // engine. Both have their own lock, which is held briefly and never while ownerLock is acquired. A
@@ -71,7 +71,6 @@ type pendingRequests struct {
 	ended          bool
 }
 
-// joinBroadcasts returns the pending messages, both joined and separate.
 func (w *pendingRequests) joinBroadcasts() (joined []byte, messages []*engine.Shared) {
 	for _, b := range w.broadcasts {
 		joined, messages = append(joined, b.Bytes...), append(messages, &b.Shared)
@@ -211,7 +210,6 @@ func (e *Engine) VisitConns(s *engine.Shared, beforePost func(), done func(full 
 	return nil
 }
 
-// stopWithinKey marks a context of StopWithin.
 type stopWithinKey struct{}
 
 // StopWithin returns a context that makes Stop return immediately. Connections still open after d
@@ -289,7 +287,6 @@ func (e *Engine) runRound() (acted bool) {
 	return acted
 }
 
-// openPeers returns the open connections. The result is valid until the next call.
 func (e *Engine) openPeers() []*Peer {
 	e.openPeerList = slices.DeleteFunc(e.openPeerList, func(p *Peer) bool { return !p.conn.IsOpen() })
 	return e.openPeerList
@@ -391,7 +388,6 @@ func (e *Engine) Advance(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	}
 }
 
-// nextTimeout returns the time of the next event after now.
 func (e *Engine) nextTimeout() (at time.Duration) {
 	at = startTime + 2*MaxTime
 	if e.stopDeadline > e.now {
@@ -408,7 +404,6 @@ func (e *Engine) nextTimeout() (at time.Duration) {
 	return at
 }
 
-// runTimeouts handles the timeouts that are due.
 func (e *Engine) runTimeouts() {
 	e.host.SetClock(e.now)
 	e.lookAhead = clockCoarseness

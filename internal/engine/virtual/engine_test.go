@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// echo is a handler that sends back what it gets, and nudges itself for ever once it was nudged.
+// echo echoes its input, and nudges itself endlessly after the first nudge.
 type echo struct{ nudged int }
 
 func (*echo) Opened(*engine.Conn)                   {}
@@ -28,7 +28,7 @@ func (h *echo) Nudged(c *engine.Conn) {
 	c.Ref().Nudge()
 }
 
-func serve(t *testing.T, h engine.Handler, with ...func(*engine.Config)) *Engine {
+func startEngine(t *testing.T, h engine.Handler, with ...func(*engine.Config)) *Engine {
 	t.Helper()
 	l := &Listener{}
 	cfg := engine.Config{
@@ -57,10 +57,10 @@ func connect(t *testing.T, e *Engine) (p *Peer) {
 	return p
 }
 
-// TestRestless has a handler that makes itself work for ever.
-func TestRestless(t *testing.T) {
+// TestEndlessWork has a handler that causes itself endless work.
+func TestEndlessWork(t *testing.T) {
 	h := &echo{}
-	e := serve(t, h)
+	e := startEngine(t, h)
 	p := connect(t, e)
 	defer func() {
 		text, _ := recover().(string)
@@ -74,9 +74,9 @@ func TestRestless(t *testing.T) {
 	e.DoSettled(func() {})
 }
 
-// TestWishes asks for more than there is room for.
-func TestWishes(t *testing.T) {
-	e := serve(t, &echo{})
+// TestRequestLimits exceeds the limits on requests.
+func TestRequestLimits(t *testing.T) {
+	e := startEngine(t, &echo{})
 	p := connect(t, e)
 	times := func(most int, ask func() error) {
 		t.Helper()
@@ -100,9 +100,9 @@ func TestWishes(t *testing.T) {
 	times(10, func() error { return p.conn.Ref().Send([]byte("x")) })
 }
 
-// TestEnded asks when everything has ended.
-func TestEnded(t *testing.T) {
-	e := serve(t, &echo{})
+// TestCallsAfterEnd calls methods of an engine that has ended.
+func TestCallsAfterEnd(t *testing.T) {
+	e := startEngine(t, &echo{})
 	if err := e.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

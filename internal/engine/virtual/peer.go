@@ -130,7 +130,6 @@ func (p *Peer) admitOrReject() {
 	p.driveConn()
 }
 
-// reject ends a peer that is not accepted.
 func (p *Peer) reject(why error) {
 	p.done, p.closeReason = true, why
 	p.closeMailbox()
@@ -144,7 +143,6 @@ func (p *Peer) closeMailbox() {
 	p.handleMailbox()
 }
 
-// applyEngineRequests applies the engine's requests to the connection.
 func (p *Peer) applyEngineRequests(req *pendingRequests) {
 	if len(req.broadcasts) > 0 {
 		p.conn.WriteBroadcasts(req.joinBroadcasts())
@@ -245,7 +243,6 @@ func (p *Peer) readOnce() bool {
 	return true
 }
 
-// receiveCapacity returns how many bytes the peer takes now.
 func (p *Peer) receiveCapacity() int {
 	room := MaxInFlight - len(p.received)
 	if p.window >= 0 {

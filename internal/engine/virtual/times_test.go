@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// lines answers lines. Behind "deaf" it does not listen before it is nudged.
+// lines answers lines. After "deaf" it turns reading off until it is nudged.
 type lines struct{ echo }
 
 func (lines) Received(c *engine.Conn, in []byte) int {
@@ -25,7 +25,7 @@ func (lines) Nudged(c *engine.Conn) { c.SetReading(true) }
 
 var errUnlucky = errors.New("unlucky")
 
-// The rules of time: when a peer is given up, and for what it is not to blame.
+// TestTimes checks when time limits apply and what does not count against the peer.
 func TestTimes(t *testing.T) {
 	const limit, late = time.Second, 100 * time.Millisecond
 	long := bytes.Repeat([]byte("0123456789"), 9)
@@ -77,7 +77,7 @@ func TestTimes(t *testing.T) {
 		{"a heartbeat that panics", unlucky, nothing, 0, nil, errUnlucky, limit},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := serve(t, &lines{}, c.set)
+			e := startEngine(t, &lines{}, c.set)
 			p := connect(t, e)
 			e.DoSettled(func() { c.begin(p) })
 			end := 20 * limit
@@ -110,9 +110,9 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// Who is not listened to is to blame again when that ends.
+// Silence counts again once reading is on.
 func TestTimesAfterPause(t *testing.T) {
-	e := serve(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
+	e := startEngine(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
 	p := connect(t, e)
 	e.DoSettled(func() { p.Send([]byte("deaf\nhalf a mess")) })
 	e.DoSettled(func() { e.Advance(time.Hour) })

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// owner takes connections back from workers.
+// owner is a Loop that records returned connections.
 type owner struct {
 	engine.Loop
 	returned chan error
@@ -21,7 +21,7 @@ type owner struct {
 
 func (o owner) ReturnFromWorker(_ *engine.Conn, why error) { o.returned <- why }
 
-// A connection goes to the pool and back without an allocation.
+// TestSubmitAllocatesNothing checks that submitting and returning a connection does not allocate.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	p, err := pool.New(pool.Config{Max: 1})
 	if err != nil {

@@ -21,7 +21,7 @@ var listenCases = []testCase{
 	{"Stop while nobody listens", testStopWhileReadingOff},
 }
 
-// sendUntilBlocked sends a pattern until nothing more is taken, and says how much it was.
+// sendUntilBlocked sends a pattern until no more is taken, and returns what was sent.
 func (c *client) sendUntilBlocked(b *testEnv, most int) (sent []byte) {
 	b.Helper()
 	c.SetWriteDeadline(time.Now().Add(short))
@@ -34,8 +34,8 @@ func (c *client) sendUntilBlocked(b *testEnv, most int) (sent []byte) {
 	return all[:n]
 }
 
-// testReadingResumedLater has a handler that uses half of its first input and then does not
-// listen, until it is nudged. Nothing is lost, and nothing offered meanwhile.
+// testReadingResumedLater uses half of its first input and turns reading off until it is nudged.
+// Nothing may be lost or passed to the handler meanwhile.
 func testReadingResumedLater(b *testEnv) {
 	const most = 16 << 20
 	var got bytes.Buffer
@@ -76,8 +76,7 @@ func copyHalf(to *bytes.Buffer, in []byte) int {
 	return n
 }
 
-// testReadingToggled takes a few bytes of each offer and then waits to be nudged, as one
-// does who takes no more than so many a second.
+// testReadingToggled uses a few bytes per call and then waits to be nudged, like a rate limit.
 func testReadingToggled(b *testEnv) {
 	const size, piece = 100_000, 1000
 	var got bytes.Buffer
@@ -105,7 +104,7 @@ func testReadingToggled(b *testEnv) {
 	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
-// testEOFWhileReadingOff dials a peer that says something and ends.
+// testEOFWhileReadingOff dials a peer that sends something and EOF.
 func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 	l, err := net.Listen(network, addr)
 	b.requireNoError(err)
@@ -158,8 +157,7 @@ func testEOFWhileReadingOff(b *testEnv, network, addr string) {
 	b.checkNoError(compareBytes(got.Bytes(), want))
 }
 
-// testStopWhileReadingOff stops while a handler does not listen, to a peer that has said
-// nothing.
+// testStopWhileReadingOff stops while reading is off for a silent peer.
 func testStopWhileReadingOff(b *testEnv) {
 	s := b.startServer(&Script{Opened: func(c *engine.Conn) { c.SetReading(false) }})
 	c := s.dial()

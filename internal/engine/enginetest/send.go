@@ -27,8 +27,8 @@ var mailCases = []testCase{
 
 const senders = 10
 
-// sendUntilError sends n messages "sender:number" by send, from each of ten goroutines, until done or
-// refused with ErrClosed. It says how many were accepted of each.
+// sendNumbered sends n messages "sender:number" from each of ten goroutines until ErrClosed. It
+// returns how many were accepted of each.
 func sendNumbered(b *testEnv, n int, send func([]byte) error) (accepted []int) {
 	accepted = make([]int, senders)
 	var wg sync.WaitGroup
@@ -53,7 +53,7 @@ func sendNumbered(b *testEnv, n int, send func([]byte) error) (accepted []int) {
 	return accepted
 }
 
-// checkReceivedNumbers checks that what a client got is each sender's messages in order.
+// checkReceivedNumbers checks that a client received each sender's messages in order.
 func checkReceivedNumbers(b *testEnv, got string, accepted []int) {
 	b.Helper()
 	next := make([]int, senders)
@@ -74,7 +74,7 @@ func checkReceivedNumbers(b *testEnv, got string, accepted []int) {
 	}
 }
 
-// testConcurrentSend sends from ten goroutines where there is little room, in one of the ways to send.
+// testConcurrentSend sends from ten goroutines under small limits.
 func testConcurrentSend(b *testEnv, sends func(r engine.Ref) func([]byte) error, limits func(l *engine.Limits)) {
 	const each = 300
 	s := b.startServer(&Script{}, limited(limits))
@@ -87,8 +87,7 @@ func testConcurrentSend(b *testEnv, sends func(r engine.Ref) func([]byte) error,
 	s.wantClosed(io.EOF)
 }
 
-// testSendAtHalfClose has the connection close in order while others send: what
-// was accepted must arrive.
+// testSendAtHalfClose posts messages during an orderly close: what was accepted must arrive.
 func testSendAtHalfClose(b *testEnv) {
 	s := b.startServer(&Script{})
 	for i := range 20 {
@@ -101,8 +100,8 @@ func testSendAtHalfClose(b *testEnv) {
 	}
 }
 
-// testSendAtBothEnds has mail come after the connection's last output has been sent, and before it is
-// closed: that is no reset.
+// testSendAtBothEnds posts a message after the last output was sent and before the connection is
+// closed, which must not cause a reset.
 func testSendAtBothEnds(b *testEnv) {
 	const conns = 40
 	s := b.startServer(&Script{Ended: func(c *engine.Conn, _ []byte) { c.CloseWrite() }})

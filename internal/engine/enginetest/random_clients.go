@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// testRandomClients has clients that do everything that clients do, many at a time, while
-// one goes on as if nothing was.
+// testRandomClients runs many clients with random behaviour, while another one must not be
+// affected.
 func testRandomClients(b *testEnv) {
 	const n, atOnce = 120, 25
 	s := b.startServer(lines())
@@ -49,7 +49,6 @@ func testRandomClients(b *testEnv) {
 	}
 }
 
-// runRandomClient is one client of the storm.
 func runRandomClient(b *testEnv, s *server, dice *rand.Rand) error {
 	c, err := tryDial(b, s.Addr().String())
 	if err != nil {
@@ -69,14 +68,14 @@ func runRandomClient(b *testEnv, s *server, dice *rand.Rand) error {
 	}
 	answers := sent.String()[:strings.LastIndexByte(sent.String(), '\n')+1]
 	switch dice.IntN(5) {
-	case 0: // closes; what it has not read makes that a reset
+	case 0: // close; unread input makes that a reset
 	case 1:
 		c.Reset()
-	case 2: // reads a part, and closes
+	case 2: // read a part and close
 		return c.tryExpect(answers[:len(answers)/2])
-	case 3: // sends too much and leaves
+	case 3: // send too much and close
 		_, _ = c.Write([]byte(strings.Repeat("x", 200<<10)))
-	case 4: // reads to the end
+	case 4: // read until EOF
 		c.CloseWrite()
 		got, err := io.ReadAll(c)
 		return errors.Join(err, compareBytes(got, []byte(answers)))

@@ -48,8 +48,8 @@ func testTooManyConns(b *testEnv) {
 	s.awaitClosed(most)
 }
 
-// wantAccepting waits until another connection is let in: its place is given back a moment after the
-// one that had it has closed.
+// wantAccepting waits until a connection is accepted: the place of a closed one is released a
+// moment later.
 func (s *server) wantAccepting() {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "no room comes back after a connection has closed", func() bool {
@@ -59,8 +59,8 @@ func (s *server) wantAccepting() {
 	})
 }
 
-// testSeveralListeners has connections at three listeners, know by which they have come, and
-// be counted there; what was dialled has none.
+// testSeveralListeners checks that connections know their listener and are counted there. A dialled
+// one has none.
 func testSeveralListeners(b *testEnv) {
 	own := listen(b)
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -78,21 +78,21 @@ func testSeveralListeners(b *testEnv) {
 	var there []*client
 	for i, want := range []string{"a 0\n", "b 1\n", "c 2\n", "b 1\n"} {
 		c := dialTo(b, at[i%3+i/3].Addr.String())
-		c.ask("?", want)
+		c.sendAndExpect("?", want)
 		there = append(there, c)
 	}
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
 	full := dialTo(b, at[1].Addr.String())
-	full.Read(make([]byte, 1)) // it is turned away, by its end or a reset
+	full.Read(make([]byte, 1)) // refused, by EOF or a reset
 	wantListenerStats(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
 	if n := s.Counters().RefusedBy(engine.RefusedFull); n != 1 {
 		b.Errorf("%d are counted as refused for want of room, want 1", n)
 	}
 	there[1].Close()
 	s.wantClosed(io.EOF)
-	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
+	wantListenerStats(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is free again
 	again := dialTo(b, at[1].Addr.String())
-	again.ask("?", "b 1\n")
+	again.sendAndExpect("?", "b 1\n")
 	other := listen(b)
 	b.requireNoError(s.Dial(engine.DialRequest{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}))
 	dialled, err := other.Accept()
@@ -111,7 +111,7 @@ func testSeveralListeners(b *testEnv) {
 	}
 }
 
-// wantListenerStats waits until the listeners have counted so many open, accepted and refused.
+// wantListenerStats waits until the listeners' open, accepted and refused counts are as wanted.
 func wantListenerStats(b *testEnv, s *server, want string) {
 	b.Helper()
 	text := func() string {
@@ -124,8 +124,7 @@ func wantListenerStats(b *testEnv, s *server, want string) {
 	testkit.WaitFor(b, "Listening is not "+want, func() bool { return text() == want })
 }
 
-// testBadListener starts at two addresses of which the second is taken: nothing is left of
-// the first.
+// testBadListener listens on two addresses of which the second is in use: the first must be closed.
 func testBadListener(b *testEnv) {
 	taken := listen(b)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,7 +145,6 @@ func testBadListener(b *testEnv) {
 	}
 }
 
-// testDialFromSource connects from another address of the loopback.
 func (s *server) dialFrom(ip string) *client {
 	s.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}, Timeout: patience}
@@ -165,7 +163,6 @@ func (s *server) wantRefused(cause engine.Cause, n int64) {
 	}
 }
 
-// withRefusalReply answers who is turned away.
 func withRefusalReply(answer string, want error, b *testEnv) with {
 	return func(cfg *engine.Config) {
 		cfg.RefusalReply = func(peer netip.AddrPort, why error) []byte {
@@ -196,7 +193,6 @@ func testMaxPerSource(b *testEnv) {
 	s.wantAccepting()
 }
 
-// testAcceptRate has more come at once than are taken in a second.
 func testAcceptRate(b *testEnv) {
 	const n, rate = 16, 8
 	s := b.startServer(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })

@@ -12,20 +12,20 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// refRecorder holds up the owner of one connection, in its heartbeat: on a loop even
-// where handlers run on workers.
-type refRecorder struct {
+// ownerBlocker blocks the owner of a connection in its heartbeat, on a loop even where handlers run
+// on workers.
+type ownerBlocker struct {
 	ref     atomic.Pointer[engine.Ref]
 	entered chan struct{}
 	release chan struct{}
 	once    sync.Once
 }
 
-func newHolder() *refRecorder {
-	return &refRecorder{entered: make(chan struct{}), release: make(chan struct{})}
+func newHolder() *ownerBlocker {
+	return &ownerBlocker{entered: make(chan struct{}), release: make(chan struct{})}
 }
 
-func (h *refRecorder) recordRefs(cfg *engine.Config) {
+func (h *ownerBlocker) setHeartbeat(cfg *engine.Config) {
 	cfg.Heartbeat = engine.Heartbeat{Every: 100 * time.Millisecond, MaxMissed: 255, Send: func(c *engine.Conn) {
 		if ref := h.ref.Load(); ref != nil && *ref == c.Ref() {
 			h.once.Do(func() {
@@ -36,14 +36,13 @@ func (h *refRecorder) recordRefs(cfg *engine.Config) {
 	}}
 }
 
-// hold holds up the owner of r.
-func (h *refRecorder) hold(b *testEnv, r engine.Ref) {
+func (h *ownerBlocker) blockOwner(b *testEnv, r engine.Ref) {
 	h.ref.Store(&r)
 	testkit.Receive(b, h.entered, "a heartbeat")
 }
 
-// dialUntilSlotReused dials until a connection has the owner of r, and in another slot, or
-// with slot set in that one. It gives all that it has dialled, that one last.
+// dialUntilSlotReused dials until a connection has the same owner as r and another slot, or with
+// slot set that one. It returns all clients, that one last.
 func (s *server) dialUntilSlotReused(b *testEnv, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
 	b.Helper()
 	owner, _, _ := r.Location()
@@ -58,22 +57,21 @@ func (s *server) dialUntilSlotReused(b *testEnv, r engine.Ref, opened int, slot 
 	return nil, ref
 }
 
-// testRequestsAtReset posts to a connection that has been reset, which its owner does not
-// know yet. What was reserved for that must not weigh on the next connection in
-// the slot: it closes in order.
+// testRequestsAtReset posts to a connection that was reset before its owner notices. The
+// reservation must not affect the next connection in the slot, which closes in order.
 func testRequestsAtReset(b *testEnv) {
 	h := newHolder()
-	s := b.startServer(newEchoScript(), h.recordRefs)
+	s := b.startServer(newEchoScript(), h.setHeartbeat)
 	first := s.dial()
 	held := s.wantOpened(1)[0]
 	clients, victim := s.dialUntilSlotReused(b, held, 1, nil)
-	h.hold(b, held)
+	h.blockOwner(b, held)
 	n := len(clients)
 	clients[n-1].Reset()
 	for range 3 {
 		err := victim.Send([]byte("nobody will read this"))
 		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
-			err = nil // its goroutine is not held up
+			err = nil // its goroutine is not blocked
 		}
 		b.checkNoError(err)
 	}

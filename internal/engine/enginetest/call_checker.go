@@ -11,24 +11,22 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// callChecker is the handler that the models see. It plays a script, keeps a
-// record of each connection, and holds the model to what must be so always:
-// calls for a connection come one at a time and in order, Opened first, Closed
-// last, each once; unused input comes again only with more behind it.
+// callChecker is the handler passed to the models. It runs a script, records each connection, and
+// checks the rules: calls for a connection are serialized, Opened is first, Closed last, each once;
+// refused input comes again only with more appended.
 type callChecker struct {
 	t      testing.TB
 	script *Script
 
 	mu     sync.Mutex
-	lives  map[engine.Ref]*life
+	lives  map[engine.Ref]*connRecord
 	opened []engine.Ref // in order
 	ended  int
-	whys   []error // of the closed ones, in order
-	failed []error // what DialFailed was told
+	whys   []error // close reasons in order
+	failed []error // errors passed to DialFailed
 }
 
-// life is the record of one connection.
-type life struct {
+type connRecord struct {
 	busy    bool // a call is under way
 	ended   bool
 	closed  bool
@@ -36,20 +34,19 @@ type life struct {
 }
 
 func newWitness(t testing.TB, s *Script) *callChecker {
-	return &callChecker{t: t, script: s, lives: map[engine.Ref]*life{}}
+	return &callChecker{t: t, script: s, lives: map[engine.Ref]*connRecord{}}
 }
 
-// enterCall notes the start of a call and leave, which it returns, the end.
-func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life)) (leave func()) {
+func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *connRecord)) (leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l := w.lives[c.Ref()]
 	switch {
 	case l == nil && call != "Opened":
 		w.t.Errorf("%s without Opened", call)
-		l = &life{}
+		l = &connRecord{}
 	case l == nil:
-		l = &life{}
+		l = &connRecord{}
 		w.lives[c.Ref()] = l
 	case call == "Opened":
 		w.t.Error("Opened twice for a connection, or one Ref for two")
@@ -70,7 +67,7 @@ func (w *callChecker) enterCall(c *engine.Conn, call string, note func(l *life))
 }
 
 func (w *callChecker) Opened(c *engine.Conn) {
-	defer w.enterCall(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+	defer w.enterCall(c, "Opened", func(*connRecord) { w.opened = append(w.opened, c.Ref()) })()
 	if w.script.Opened != nil {
 		w.script.Opened(c)
 	}
@@ -80,7 +77,7 @@ func (w *callChecker) Received(c *engine.Conn, in []byte) (used int) {
 	return w.checkedOffer(c, "Received", in, w.script.Received)
 }
 
-// checkedShed is a Config.Shed that is held to what Received is.
+// checkedShed is a Config.Shed with the same checks as Received.
 func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
 	return func(c *engine.Conn, in []byte, why error) int {
 		if why == nil {
@@ -90,10 +87,10 @@ func (w *callChecker) checkedShed(f func(*engine.Conn, []byte) int) func(*engine
 	}
 }
 
-// checkedOffer is a call with input, which f is to use.
+// checkedOffer checks a call with input.
 func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
-	var l *life
-	defer w.enterCall(c, call, func(life *life) {
+	var l *connRecord
+	defer w.enterCall(c, call, func(life *connRecord) {
 		l = life
 		switch {
 		case l.ended:
@@ -113,7 +110,7 @@ func (w *callChecker) checkedOffer(c *engine.Conn, call string, in []byte, f fun
 }
 
 func (w *callChecker) Ended(c *engine.Conn, in []byte) int {
-	defer w.enterCall(c, "Ended", func(l *life) {
+	defer w.enterCall(c, "Ended", func(l *connRecord) {
 		if l.ended {
 			w.t.Error("Ended twice")
 		}
@@ -130,15 +127,15 @@ func (w *callChecker) Ended(c *engine.Conn, in []byte) int {
 }
 
 func (w *callChecker) Nudged(c *engine.Conn) {
-	defer w.enterCall(c, "Nudged", func(*life) {})()
+	defer w.enterCall(c, "Nudged", func(*connRecord) {})()
 	if w.script.Nudged != nil {
 		w.script.Nudged(c)
 	}
 }
 
 func (w *callChecker) Closed(c *engine.Conn, why error) {
-	var l *life
-	leave := w.enterCall(c, "Closed", func(life *life) { l = life })
+	var l *connRecord
+	leave := w.enterCall(c, "Closed", func(life *connRecord) { l = life })
 	defer func() {
 		leave()
 		w.mu.Lock()
@@ -160,7 +157,6 @@ func (w *callChecker) DialFailed(err error) {
 	}
 }
 
-// wantOpened waits for n connections to have been opened and gives their Refs.
 func (w *callChecker) wantOpened(n int) []engine.Ref {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
@@ -176,7 +172,6 @@ func (w *callChecker) wantOpened(n int) []engine.Ref {
 	return slices.Clone(w.opened)
 }
 
-// wantEndedCalls waits for n connections to have ended.
 func (w *callChecker) wantEndedCalls(n int) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
@@ -186,8 +181,7 @@ func (w *callChecker) wantEndedCalls(n int) {
 	})
 }
 
-// wantClosed waits until as many connections have closed as there are reasons,
-// and checks those, in the order of closing.
+// wantClosed waits for as many closed connections as reasons and compares those, in order.
 func (w *callChecker) wantClosed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitClosed(len(whys))
@@ -196,7 +190,6 @@ func (w *callChecker) wantClosed(whys ...error) {
 	}
 }
 
-// awaitClosed waits for n connections to have closed and gives the reasons.
 func (w *callChecker) awaitClosed(n int) []error {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
@@ -211,7 +204,6 @@ func (w *callChecker) reasons() []error {
 	return slices.Clone(w.whys)
 }
 
-// wantDialFailed waits for failed attempts to connect.
 func (w *callChecker) wantDialFailed(whys ...error) {
 	w.t.Helper()
 	got := w.awaitDialFailed(len(whys))
@@ -220,7 +212,6 @@ func (w *callChecker) wantDialFailed(whys ...error) {
 	}
 }
 
-// awaitDialFailed waits for n failed attempts and gives their errors.
 func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	w.t.Helper()
 	testkit.WaitFor(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
@@ -232,8 +223,7 @@ func (w *callChecker) awaitDialFailed(n int) (got []error) {
 	return got
 }
 
-// checkOpenedEqualsClosed checks at the end that every connection that was opened is
-// closed.
+// checkOpenedEqualsClosed checks at the end that every opened connection is closed.
 func (w *callChecker) checkOpenedEqualsClosed() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

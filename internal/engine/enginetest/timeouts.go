@@ -10,10 +10,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// timeCases are of what a driver does for the rules of time: it sweeps, reads before a
-// peer is judged, and says what was taken. The rules themselves are tested in virtual
-// time. No client here has anything to do in time: whoever is late, for want of a CPU, is
-// what he is to be.
+// timeCases test a driver's part of the time limits: sweeps, reads before a timeout, and progress
+// reports. The rules themselves are tested in virtual time. No client here depends on being fast.
 var timeCases = []testCase{
 	{"silence is given up", testSilenceTimeouts},
 	{"output that is not taken is given up", testWriteTimeout},
@@ -24,23 +22,23 @@ var timeCases = []testCase{
 	{"accept rate", testAcceptRate},
 }
 
-// short is what the limits of these cases are.
+// short is the time limit in these cases.
 const short = 400 * time.Millisecond
 
-// wantCause checks that n connections are counted as closed for a cause.
-func (s *server) wantCause(cause engine.Cause, n int64) {
+// wantClosedByCause checks that n connections were closed for a cause.
+func (s *server) wantClosedByCause(cause engine.Cause, n int64) {
 	s.t.Helper()
 	testkit.WaitFor(s.t, "connections are not counted as closed for their cause", func() bool { return s.Counters().ClosedBy(cause) == n })
 }
 
-// testSilenceTimeouts has a peer for each of the limits of silence.
+// testSilenceTimeouts has a peer for each limit on silence.
 func testSilenceTimeouts(b *testEnv) {
 	tls := b.withLayers(false, true)
 	plain := func(send, want string) func(*server) (*client, io.Reader) {
 		return func(s *server) (*client, io.Reader) {
 			c := s.dial()
 			if send != "" {
-				c.ask(send, want)
+				c.sendAndExpect(send, want)
 			}
 			return c, c
 		}
@@ -68,14 +66,14 @@ func testSilenceTimeouts(b *testEnv) {
 		_, _ = io.Copy(io.Discard, in) // to the end, or the reset
 		took := time.Since(start)
 		peer.Close()
-		s.wantCause(c.cause, 1)
+		s.wantClosedByCause(c.cause, 1)
 		if took < short {
 			b.Errorf("closed for %v after %v, which is less than the limit", c.why, took)
 		}
 	}
 }
 
-// testWriteTimeout has peers that read nothing: of what was written, and of a file.
+// testWriteTimeout has peers that do not read, with written output and with a file.
 func testWriteTimeout(b *testEnv) {
 	f, content := b.newRandomFile(fileSize)
 	answer := []byte(content)
@@ -99,11 +97,11 @@ func testWriteTimeout(b *testEnv) {
 		if took := time.Since(start); took < short {
 			b.Errorf("closed after %v, which is less than the limit", took)
 		}
-		s.wantCause(engine.ClosedWrite, 1)
+		s.wantClosedByCause(engine.ClosedWrite, 1)
 	}
 }
 
-// testStalledHandshakes has peers that say a part of what a layer waits for, or nothing.
+// testStalledHandshakes has peers that send part of a handshake or nothing.
 func testStalledHandshakes(b *testEnv) {
 	for _, proxied := range []bool{true, false} {
 		s := b.startServer(lines(), b.withLayers(proxied, !proxied), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
@@ -119,8 +117,8 @@ func testStalledHandshakes(b *testEnv) {
 	}
 }
 
-// testSlowHandlerExtendsTimeouts has a handler take longer than each of the times: what the peer has said
-// meanwhile counts.
+// testSlowHandlerExtendsTimeouts has a handler that is slower than each limit: what the peer has
+// sent meanwhile must count.
 func testSlowHandlerExtendsTimeouts(b *testEnv) {
 	said := make(chan struct{})
 	s := b.startServer(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -164,7 +162,7 @@ func testMissedHeartbeats(b *testEnv) {
 		b.Errorf("closed after %v, want %v at least", took, 3*short)
 	}
 	s.wantClosed(engine.ErrHeartbeatTimeout)
-	s.wantCause(engine.ClosedHeartbeat, 1)
+	s.wantClosedByCause(engine.ClosedHeartbeat, 1)
 	if n := s.Counters()[engine.Heartbeats]; n != 2 {
 		b.Errorf("%d heartbeats are counted, want 2", n)
 	}

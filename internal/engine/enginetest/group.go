@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// This file is what one message to many may cost, and what a slow one of them misses.
+// This file tests the cost of messages to many connections, and what slow ones miss.
 
 var fanCases = []testCase{
 	{"broadcasts that wait go out together", func(b *testEnv) { testMessagesTogether(b, true) }},
@@ -25,7 +25,7 @@ var fanCases = []testCase{
 	{"a value before the end", testLatestAtClose},
 }
 
-// blockHandler has the handler of a new connection take long, until release is called.
+// blockHandler blocks the handler of a new connection until release is called.
 func (b *testEnv) blockHandler(script *Script, changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
 	entered, wait := make(chan struct{}), make(chan struct{})
 	script.Received = func(_ *engine.Conn, in []byte) int {
@@ -43,7 +43,8 @@ func (b *testEnv) blockHandler(script *Script, changes ...with) (s *server, held
 	return s, held, ref, func() { close(wait) }
 }
 
-// testMessagesTogether has messages wait while a handler takes long: they go out many in a send.
+// testMessagesTogether checks that messages that wait for a slow handler are sent in few system
+// calls.
 func testMessagesTogether(b *testEnv, casts bool) {
 	const messages = 200
 	s, held, ref, release := b.blockHandler(&Script{})
@@ -73,7 +74,7 @@ func testMessagesTogether(b *testEnv, casts bool) {
 	})
 }
 
-// testGroupAndSingleSendOrder sends to all of a group and to one of it in turn, from one goroutine.
+// testGroupAndSingleSendOrder sends alternately to a group and to one of its members.
 func testGroupAndSingleSendOrder(b *testEnv) {
 	const conns, messages = 40, 150
 	s := b.startServer(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = conns * messages * 2 }))
@@ -107,7 +108,7 @@ func testGroupAndSingleSendOrder(b *testEnv) {
 	}
 }
 
-// readEnds is what each client gets until the end, when it sends no more.
+// readEnds sends EOF and returns what each client receives until EOF.
 func readEnds(b *testEnv, clients []*client) (got []string) {
 	for _, c := range clients {
 		c.CloseWrite()
@@ -116,8 +117,8 @@ func readEnds(b *testEnv, clients []*client) (got []string) {
 	return got
 }
 
-// testLeaveGroup has connections leave a group, few or many, while others broadcast to it: what is sent
-// to one when it has left is behind all that it gets of the group.
+// testLeaveGroup removes connections from a small or large group during broadcasts. What is sent to
+// one after its removal must arrive after all messages of the group.
 func testLeaveGroup(b *testEnv) {
 	s, opened := b.startServer(&Script{}), 0
 	for _, conns := range []int{1, 5, 60} {
@@ -158,7 +159,7 @@ func testLeaveGroup(b *testEnv) {
 	}
 }
 
-// sendLatest makes one the newest value of a topic, and tells a connection.
+// sendLatest sets a new value and announces it to a connection.
 func (s *server) sendLatest(topic *engine.LatestValue, r engine.Ref, l *engine.LatestSubscription, p []byte) {
 	s.t.Helper()
 	topic.Set(p)
@@ -167,8 +168,8 @@ func (s *server) sendLatest(topic *engine.LatestValue, r engine.Ref, l *engine.L
 	}
 }
 
-// testLatestToSlowReader publishes much more than a connection may owe: its peer gets some of it
-// when it reads, each value whole, and the last one. None is missing in the books.
+// testLatestToSlowReader sends much more than MaxUnsent. When the peer reads, it must get some of
+// the values, each whole, and the last one. The counters must account for all.
 func testLatestToSlowReader(b *testEnv) {
 	const size = 8 << 10
 	missed := make(chan int64, 1)
@@ -229,8 +230,8 @@ func testLatestToBusyHandler(b *testEnv) {
 	testkit.Receive(b, got.done, "the end")
 }
 
-// testLatestAtClose has the peer end while values come: what was published before the
-// connection began to close arrives.
+// testLatestAtClose sends EOF while values arrive. Values set before the connection began to close
+// must arrive.
 func testLatestAtClose(b *testEnv) {
 	s := b.startServer(&Script{})
 	for i := range 20 {
@@ -248,7 +249,7 @@ func testLatestAtClose(b *testEnv) {
 			last = int64(n)
 		}
 		testkit.Receive(b, got.done, "the end of the connection")
-		// The one after that has been set, and may have been taken instead.
+		// The next one has been set and may have been taken instead.
 		if n := got.last.Load(); n < last-1 {
 			b.Errorf("the last value that came is %d, %d was published", n, last)
 		}

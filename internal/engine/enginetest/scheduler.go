@@ -18,23 +18,21 @@ var paceCases = []testCase{
 	{"Pace that has nothing planned", testSchedulerIdle},
 }
 
-// withScheduler has a Pace.
 func withScheduler(f engine.Scheduler) with { return func(cfg *engine.Config) { cfg.Scheduler = f } }
 
-// nudgePlan is a Pace that touches each Ref of a list once, on the loop that owns it.
+// nudgePlan is a Scheduler that nudges each added Ref once, on its loop.
 type nudgePlan struct {
 	mu   sync.Mutex
 	refs []engine.Ref
 }
 
-// add has connections touched.
-func (p *nudgePlan) add(refs ...engine.Ref) {
+func (p *nudgePlan) addConns(refs ...engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refs = append(p.refs, refs...)
 }
 
-// takeConnsOfLoop gives what a loop is to touch.
+// takeConnsOfLoop removes and returns the connections of a loop.
 func (p *nudgePlan) takeConnsOfLoop(loop int) (mine []engine.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,19 +51,19 @@ func (p *nudgePlan) takeConnsOfLoop(loop int) (mine []engine.Ref) {
 func (p *nudgePlan) schedule(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 	for _, r := range p.takeConnsOfLoop(loop) {
 		if !touch(r) {
-			p.add(r)
+			p.addConns(r)
 		}
 	}
 	return now + time.Millisecond
 }
 
-// testSchedulerNudges has more connections touched in a call than a loop settles at once.
+// testSchedulerNudges nudges more connections per call than a loop settles at once.
 func testSchedulerNudges(b *testEnv) {
 	const n = 150
 	var p nudgePlan
 	s := b.startServer(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, withScheduler(p.schedule))
 	clients := s.dialMany(n)
-	p.add(s.wantOpened(n)...)
+	p.addConns(s.wantOpened(n)...)
 	for _, c := range clients {
 		c.Expect("due\n")
 		c.CloseWrite()
@@ -76,8 +74,7 @@ func testSchedulerNudges(b *testEnv) {
 	s.awaitClosed(n)
 }
 
-// testSchedulerUnderLoad touches connections again and again that talk meanwhile, on workers
-// where there are some.
+// testSchedulerUnderLoad repeatedly nudges busy connections, on workers where possible.
 func testSchedulerUnderLoad(b *testEnv) {
 	const n, rounds = 4, 20
 	var refs atomic.Pointer[[]engine.Ref]
@@ -107,15 +104,15 @@ func testSchedulerUnderLoad(b *testEnv) {
 	s.awaitClosed(n)
 }
 
-// testSchedulerMailboxFull touches a connection more often in a call than it has room for mail.
-// Each touch that was taken comes to Nudged, and the others say that they were not.
+// testSchedulerMailboxFull nudges a connection more often per call than its mailbox holds. Each
+// accepted nudge must call Nudged; the others must return false.
 func testSchedulerMailboxFull(b *testEnv) {
 	const mail, touches = 4, 100
 	var ref atomic.Pointer[engine.Ref]
 	var nudges, taken atomic.Int64
 	var once sync.Once
 	called, release := make(chan struct{}), make(chan struct{})
-	var held atomic.Bool // its goroutine's alone
+	var held atomic.Bool // used by the scheduler's goroutine only
 	s := b.startServer(&Script{
 		Received: func(c *engine.Conn, in []byte) int {
 			if held.Load() {
@@ -158,7 +155,7 @@ func testSchedulerMailboxFull(b *testEnv) {
 	s.wantClosed(io.EOF)
 }
 
-// calls counts the calls of a Pace by loop, -1 first.
+// calls counts the calls of a Scheduler by loop, with -1 first.
 type calls []atomic.Int64
 
 func (c calls) minCalls(loops int) int64 {
@@ -172,7 +169,7 @@ func (c calls) minCalls(loops int) int64 {
 	return least
 }
 
-// testSchedulerWithoutConns has nothing but Pace to end the waits of the loops.
+// testSchedulerWithoutConns checks that the Scheduler's times end the waits of idle loops.
 func testSchedulerWithoutConns(b *testEnv) {
 	count := make(calls, b.loops+1)
 	s := b.startServer(&Script{}, withScheduler(func(loop int, now time.Duration, _ func(engine.Ref) bool) time.Duration {
@@ -182,7 +179,7 @@ func testSchedulerWithoutConns(b *testEnv) {
 	testkit.WaitFor(b, "a wait does not end when Pace wants to be called", func() bool { return count.minCalls(s.Loops()) >= 20 })
 }
 
-// testSchedulerIdle has a Pace that wants nothing: loops do not turn for it.
+// testSchedulerIdle checks that a Scheduler without plans does not wake loops.
 func testSchedulerIdle(b *testEnv) {
 	count := make(calls, b.loops+1)
 	s := b.startServer(&Script{}, withScheduler(func(loop int, _ time.Duration, _ func(engine.Ref) bool) time.Duration {

@@ -18,12 +18,12 @@ const (
 	notes    = 200
 )
 
-// frame is a header of a kind and a length.
+// frameHead returns a header with a kind and a length.
 func frameHead(kind byte, n int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(n))
 }
 
-// writeHeadAndBody answers a byte with a head and a body, in one of the ways there are.
+// writeHeadAndBody answers a byte with a head and a body, in one of several ways.
 func writeHeadAndBody(c *engine.Conn, i int, body []byte) (err error) {
 	head := frameHead('b', len(body))
 	switch i % 4 {
@@ -43,8 +43,8 @@ func writeHeadAndBody(c *engine.Conn, i int, body []byte) (err error) {
 	return err
 }
 
-// testHeadsAndBodies has two clients, one of which reads slowly, get large answers, and
-// notes from outside between them.
+// testHeadsAndBodies sends large answers and posted messages to two clients, one of which reads
+// slowly.
 func testHeadsAndBodies(b *testEnv, encrypted bool) {
 	body := testPattern(bodySize)
 	refs := make(chan engine.Ref, 2)
@@ -80,7 +80,7 @@ func testHeadsAndBodies(b *testEnv, encrypted bool) {
 	}
 }
 
-// sendSmallMessages sends numbered notes from outside.
+// sendSmallMessages posts numbered messages.
 func sendSmallMessages(ref engine.Ref) error {
 	for i := range notes {
 		note := binary.BigEndian.AppendUint32(frameHead('n', 4), uint32(i))
@@ -102,7 +102,7 @@ func sendSmallMessages(ref engine.Ref) error {
 	return nil
 }
 
-// readAndCheckFrames reads all answers and notes, and checks their order and bytes.
+// readAndCheckFrames reads all answers and messages, and checks their order and content.
 func readAndCheckFrames(r io.Reader, body []byte, slow bool) error {
 	got, head := map[byte]int{}, make([]byte, 5)
 	for got['b']+got['n'] < bodies+notes {

@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// The cases of what an operator may do to an engine that runs.
+// operatorCases test the control calls of a running engine.
 var operatorCases = []testCase{
 	{"nothing is accepted while it is held", testPauseAccept},
 	{"held where the rate of accepting pauses", testPauseAcceptWithRate},
@@ -20,7 +20,7 @@ var operatorCases = []testCase{
 	{"orders after Stop", testControlCallsAfterStop},
 }
 
-// wantAcceptPaused waits until all that accept have heard whether they are held.
+// wantAcceptPaused waits until all acceptors have paused or resumed.
 func (s *server) wantAcceptPaused(on bool) {
 	s.t.Helper()
 	var want int64
@@ -40,7 +40,6 @@ func (s *server) pauseAcceptAndWait(on bool) {
 	s.wantAcceptPaused(on)
 }
 
-// peer is the client as the server sees it.
 func (c *client) peer() netip.AddrPort {
 	return c.LocalAddr().(*net.TCPAddr).AddrPort()
 }
@@ -52,7 +51,7 @@ func (s *server) closePeerConnsOf(c *client) {
 	}
 }
 
-// testPauseAccept has an engine accept nothing until it is told, from the start or while it serves others.
+// testPauseAccept pauses accepting, from the start or while the engine serves others.
 func testPauseAccept(b *testEnv) {
 	for _, fromStart := range []bool{false, true} {
 		s := b.startServer(lines(), func(cfg *engine.Config) { cfg.StartPaused = fromStart })
@@ -129,7 +128,7 @@ func testClosePeerConns(b *testEnv) {
 	s.closePeerConnsOf(clients[2])
 	clients[2].ExpectClosed()
 	s.wantClosed(engine.ErrClosedByOperator)
-	s.wantCause(engine.ClosedByOperator, 1)
+	s.wantClosedByCause(engine.ClosedByOperator, 1)
 	for i, c := range clients {
 		if i != 2 {
 			c.exchange("still there\n")
@@ -137,7 +136,7 @@ func testClosePeerConns(b *testEnv) {
 	}
 }
 
-// testClosePeerConnsAmongMany has more connections than are looked at in one turn.
+// testClosePeerConnsAmongMany has more connections than are checked in one turn.
 func testClosePeerConnsAmongMany(b *testEnv) {
 	const n = 700
 	s := b.startServer(lines())
@@ -159,7 +158,8 @@ func testClosePeerConnsAmongMany(b *testEnv) {
 	clients[3].exchange("still there\n")
 }
 
-// testClosePeerConnsBusyHandler closes a connection while its handler is called: when that returns.
+// testClosePeerConnsBusyHandler closes a connection whose handler is running: it must be closed
+// when that returns.
 func testClosePeerConnsBusyHandler(b *testEnv) {
 	s, c, _, release := b.blockHandler(&Script{})
 	s.closePeerConnsOf(c)
