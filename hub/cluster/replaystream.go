@@ -77,9 +77,9 @@ func (c Config) replicas() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadServerName returns the server's name stored in dir, by which other servers recognize it. If there is none,
-// it stores newName.
-func loadServerName(dir, newName string) (string, error) {
+// loadOrStoreServerName returns the server's name stored in dir, by which other servers recognize it. If there is
+// none, it stores newName.
+func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
