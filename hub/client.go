@@ -69,9 +69,9 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// confirmedCount returns the count that confirmations of this kind report: sharded topics are counted separately,
-// topics and patterns together.
-func (c *client) confirmedCount(kind Kind) int {
+// countForConfirmation returns the count that confirmations of this kind report: sharded topics are counted
+// separately, topics and patterns together.
+func (c *client) countForConfirmation(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
 	}

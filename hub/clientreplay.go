@@ -97,7 +97,7 @@ func (cr *clientReplay) initStartPosition() (start Position, ok bool) {
 	}
 	cr.pos = r.newestPos
 	for _, t := range cr.topics {
-		if message, kept := cr.hub.lastValues.get(t.name); kept && t.kind == Topic {
+		if message, kept := cr.hub.lastValues.getAndMarkUsed(t.name); kept && t.kind == Topic {
 			cr.lastValues = cr.client.format.appendMessage(cr.lastValues, t, t.name, []byte(message), "")
 		}
 	}
@@ -154,7 +154,7 @@ func (cr *clientReplay) runSteps(ctx context.Context) error {
 		if err := cr.sendPending(ctx); err != nil {
 			return err
 		}
-		if err := cr.waitForPosition(ctx); err != nil {
+		if err := cr.waitUntilReachedOrUnissued(ctx); err != nil {
 			return err
 		}
 		if !cr.unissued { // otherwise there is nothing to send
@@ -317,8 +317,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitForPosition waits until the node has reached the client's position, or sets unissued if no node has.
-func (cr *clientReplay) waitForPosition(ctx context.Context) error {
+// waitUntilReachedOrUnissued waits until the node has reached the client's position, or sets unissued if no node has.
+func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
 	for {
@@ -454,7 +454,7 @@ func (cr *clientReplay) appendGapAndSkipDropped() {
 		newPos = Position{r.newestPos.Epoch, r.firstSeq - 1}
 	default:
 		for _, t := range cr.topics {
-			if r.mayLack(t, cr.pos.Seq) {
+			if r.mayHaveDropped(t, cr.pos.Seq) {
 				newPos.Seq = r.firstSeq - 1
 			}
 		}

@@ -89,7 +89,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 		b.writePushHeader(3)
 		b.writeBulk(verb)
 		b.writeNull()
-		b.writeInt(b.confirmedCount(kind))
+		b.writeInt(b.countForConfirmation(kind))
 	}
 	b.finishMultiArgCommand()
 }
@@ -97,7 +97,7 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 func (b *commandBatch) unsubscribeFrom(kind Kind, name string) {
 	b.hub.unsubscribe(&b.client, b.ref, kind, name)
 	b.confirmName = name
-	b.writeConfirmation(b.confirmedCount(kind))
+	b.writeConfirmation(b.countForConfirmation(kind))
 	b.work++
 }
 

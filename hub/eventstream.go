@@ -127,6 +127,6 @@ func (api *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
 
 func (api *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
 	if client, ok := c.Value().(*client); ok {
-		api.hub.cleanUpClosedClient(client, c, reason)
+		api.hub.unsubscribeAndCountLost(client, c, reason)
 	}
 }

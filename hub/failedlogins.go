@@ -50,13 +50,13 @@ func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) err
 	}
 	if reason != nil {
 		_ = h.countRefusal(errTooManyFailedLogins)
-		h.failedLogins.logClosedConn(srv.Log, reason, addr, now)
+		h.failedLogins.logClosedConnRateLimited(srv.Log, reason, addr, now)
 	}
 	return reason
 }
 
-// logClosedConn logs a closed connection, at most once in failedLoginLogInterval.
-func (f *failedLoginLimiter) logClosedConn(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
+// logClosedConnRateLimited logs a closed connection, at most once in failedLoginLogInterval.
+func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reason error, addr netip.Addr, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now.Sub(f.lastLogged) < failedLoginLogInterval {

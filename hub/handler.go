@@ -97,7 +97,7 @@ func (h handler) Received(c *tcp.Conn, input []byte) (used int) {
 // Closed implements tcp.Handler.
 func (h handler) Closed(c *tcp.Conn, reason error) {
 	if session, ok := c.Value().(*respSession); ok {
-		h.hub.cleanUpClosedClient(&session.client, c, reason)
+		h.hub.unsubscribeAndCountLost(&session.client, c, reason)
 	}
 }
 

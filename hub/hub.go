@@ -80,7 +80,7 @@ var (
 // value, if kept. Calls for one client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
-		confirm(c.confirmedCount(kind))
+		confirm(c.countForConfirmation(kind))
 		return nil
 	}
 	t, err := h.addSubscription(c, ref, kind, name, h.Limits)
@@ -92,7 +92,7 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 		lock.Lock()
 		defer lock.Unlock()
 	}
-	confirm(c.confirmedCount(kind))
+	confirm(c.countForConfirmation(kind))
 	if kind == Topic && h.Limits.LastValues > 0 {
 		h.sendLastValue(c, ref, t)
 	}
@@ -143,7 +143,7 @@ func (h *Hub) removeSubscriber(t *topic) {
 }
 
 func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
-	message, ok := h.lastValues.get(t.name)
+	message, ok := h.lastValues.getAndMarkUsed(t.name)
 	if !ok {
 		return
 	}

@@ -118,7 +118,7 @@ func (h handler) RestoreState(r io.Reader) error {
 			return errBadState
 		}
 		if h.hub.Limits.LastValues > 0 {
-			h.hub.lastValues.store(string(name), message, h.hub.Limits)
+			h.hub.lastValues.storeNewest(string(name), message, h.hub.Limits)
 		}
 	}
 }

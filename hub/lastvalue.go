@@ -48,13 +48,13 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	lock := l.topicLock(topic)
 	lock.Lock()
 	defer lock.Unlock()
-	l.store(topic, message, limits)
+	l.storeNewest(topic, message, limits)
 	send()
 }
 
-// store stores a message as its topic's newest. A message that exceeds the limits removes the topic's value,
-// because an older one would be wrong.
-func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
+// storeNewest stores a message as its topic's newest. A message that exceeds the limits removes the topic's
+// value, because an older one would be wrong.
+func (l *lastValueCache) storeNewest(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.byName[topic]
@@ -79,8 +79,8 @@ func (l *lastValueCache) store(topic string, message []byte, limits Limits) {
 	}
 }
 
-// get returns the newest message of a topic and marks it as used.
-func (l *lastValueCache) get(topic string) (message []byte, ok bool) {
+// getAndMarkUsed returns the newest message of a topic and marks it as used.
+func (l *lastValueCache) getAndMarkUsed(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.byName[topic]

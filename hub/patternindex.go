@@ -116,9 +116,9 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the runs that are considered between a pattern's first and last.
 const maxInnerRuns = 16
 
-// indexedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes, because
-// a publish goes through its topic for each.
-func indexedRunSize(runSize int) int {
+// roundDownRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes,
+// because a publish goes through its topic for each.
+func roundDownRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
 	}
@@ -156,7 +156,7 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 				return
 			}
 		case len(literal) > 0 && inner < maxInnerRuns:
-			if inner++; !yieldRun(within, literal[:indexedRunSize(len(literal))]) {
+			if inner++; !yieldRun(within, literal[:roundDownRunSize(len(literal))]) {
 				return
 			}
 		}

@@ -86,7 +86,7 @@ func (h *Hub) fanOut(kind Kind, topic string, message []byte) (receivers int, er
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
-		if t := h.tableForKind(kind).find(topicName); t != nil {
+		if t := h.tableForKind(kind).findTopic(topicName); t != nil {
 			all = t.sendMessage(topicName, message, id)
 		}
 	}

@@ -256,11 +256,11 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.At.Seq > r.newestPos.Seq+1 {
-		r.skipToSeq(h, m.At.Seq)
+		r.handleStreamGap(h, m.At.Seq)
 	}
 	r.add(keptMessage{m.At.Seq, m.Time, strings.Clone(m.Topic), m.Data})
 	r.newestPos = m.At
-	r.dropExpired(m.Time)
+	r.dropBeyondLimits(m.Time)
 	r.signalAdvanced()
 	if m.Old {
 		return 0
@@ -268,9 +268,9 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// skipToSeq handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a gap to
-// current subscribers.
-func (r *Replay) skipToSeq(hub *Hub, nextSeq uint64) {
+// handleStreamGap handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a
+// gap to current subscribers.
+func (r *Replay) handleStreamGap(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
 	}
@@ -300,10 +300,10 @@ func (r *Replay) signalAdvanced() {
 func (r *Replay) Forget(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropExpired(now)
+	r.dropBeyondLimits(now)
 }
 
-func (r *Replay) dropExpired(now time.Time) {
+func (r *Replay) dropBeyondLimits(now time.Time) {
 	bytes, messages, age := r.Bounds()
 	for n := len(r.messages) - r.head; n > 0 && (n > messages || r.bytes > bytes || now.Sub(r.messages[r.head].when) > age); n-- {
 		r.dropOldest()
@@ -338,8 +338,8 @@ func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	return all[i:]
 }
 
-// mayLack reports whether messages of a topic or pattern after afterSeq may have been dropped.
-func (m *replayBuffer) mayLack(t *topic, afterSeq uint64) bool {
+// mayHaveDropped reports whether messages of a topic or pattern after afterSeq may have been dropped.
+func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
 		return afterSeq+1 < m.firstSeq
 	}

@@ -152,7 +152,7 @@ func TestReplayBufferLimits(t *testing.T) {
 	}
 	lacks := func(h *Hub, k Kind, name string, seq uint64, want bool) {
 		t.Helper()
-		if have := h.Replay.mayLack(&topic{kind: k, name: name}, seq); have != want {
+		if have := h.Replay.mayHaveDropped(&topic{kind: k, name: name}, seq); have != want {
 			t.Errorf("%s lacks something behind %d: %v; expected %v", name, seq, have, want)
 		}
 	}

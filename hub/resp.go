@@ -66,18 +66,18 @@ type commandReader struct {
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
-	if size, err = r.parseFrom(input, progress); size == 0 || err != nil {
+	if size, err = r.parseFromProgress(input, progress); size == 0 || err != nil {
 		return 0, err
 	}
 	*progress = parseProgress{}
 	if start.pos > 0 { // earlier calls did not keep the first arguments
 		r.args = r.args[:0]
-		size, err = r.parseFrom(input, &parseProgress{})
+		size, err = r.parseFromProgress(input, &parseProgress{})
 	}
 	return size, err
 }
 
-func (r *commandReader) parseFrom(input []byte, progress *parseProgress) (size int, err error) {
+func (r *commandReader) parseFromProgress(input []byte, progress *parseProgress) (size int, err error) {
 	if input[0] != '*' {
 		return r.parseInline(input, progress)
 	}

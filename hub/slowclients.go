@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// cleanUpClosedClient ends the subscriptions of a closed client, and counts its unsent output as lost if it was
-// closed for being slow.
-func (h *Hub) cleanUpClosedClient(c *client, conn *tcp.Conn, reason error) {
+// unsubscribeAndCountLost ends the subscriptions of a closed client, and counts its unsent output as lost if it
+// was closed for being slow.
+func (h *Hub) unsubscribeAndCountLost(c *client, conn *tcp.Conn, reason error) {
 	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
 		h.lostBytes.Add(n)

@@ -39,7 +39,7 @@ func TestStress(t *testing.T) {
 				all.Go(func() {
 					s := stressClient{t: t, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
 					for left := steps; left > 0; {
-						left -= s.runConn(addr, left)
+						left -= s.runRandomCommands(addr, left)
 					}
 				})
 			}
@@ -77,8 +77,8 @@ type stressClient struct {
 	sent   int
 }
 
-// runConn runs up to maxSteps commands on a connection, ends it at random, and returns their number.
-func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
+// runRandomCommands runs up to maxSteps commands on a connection, ends it at random, and returns their number.
+func (s *stressClient) runRandomCommands(addr string, maxSteps int) (steps int) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		s.t.Error(err)
@@ -115,7 +115,7 @@ func (s *stressClient) runConn(addr string, maxSteps int) (steps int) {
 			if err != nil {
 				return steps
 			}
-			end = s.handleReply(v)
+			end = s.checkReply(v)
 		}
 		if s.rand.IntN(30) == 0 {
 			_, _ = io.WriteString(c, "QUIT\r\n")
@@ -153,8 +153,8 @@ func (s *stressClient) randomCommand() string {
 	}
 }
 
-// handleReply checks a received value and reports whether it is the reply to PING.
-func (s *stressClient) handleReply(v []string) (end bool) {
+// checkReply checks a received value and reports whether it is the reply to PING.
+func (s *stressClient) checkReply(v []string) (end bool) {
 	switch v[0] {
 	case "subscribe", "psubscribe":
 		s.topics[v[0]+" "+v[1]] = true

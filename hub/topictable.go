@@ -24,8 +24,8 @@ var hashSeed = maphash.MakeSeed()
 
 func (ts *topicTable) shard(hash uint64) *tableShard { return &ts.shards[hash%tableShardCount] }
 
-// find returns a topic, or nil if it has no subscribers.
-func (ts *topicTable) find(name string) *topic {
+// findTopic returns a topic, or nil if it has no subscribers.
+func (ts *topicTable) findTopic(name string) *topic {
 	if ts.count.Load() == 0 {
 		return nil
 	}

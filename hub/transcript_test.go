@@ -334,7 +334,7 @@ func (e *transcriptCase) recordReplies(t *testing.T, addr string) {
 		cs.closeAll()
 	}
 	for i, turn := range e.requests {
-		turn.setReplies(answers[i])
+		turn.mergeReplies(answers[i])
 	}
 }
 
@@ -371,12 +371,12 @@ func toExpectedValue(value string) expectedValue {
 	return expectedValue{text: text, regexp: regexp.MustCompile(`(?s)^(?:` + text + `)$`)}
 }
 
-// setReplies sets the expected replies, merging those that are equal for both protocol versions.
-func (tu *caseRequest) setReplies(heard [2][]expectedReply) {
+// mergeReplies sets the expected replies, merging those that are equal for both protocol versions.
+func (tu *caseRequest) mergeReplies(byProtocol [2][]expectedReply) {
 	before := tu.answers
 	tu.answers = nil
 	var names []string
-	for _, a := range slices.Concat(heard[0], heard[1]) {
+	for _, a := range slices.Concat(byProtocol[0], byProtocol[1]) {
 		if !slices.Contains(names, a.conn) {
 			names = append(names, a.conn)
 		}
@@ -391,9 +391,9 @@ func (tu *caseRequest) setReplies(heard [2][]expectedReply) {
 		return some
 	}
 	for _, name := range names {
-		two, three := of(heard[0], name, 2), of(heard[1], name, 3)
-		keepPrevious(two, of(before, name, 2))
-		keepPrevious(three, of(before, name, 3))
+		two, three := of(byProtocol[0], name, 2), of(byProtocol[1], name, 3)
+		keepPreviousExpectations(two, of(before, name, 2))
+		keepPreviousExpectations(three, of(before, name, 3))
 		for i := range max(len(two), len(three)) {
 			if i < len(two) && i < len(three) && two[i].equal(three[i]) {
 				two[i].resp = 0
@@ -414,12 +414,12 @@ func (a expectedReply) equal(b expectedReply) bool {
 	return a.want.text == b.want.text && (a.hubWant == nil) == (b.hubWant == nil) && (a.hubWant == nil || a.hubWant.text == b.hubWant.text)
 }
 
-func keepPrevious(now, before []expectedReply) {
-	for i := range min(len(now), len(before)) {
-		if raw, err := unescapeText(now[i].want.text); err == nil && before[i].want.matches(raw) {
-			now[i].want = before[i].want
+func keepPreviousExpectations(replies, previous []expectedReply) {
+	for i := range min(len(replies), len(previous)) {
+		if raw, err := unescapeText(replies[i].want.text); err == nil && previous[i].want.matches(raw) {
+			replies[i].want = previous[i].want
 		}
-		now[i].hubWant = before[i].hubWant
+		replies[i].hubWant = previous[i].hubWant
 	}
 }
 

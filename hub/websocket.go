@@ -200,14 +200,14 @@ func (socketHandler) Opened(web.Socket) {}
 
 // Closed implements web.SocketHandler.
 func (h socketHandler) Closed(s web.Socket, reason error) {
-	h.hub.cleanUpClosedClient(s.Value().(*client), s.Conn(), reason)
+	h.hub.unsubscribeAndCountLost(s.Value().(*client), s.Conn(), reason)
 }
 
 // Message implements web.SocketHandler.
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendError(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		conn.sendErrorAndLimitFailures(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -215,7 +215,7 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 		err = op.handle(conn, request)
 	}
 	if err != nil {
-		conn.sendError(request, err)
+		conn.sendErrorAndLimitFailures(request, err)
 	} else if conn.client.user != nil {
 		conn.client.consecutiveErrors = 0
 	}
@@ -245,8 +245,8 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendError sends an error reply, and closes the socket after too many bad requests or failed logins.
-func (s socketConn) sendError(request *socketRequest, err error) {
+// sendErrorAndLimitFailures sends an error reply, and closes the socket after too many bad requests or failed logins.
+func (s socketConn) sendErrorAndLimitFailures(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
 	}
@@ -384,7 +384,7 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
 	start, known := replay.initStartPosition()
-	count := s.client.confirmedCount(kind)
+	count := s.client.countForConfirmation(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {
 		reply.Since = start.String()

@@ -267,7 +267,7 @@ func (n *Node) connect() (err error) {
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
 		}
 		if n.hub.Replay != nil {
-			if serverConfig.Name, err = loadServerName(p.Dir, serverConfig.Name); err != nil {
+			if serverConfig.Name, err = loadOrStoreServerName(p.Dir, serverConfig.Name); err != nil {
 				return fmt.Errorf("cluster: Peers.Dir: %w", err)
 			}
 			serverConfig.StoreDir = p.Dir
@@ -415,7 +415,7 @@ func (n *Node) Stats() hub.ClusterStats {
 		waiting, bytes, lost := n.publisher.stats()
 		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
 	}
-	n.inbox.addStats(&s)
+	n.inbox.fillStats(&s)
 	return s
 }
 

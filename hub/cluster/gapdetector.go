@@ -70,15 +70,15 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	g.evictSources(t, source)
+	g.evictSourcesFor(t, source)
 	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
 	return 0, false
 }
 
-// evictSources makes space for a new source. It removes nodes that are gone, and all but the newest era of the
+// evictSourcesFor makes space for a new source. It removes nodes that are gone, and all but the newest era of the
 // source's origin, in which another process may still publish.
-func (g *gapDetector) evictSources(t *topicSequences, source string) {
-	origin, _, _ := strings.Cut(source, ".")
+func (g *gapDetector) evictSourcesFor(t *topicSequences, newSource string) {
+	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
 	for i := len(t.sources) - 1; i >= 0; i-- {
 		other, _, _ := strings.Cut(t.sources[i].source, ".")

@@ -152,7 +152,7 @@ func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	return n
 }
 
-func (in *inbox) addStats(s *hub.ClusterStats) {
+func (in *inbox) fillStats(s *hub.ClusterStats) {
 	s.Received, s.Duplicates, s.Lost = in.received.Load(), in.duplicates.Load(), in.lost.Load()
 	now := time.Now()
 	in.mu.Lock()

@@ -162,7 +162,7 @@ func TestManyRestarts(t *testing.T) {
 			t.Errorf("%d again, %d lost, %d received; expected 4000", in.duplicates.Load(), in.lost.Load(), in.received.Load())
 		}
 		var s hub.ClusterStats
-		if in.addStats(&s); len(s.Nodes) != 2 || s.Nodes[1].Received != 2000 {
+		if in.fillStats(&s); len(s.Nodes) != 2 || s.Nodes[1].Received != 2000 {
 			t.Errorf("%+v; expected two names", s.Nodes)
 		}
 	})
@@ -213,7 +213,7 @@ func TestLinger(t *testing.T) {
 		for range 5 {
 			in.updateSubscription(a, false)
 			time.Sleep(linger / 2)
-			in.unsubscribeExpired(time.Now())
+			in.expireIdleAndReplaced(time.Now())
 			in.updateSubscription(a, true)
 			if len(in.idle) > 1 || left > 0 {
 				t.Fatalf("%+v, %d left", in.idle, left)
@@ -221,12 +221,12 @@ func TestLinger(t *testing.T) {
 		}
 		in.updateSubscription(a, false)
 		time.Sleep(linger - 1)
-		in.unsubscribeExpired(time.Now())
+		in.expireIdleAndReplaced(time.Now())
 		if left > 0 {
 			t.Fatal("it has left early")
 		}
 		time.Sleep(linger)
-		in.unsubscribeExpired(time.Now())
+		in.expireIdleAndReplaced(time.Now())
 		if left != 1 || len(in.subjects)+len(in.idle) != 0 {
 			t.Fatalf("%d left, %v, %v", left, in.subjects, in.idle)
 		}
@@ -257,22 +257,22 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 	in.forceAll.Store(true)
 	in.setSubscribeAll(true)
 	all := in.allTopicSubs[0]
-	in.unsubscribeExpired(time.Now())
+	in.expireIdleAndReplaced(time.Now())
 	if !one.IsValid() || in.isWidestMatch(one.Subject, "myriad.t.a") || !in.isWidestMatch(all.Subject, "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.unsubscribeExpired(time.Now().Add(replaceDelay))
+	in.expireIdleAndReplaced(time.Now().Add(replaceDelay))
 	if one.IsValid() || left != 1 {
 		t.Errorf("%d left; expected the topic's", left)
 	}
 	in.forceAll.Store(false)
 	in.setSubscribeAll(false)
 	in.updateSubscription(a, true)
-	in.unsubscribeExpired(time.Now())
+	in.expireIdleAndReplaced(time.Now())
 	if !all.IsValid() || in.isWidestMatch(all.Subject, "myriad.t.a") || !in.isWidestMatch("myriad.t.a", "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.unsubscribeExpired(time.Now().Add(replaceDelay))
+	in.expireIdleAndReplaced(time.Now().Add(replaceDelay))
 	if all.IsValid() || left != 3 {
 		t.Errorf("%d left; expected those to everything, too", left)
 	}
@@ -305,11 +305,11 @@ func TestSwitchingBack(t *testing.T) {
 	if len(all) != 2 || len(in.replaced) != 2 {
 		t.Fatalf("%d are to all topics, and %d replaced; expected 2 and 2", len(all), len(in.replaced))
 	}
-	in.unsubscribeExpired(in.replacedAt.Add(replaceDelay - 1))
+	in.expireIdleAndReplaced(in.replacedAt.Add(replaceDelay - 1))
 	if in.allTopicSubs == nil || len(in.replaced) != 2 || left != 0 {
 		t.Errorf("%d left, %d are replaced; expected it to wait", left, len(in.replaced))
 	}
-	in.unsubscribeExpired(in.replacedAt.Add(replaceDelay))
+	in.expireIdleAndReplaced(in.replacedAt.Add(replaceDelay))
 	if in.allTopicSubs != nil || len(in.replaced) != 2 || left != 2 {
 		t.Errorf("%d left, %d are replaced; expected those to two topics to have left, and those to all to be replaced", left, len(in.replaced))
 	}

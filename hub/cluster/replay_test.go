@@ -57,8 +57,8 @@ type replayVisitor struct {
 	ids    map[string]string // data by id
 }
 
-// readMessages connects to a node, reads up to maxMessages, and disconnects.
-func (v *replayVisitor) readMessages(ctx context.Context, addr string, maxMessages, total int) error {
+// connectAndReadMessages connects to a node, reads up to maxMessages, and disconnects.
+func (v *replayVisitor) connectAndReadMessages(ctx context.Context, addr string, maxMessages, total int) error {
 	v.visits++
 	next, cut, err := v.connect(ctx, addr)
 	if err != nil {
@@ -139,9 +139,9 @@ func (v *replayVisitor) connect(ctx context.Context, addr string) (next func() (
 	}, func() { res.Body.Close() }, nil
 }
 
-// publishAndVisit publishes messages on each node while visitors come and go. Each visitor must get all messages
-// once, ordered by publisher and topic. meanwhile is called after half of them.
-func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, meanwhile func()) {
+// publishWhileVisiting publishes messages on each node while visitors come and go. Each visitor must get all
+// messages once, ordered by publisher and topic. meanwhile is called after half of them.
+func publishWhileVisiting(t *testing.T, places []*testNode, visitors, messages int, meanwhile func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 	defer cancel()
@@ -180,7 +180,7 @@ func publishAndVisit(t *testing.T, places []*testNode, visitors, messages int, m
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(7, uint64(i)))
 			for v.count < len(places)*messages {
-				if err := v.readMessages(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
+				if err := v.connectAndReadMessages(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
 					t.Errorf("%s %d: %v; it has got %d of %d", v.kind, i, err, v.count, len(places)*messages)
 					return
 				}
@@ -210,7 +210,7 @@ func TestReplay(t *testing.T) {
 	stays := places[1].dial(t)
 	stays.expectReply(t, "psubscribe * :1", "PSUBSCRIBE", "*") // matches kept topics, whose messages arrive twice
 	waitForSubscription(t, places[1], hub.Pattern, "*", places[0])
-	publishAndVisit(t, places, 6, messages, func() {
+	publishWhileVisiting(t, places, 6, messages, func() {
 		if _, err := places[0].Publish("other", []byte("x")); err != nil { // not kept
 			t.Error(err)
 		}
@@ -513,7 +513,7 @@ func TestReplayServerKilled(t *testing.T) {
 		p.waitForReplayReady(t)
 		places = append(places, p)
 	}
-	publishAndVisit(t, places, 4, 200, func() {
+	publishWhileVisiting(t, places, 4, 200, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Timeout)
 		defer cancel()
 		found, err := places[0].node.stream.js.Stream(ctx, streamName)
@@ -553,7 +553,7 @@ func TestReplayPeers(t *testing.T) {
 	for _, p := range places {
 		p.waitForReplayReady(t)
 	}
-	publishAndVisit(t, places[:2], 2, 100, places[2].node.Close)
+	publishWhileVisiting(t, places[:2], 2, 100, places[2].node.Close)
 	places[2] = start(2)
 	places[2].waitForReplayReady(t)
 	if n := places[2].Stats().Replay.Messages; n != 2*100 {
@@ -574,5 +574,5 @@ func TestReplayPeers(t *testing.T) {
 		}
 		return len(all) == 2
 	})
-	publishAndVisit(t, places[1:], 2, 100, places[0].node.Close)
+	publishWhileVisiting(t, places[1:], 2, 100, places[0].node.Close)
 }

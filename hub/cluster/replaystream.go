@@ -19,9 +19,10 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// replayStream is the NATS stream for hub.Replay. It captures the subjects of its topics, whoever publishes to
-// them. One goroutine reads it in order and passes each message to the hub: first those from before the start,
-// then new ones. After an error it continues after the hub's newest message, so that none is missed or repeated.
+// replayStream is the NATS stream for hub.Replay. It captures all messages to the subjects of its topics, also
+// from other programs. One goroutine reads it in order and passes each message to the hub: first those from
+// before the start, then new ones. After an error it continues after the hub's newest message, so that none is
+// missed or repeated.
 type replayStream struct {
 	node           *Node
 	js             jetstream.JetStream
@@ -77,9 +78,9 @@ func (c Config) replicas() int {
 	return cmp.Or(c.Replicas, 1)
 }
 
-// loadServerName returns the server's name stored in dir, by which other servers recognize it. If there is none,
-// it stores newName.
-func loadServerName(dir, newName string) (string, error) {
+// loadOrStoreServerName returns the server's name stored in dir, by which other servers recognize it. If there is
+// none, it stores newName.
+func loadOrStoreServerName(dir, newName string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}

@@ -100,7 +100,7 @@ func (subs *subscriptions) maintain(done <-chan struct{}) {
 		case <-subs.wake:
 			subs.checkChangedNames()
 		case now := <-tick.C:
-			subs.unsubscribeExpired(now)
+			subs.expireIdleAndReplaced(now)
 		}
 	}
 }
@@ -202,9 +202,9 @@ func (subs *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// unsubscribeExpired unsubscribes from subjects that have been unused for the linger time, from superseded
+// expireIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, from superseded
 // subscriptions, and from all topics when that is no longer needed.
-func (subs *subscriptions) unsubscribeExpired(now time.Time) {
+func (subs *subscriptions) expireIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
 		subs.idle = subs.idle[1:]
