@@ -87,7 +87,6 @@ func (c Config) validatePubSub() error {
 	return nil
 }
 
-// totalConns returns how many connections a run opens.
 func (c *Config) totalConns() int {
 	if c.PubSub == nil {
 		return c.Connections

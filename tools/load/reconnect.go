@@ -180,7 +180,6 @@ func (r *reconnector) dialQueued() {
 	}
 }
 
-// finishAttempt releases the slot of an attempt.
 func (r *reconnector) finishAttempt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +194,6 @@ func (r *reconnector) scheduleRetry(o *reconnection, at time.Duration) {
 	r.retrying = append(r.retrying, o)
 }
 
-// dialDueRetries starts the attempts that are due.
 func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,6 @@ type script struct {
 	fixedSize      int  // the size of every message, 0 if they differ
 }
 
-// messageMaker generates messages.
 type messageMaker interface {
 	// appendMessage appends a message of a connection to dst. With a nil dst, the result may be
 	// shared and must not be changed.
@@ -224,7 +223,6 @@ func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 
 func (e *generatedChecker) expectedBytes(cs *connState) []byte { return expectedRest(e.messages, cs) }
 
-// expectedRest returns the expected rest of the current answer.
 func expectedRest(messages messageMaker, cs *connState) []byte {
 	if cs.inFlight == 0 {
 		return nil
@@ -260,7 +258,6 @@ func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) ch
 }
 func (noChecker) expectedBytes(*connState) []byte { return nil }
 
-// usesRule reports whether a rule delimits the answers.
 func (s *script) usesRule() bool {
 	_, ok := s.answerChecker.(*ruleChecker)
 	return ok

@@ -24,7 +24,6 @@ var (
 	errHandshakeBroken  = errors.New("connection closed")
 )
 
-// handshakeError is the cause of a failed TLS handshake.
 type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }

@@ -78,7 +78,6 @@ type usageSampler struct {
 	lookups     int           // how often the server was looked up
 }
 
-// processSampler samples one process or several together.
 type processSampler struct {
 	pids        []int // none if unknown
 	sampler     sample.Sampler

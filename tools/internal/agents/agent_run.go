@@ -43,7 +43,6 @@ type agentRun struct {
 	state       agentState
 }
 
-// shortID returns the beginning of a run's ID, for log lines.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
 // handleMessage processes a message to this agent, and joins the sender's run if the agent is free.
@@ -69,7 +68,6 @@ func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time
 	}
 }
 
-// handleCoordinator processes a message of the run's coordinator.
 func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo string, now time.Time) {
 	switch m.Kind {
 	case clockKind:
@@ -96,7 +94,6 @@ func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo st
 	}
 }
 
-// applyOrders brings the run into the ordered state.
 func (r *agentRun) applyOrders(ctx context.Context, o orders) {
 	if o.Start > 0 && !r.started && r.cfg != nil && !o.Stop && !o.Over {
 		r.startLoad(ctx, time.Unix(0, o.Start))
@@ -140,7 +137,6 @@ func waitUntil(ended <-chan struct{}, deadline time.Time) {
 	}
 }
 
-// startLoad runs the load on a separate goroutine, starting at a given time.
 func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
 	r.started = true
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
@@ -149,7 +145,6 @@ func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
 	r.running.Go(func() { r.over <- r.runLoad(ctx, at) })
 }
 
-// runLoad runs the load and returns the last report.
 func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
 	keep, closeFile := r.openEventLog()
 	defer closeFile()

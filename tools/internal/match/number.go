@@ -85,7 +85,6 @@ func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err e
 
 const wantLength = "a length for which 0 to 1073741824 bytes follow"
 
-// bodyLen returns how many bytes follow the head at the beginning of in.
 func (n lengthPrefix) bodyLen(in []byte) (int64, error) {
 	digits := in[n.skip:n.headLen()]
 	var v uint64

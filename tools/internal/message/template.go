@@ -110,7 +110,6 @@ func expressionLen(text string, at int) (int, error) {
 	return size, nil
 }
 
-// truncate shortens a text for an error.
 func truncate(text string) string {
 	const most = 64
 	if len(text) > most {
