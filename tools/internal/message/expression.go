@@ -111,7 +111,7 @@ func errUnknownExpression(body string) error {
 // rejectArgument returns an error if there is an argument.
 func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q behind the name; expected nothing", truncate(argument))
+		return fmt.Errorf("%q after the name; expected nothing", truncate(argument))
 	}
 	return nil
 }
