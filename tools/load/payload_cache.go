@@ -37,7 +37,7 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 	return append(dst, m...)
 }
 
-// validateAnswers compares answers with the messages in place, in long runs of bytes.
+// checkAnswers compares answers with the messages in place, in long runs of bytes.
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]

@@ -33,7 +33,7 @@ type messageMaker interface {
 
 // answerChecker delimits answers and verifies them.
 type answerChecker interface {
-	// validateAnswers checks input, and advances the connection over the part that is as expected.
+	// checkAnswers checks input, and advances the connection over the part that is as expected.
 	// answeredInCall is how many of the messages in flight were already answered in the current
 	// input.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
