@@ -88,7 +88,7 @@ func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 // Closed reports a failed handshake; the engine calls it only in that case.
 func (h *handshakeLayer) Closed(c *engine.Conn) {
 	h.Layer.Closed(c)
-	if c.Owned() == nil { // a reconnection's DialFailed is called by the engine
+	if c.Owned() == nil { // reconnections report failures through DialFailed
 		h.client.onFailure(handshakeError{h.failureCause()})
 	}
 }

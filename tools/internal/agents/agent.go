@@ -94,7 +94,7 @@ const maxName = 64
 func (w *worker) connectNATS() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
-		if checkServer(c) == nil { // otherwise serve returns
+		if checkServer(c) == nil { // otherwise processMessages returns
 			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}

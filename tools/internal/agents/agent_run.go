@@ -31,7 +31,7 @@ type agentRun struct {
 	published      chan []int64 // delivers the numbers of messages of all publishers, once
 	totalsReceived bool
 	cancel         context.CancelFunc
-	ended          <-chan struct{} // closed by cancel
+	ended          <-chan struct{} // closed when the load is cancelled
 	running        sync.WaitGroup
 	over           chan report // delivers the last report
 	last           *report     // the last report
@@ -71,7 +71,7 @@ func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time
 func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo string, now time.Time) {
 	switch m.Kind {
 	case clockKind:
-		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // it asks again
+		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // the request is repeated
 	case planKind:
 		var p plan
 		if r.started || m.parseBody(&p) != nil {
@@ -85,7 +85,7 @@ func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo st
 		} else {
 			r.cfg = &cfg
 		}
-		_ = r.sendMessage(replyTo, replyKind, reply) // it asks again
+		_ = r.sendMessage(replyTo, replyKind, reply) // the request is repeated
 	case heartbeatKind:
 		var o orders
 		if m.parseBody(&o) == nil {
@@ -139,7 +139,7 @@ func waitUntil(ended <-chan struct{}, deadline time.Time) {
 
 func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
 	r.started = true
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoad cancels it
 	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeText(r.cfg.Target))
 	r.ended = ctx.Done()
 	r.running.Go(func() { r.over <- r.runLoad(ctx, at) })
