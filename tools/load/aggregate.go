@@ -195,7 +195,6 @@ func (r *run) buildResult(end totals) *Result {
 	return result
 }
 
-// encodeHistograms returns Result.Histograms.
 func (r *run) encodeHistograms() map[string]string {
 	total := r.aggregator.total
 	return encodeDistributions(map[string]*distribution{

@@ -123,12 +123,10 @@ func (s *connTable) slotIndex(cs *connState, msgNumber uint64) int {
 	return int(cs.index)*s.slotsPerConn + int(msgNumber)&(s.slotsPerConn-1)
 }
 
-// sentTime returns the slot for the time at which a message was sent.
 func (s *connTable) sentTime(cs *connState, msgNumber uint64) *time.Duration {
 	return &s.sentTimes[s.slotIndex(cs, msgNumber)]
 }
 
-// allocForMode allocates the slices that the run's mode and script need.
 func (s *connTable) allocForMode(gen *generator) {
 	n, ring := len(s.conns), len(s.sentTimes)
 	if gen.isOpenLoop() {
@@ -163,7 +161,6 @@ func (s *connTable) resetConn(cs *connState, now time.Duration) {
 	s.openedAt[cs.index] = now
 }
 
-// messageBytes returns the total size of n messages of a connection, from msgNumber on.
 func (s *connTable) messageBytes(cs *connState, msgNumber uint64, n int, of *script) (bytes int64) {
 	if of.fixedSize > 0 {
 		return int64(n * of.fixedSize)

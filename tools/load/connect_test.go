@@ -111,7 +111,6 @@ func TestMailboxFull(t *testing.T) {
 	})
 }
 
-// newFakeRun returns a run on a fake engine.
 func newFakeRun(cfg Config, f *fakeEngine) *run {
 	r, err := newRun(cfg.withDefaults(), []target{testTarget})
 	if err != nil {

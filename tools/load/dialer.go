@@ -77,7 +77,6 @@ func (d *dialer) dialAll(ctx context.Context) error {
 	return nil
 }
 
-// attemptsDue returns how many attempts may be started now.
 func (d *dialer) attemptsDue(sinceStart time.Duration) int {
 	free := max(maxHalfOpen, d.rate) - (d.issued - int(d.finishedAttempts()))
 	wanted := d.attemptsWanted(sinceStart) - d.issued

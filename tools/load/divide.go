@@ -99,7 +99,6 @@ func (c Config) checkDivisible(generators int) error {
 	return c.Validate()
 }
 
-// division is a number to divide.
 type division struct {
 	name       string
 	total, min int

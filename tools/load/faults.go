@@ -23,7 +23,6 @@ type faultRecorder struct {
 	exhausted       map[syscall.Errno]int64 // attempts that failed because this machine ran out of something
 }
 
-// faultKind is a kind of failure.
 type faultKind uint8
 
 const (
@@ -40,7 +39,6 @@ func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
-// causes has counts by cause.
 type causes map[string]int64
 
 // maxCauses limits the causes of a kind of failure that are counted separately.
@@ -89,7 +87,6 @@ func (f *faultRecorder) recordConnectFailure(err error) {
 	f.recordExhaustion(err)
 }
 
-// recordReconnectFailure counts a connection that was lost because it could not be replaced.
 func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -129,7 +129,6 @@ func readLiteralFile(path string) (string, error) {
 	return message.Literal(text), err
 }
 
-// addHeader adds a header line to a WebSocket's request.
 func addHeader(h *http.Header, line string) error {
 	name, value, found := strings.Cut(line, ":")
 	if name = strings.TrimSpace(name); !found || name == "" {
@@ -142,7 +141,6 @@ func addHeader(h *http.Header, line string) error {
 	return nil
 }
 
-// formatHeaderLines returns the lines of a header, sorted.
 func formatHeaderLines(h http.Header) (lines []string) {
 	for name, values := range h {
 		for _, value := range values {
@@ -359,7 +357,6 @@ func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
-// jsonValue returns true, a whole number, or the text itself.
 func (s *Setting) jsonValue(text string) any {
 	if s.Bare == "true" {
 		return true

@@ -59,7 +59,6 @@ type generator struct {
 	faults     faultRecorder
 }
 
-// mode is how a run sends messages.
 type mode uint8
 
 const (
@@ -135,15 +134,12 @@ func (g *generator) endWindow() (start, end time.Duration) {
 	return start, end
 }
 
-// windowLeft returns the time until the end of the window.
 func (g *generator) windowLeft() time.Duration { return time.Duration(g.windowEnd.Load()) - g.now() }
 
-// isInWindow reports whether now is within the window.
 func (g *generator) isInWindow(now time.Duration) bool {
 	return int64(now) >= g.windowStart.Load() && int64(now) < g.windowEnd.Load()
 }
 
-// shardIndex returns the index of a connection's shard.
 func (g *generator) shardIndex(c *engine.Conn) int {
 	if g.shardPerLoop {
 		return c.LoopIndex()
@@ -198,7 +194,6 @@ func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt ti
 	}
 }
 
-// DialFailed counts a failed attempt.
 func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
 
 // Nudged starts the traffic on a connection, or sends what is due on it.
@@ -388,7 +383,6 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	return p
 }
 
-// batch is a sequence of messages that are sent together.
 type batch struct {
 	from     uint64
 	n        int

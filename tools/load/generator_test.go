@@ -50,7 +50,6 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// newTestGenerator returns the handler of a run on one loop.
 func newTestGenerator(t testing.TB, cfg Config) *generator {
 	tr, err := newGenerator(&cfg, 1)
 	if err != nil {

@@ -275,7 +275,6 @@ func TestHeldMemory(t *testing.T) {
 	same("checked")
 }
 
-// newHeldResult returns a result of a run with held connections.
 func newHeldResult() *Result {
 	return &Result{
 		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,

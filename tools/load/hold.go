@@ -38,7 +38,6 @@ func (g *generator) isHoldOnly() bool {
 	return g.mode == holding && g.cfg.Lifetime == 0
 }
 
-// registerHeldConn counts an established connection that is only held.
 func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -62,7 +62,6 @@ func (s *Stream) targetName() string {
 	return "unknown target"
 }
 
-// modeName returns the run's mode, "" if it is unknown.
 func (s *Stream) modeName() string {
 	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
 }
@@ -208,7 +207,6 @@ func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 	return t
 }
 
-// timelineCharts returns the charts over time that have data.
 func (s *Stream) timelineCharts() (parts []page.Part) {
 	intervals := foldIntervals(s.Intervals, maxChartPoints)
 	at := make([]float64, len(intervals))
@@ -266,7 +264,6 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	return parts
 }
 
-// describeWindow describes which part of the time is measured, "" if there is no window.
 func (s *Stream) describeWindow() string {
 	is := func(i Interval) bool { return i.Stage == "window" }
 	first := slices.IndexFunc(s.Intervals, is)
@@ -282,13 +279,11 @@ func (s *Stream) describeWindow() string {
 	return fmt.Sprintf("The measured window is from %s to %s.", format.Clock(from.Seconds()), format.Clock(to.Seconds()))
 }
 
-// counterFunc returns a function that reads the counter with a name.
 func counterFunc(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
 	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
-// counterRateFunc returns a function that reads the rate of the counter with a name.
 func counterRateFunc(name string) func(*Interval) float64 {
 	count := counterFunc(name)
 	return func(i *Interval) float64 { return i.PerSecond(int64(count(i))) }

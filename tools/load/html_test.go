@@ -9,7 +9,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// renderHTML returns the page of a stream.
 func renderHTML(t testing.TB, s *Stream, expected ...Expectation) string {
 	t.Helper()
 	var b strings.Builder

@@ -55,7 +55,6 @@ var LatencyPoints = []LatencyPoint{
 	{"max", 1, func(l *Latency) *time.Duration { return &l.Max }},
 }
 
-// findLatencyPoint returns the point with a name, or nil.
 func findLatencyPoint(name string) *LatencyPoint {
 	i := slices.IndexFunc(LatencyPoints, func(p LatencyPoint) bool { return p.Name == name })
 	if i < 0 {
@@ -167,7 +166,6 @@ func mergeDistributions(a, b *distribution) *distribution {
 
 func summarizeDistribution(d *distribution) Latency { return summarizeHistogram(d.histogram) }
 
-// encodeDistributions encodes the distributions that are not empty.
 func encodeDistributions(distributions map[string]*distribution) map[string]string {
 	all := make(map[string]string)
 	for name, d := range distributions {

@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// newIdleRun returns a run in which nothing has happened.
 func newIdleRun() *run {
 	return newFakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }

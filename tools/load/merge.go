@@ -242,7 +242,6 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 	return err
 }
 
-// latencyField returns the distribution in a field, which may be nil.
 func latencyField(field reflect.Value) *Latency {
 	if field.Kind() != reflect.Pointer {
 		field = field.Addr()

@@ -194,7 +194,6 @@ func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref
 	return g.nextPaceTime(s)
 }
 
-// nextPaceTime returns when a shard's pacing next has something to do.
 func (g *generator) nextPaceTime(s *shard) time.Duration {
 	next := s.timers.earliest()
 	if s.ready.n > 0 {

@@ -22,10 +22,8 @@ func newPayloadCache(cfg *Config) *payloadCache {
 
 func (r *payloadCache) maxMessageLen() int { return r.block.size }
 
-// firstOffset returns the offset of a connection's first message.
 func (r *payloadCache) firstOffset(connNumber uint32) int { return r.block.firstOffset(connNumber) }
 
-// messageOffset returns the offset of a connection's message.
 func (r *payloadCache) messageOffset(connNumber uint32, msgNumber uint64) int {
 	messages := uint64(len(r.block.bytes) / r.block.size)
 	return r.block.advanceOffset(r.firstOffset(connNumber), int(msgNumber%messages)*r.block.size)
@@ -39,7 +37,7 @@ func (r *payloadCache) appendMessage(dst []byte, connNumber uint32, msgNumber ui
 	return append(dst, m...)
 }
 
-// validateAnswers compares answers with the messages in place, in long runs of bytes.
+// checkAnswers compares answers with the messages in place, in long runs of bytes.
 func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	pos, size := int(cs.answerPos), r.block.size
 	owed := in[:min(len(in), (int(cs.inFlight)-answeredInCall)*size-pos)]
@@ -117,7 +115,6 @@ func newRandomBlock(size int, seed uint64) messageBlock {
 	return b
 }
 
-// newRepeatedBlock returns a block in which every message is the given one.
 func newRepeatedBlock(message []byte) messageBlock {
 	return messageBlock{size: len(message), bytes: bytes.Repeat(message, max(blockBytes/len(message), 1))}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// runPhases runs all phases from the first connection to the last hold.
 func (r *run) runPhases(ctx context.Context) error {
 	if r.cfg.Early {
 		return r.exchangeMessages(ctx)
@@ -41,7 +40,6 @@ func (r *run) runPhases(ctx context.Context) error {
 	return nil
 }
 
-// waitForOtherGenerators waits for Config.Begin.
 func (r *run) waitForOtherGenerators(ctx context.Context) error {
 	if r.cfg.Begin == nil {
 		return nil
@@ -224,7 +222,6 @@ func (r *run) scheduleWindow(lead time.Duration) {
 	}
 }
 
-// abandonUnsent gives up planned messages that have not been sent.
 func (r *run) abandonUnsent() {
 	r.generator.planDeadline.Store(math.MinInt64)
 	if r.generator.isOpenLoop() {

@@ -87,7 +87,6 @@ func (c Config) validatePubSub() error {
 	return nil
 }
 
-// totalConns returns how many connections a run opens.
 func (c *Config) totalConns() int {
 	if c.PubSub == nil {
 		return c.Connections
@@ -438,7 +437,7 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	}
 }
 
-// validateAnswers checks what a server sends to a publisher.
+// checkAnswers checks what a server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
 		n, err := h.protocol.consumeOtherInput(c, in[is.used:])

@@ -50,7 +50,6 @@ const (
 	topicSize   = 1 + topicDigits
 )
 
-// parseWireTemplate parses a template for payloads of a size.
 func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
 	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(payloadSize)).Replace(template)
 	t.head, t.tail, _ = strings.Cut(template, topicMark)
@@ -86,7 +85,6 @@ const (
 	pathWS     = "/ws"
 )
 
-// newPubsubProtocol returns the protocol with a name, for payloads of a size.
 func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
 	at := func(template string) wireTemplate { return parseWireTemplate(template, payloadSize) }
 	switch name {

@@ -182,7 +182,6 @@ func (r *reconnector) dialQueued() {
 	}
 }
 
-// finishAttempt releases the slot of an attempt.
 func (r *reconnector) finishAttempt() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,7 +196,6 @@ func (r *reconnector) scheduleRetry(o *reconnection, at time.Duration) {
 	r.retrying = append(r.retrying, o)
 }
 
-// dialDueRetries starts the attempts that are due.
 func (r *reconnector) dialDueRetries(now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,10 +50,8 @@ func closeOnSecondRequest(c net.Conn, _ int) {
 	_, _ = http.ReadRequest(in)
 }
 
-// httpConfig returns a Config that exchanges HTTP requests with a server.
 func httpConfig(messages int64) Config { return Config{Loops: 2, Match: matchHTTP, Messages: messages} }
 
-// noReconnectConfig returns a Config without reconnections.
 func noReconnectConfig() Config {
 	cfg := httpConfig(5)
 	cfg.NoReconnect, cfg.Pipeline = true, 2

@@ -477,7 +477,6 @@ func (i *Interval) setCounts(now, before *counts) {
 	}
 }
 
-// setCounts sets the result's counters.
 func (r *Result) setCounts(run, window *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.result != nil {
@@ -490,7 +489,6 @@ func (r *Result) setCounts(run, window *counts) {
 	}
 }
 
-// countFaults counts all failures of the run.
 func (r *Result) countFaults() (n int64) {
 	for _, c := range Counters {
 		if count, ok := c.resultValue(r); ok && c.Fault {

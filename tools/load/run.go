@@ -205,7 +205,7 @@ func (r *run) engineConfig() engine.Config {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodBufferSize(), r.cfg.floodBufferSize()/2
 		cfg.Drained, cfg.IgnoreHighWater = r.generator.Drained, true
 	}
-	if r.cfg.reconnects() { // one that is closing may still have its place
+	if r.cfg.reconnects() { // a closing connection may still count
 		cfg.Limits.MaxConns += maxHalfOpen
 	}
 	if r.tls != nil {
@@ -235,7 +235,7 @@ func (r *run) runAndClose(ctx context.Context, phases func(context.Context) erro
 	r.kernelCounters = now.Since(&before).Machine.Counters
 	r.stage = "close"
 	r.closeConnsAndStop()
-	if r.cfg.Observe != nil { // the rest, so that the intervals add up
+	if r.cfg.Observe != nil { // so that the intervals add up
 		r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
 	}
 	result := r.buildResult(r.sumTotals()) // nothing changes any more

@@ -19,7 +19,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// isNear reports whether got is within a share of want.
 func isNear(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
 // answerLinesWith returns a handler that answers each line with a text, which contains the line's
@@ -93,17 +92,14 @@ func TestExchange(t *testing.T) {
 	cases.run(t)
 }
 
-// cleanCase is a case without faults.
 func cleanCase(server func(*testing.T) string, cfg Config, want string) loadCase {
 	return loadCase{server: server, cfg: cfg, want: want}
 }
 
-// faultyCase is a case with a fault.
 func faultyCase(server func(*testing.T) string, cfg Config, want, says string) loadCase {
 	return loadCase{server: server, cfg: cfg, want: want, wantError: says}
 }
 
-// matchConfig returns a Config for lines whose answers a rule delimits.
 func matchConfig(match string) Config {
 	return Config{Message: "ask\n", Match: match, Connections: 4, Messages: 20, Pipeline: 3}
 }
@@ -236,7 +232,6 @@ func failHandshake(c net.Conn, n int) {
 	discardInput(c.(*tls.Conn).NetConn(), n)
 }
 
-// corruptThirdAnswer changes a byte of the third answer on the first connection.
 func corruptThirdAnswer(c net.Conn, n int) {
 	message := make([]byte, 64)
 	for k := 0; ; k++ {
@@ -277,7 +272,6 @@ func echoThenClose(messages int) func(context.Context, *websocket.Conn) error {
 	}
 }
 
-// writeMessages returns a function that writes messages on a WebSocket.
 func writeMessages(texts ...string) func(context.Context, *websocket.Conn) error {
 	return func(ctx context.Context, c *websocket.Conn) (err error) {
 		for _, text := range texts {
@@ -289,7 +283,6 @@ func writeMessages(texts ...string) func(context.Context, *websocket.Conn) error
 	}
 }
 
-// writeFragmentedMessage writes a message in two frames.
 func writeFragmentedMessage(ctx context.Context, c *websocket.Conn) error {
 	return writeFragments(ctx, c, websocket.MessageText, []byte("hear"))
 }
@@ -300,7 +293,6 @@ func closeWithoutTLSAlert(c net.Conn, _ int) {
 	c.(*tls.Conn).NetConn().Close()
 }
 
-// resetAfterRead resets a connection after its first input.
 func resetAfterRead(c net.Conn, _ int) {
 	_, _ = c.Read(make([]byte, 1))
 	_ = c.(*net.TCPConn).SetLinger(0)

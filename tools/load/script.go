@@ -23,7 +23,6 @@ type script struct {
 	fixedSize      int  // the size of every message, 0 if they differ
 }
 
-// messageMaker generates messages.
 type messageMaker interface {
 	// appendMessage appends a message of a connection to dst. With a nil dst, the result may be
 	// shared and must not be changed.
@@ -34,7 +33,7 @@ type messageMaker interface {
 
 // answerChecker delimits answers and verifies them.
 type answerChecker interface {
-	// validateAnswers checks input, and advances the connection over the part that is as expected.
+	// checkAnswers checks input, and advances the connection over the part that is as expected.
 	// answeredInCall is how many of the messages in flight were already answered in the current
 	// input.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
@@ -224,7 +223,6 @@ func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 
 func (e *generatedChecker) expectedBytes(cs *connState) []byte { return expectedRest(e.messages, cs) }
 
-// expectedRest returns the expected rest of the current answer.
 func expectedRest(messages messageMaker, cs *connState) []byte {
 	if cs.inFlight == 0 {
 		return nil
@@ -260,7 +258,6 @@ func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) ch
 }
 func (noChecker) expectedBytes(*connState) []byte { return nil }
 
-// usesRule reports whether a rule delimits the answers.
 func (s *script) usesRule() bool {
 	_, ok := s.answerChecker.(*ruleChecker)
 	return ok

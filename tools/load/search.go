@@ -101,7 +101,6 @@ func (c *Config) searchGoal() Goal {
 	return g
 }
 
-// stepDuration returns for how long a search tries each rate.
 func (c *Config) stepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
@@ -317,7 +316,6 @@ const (
 	wallLate = "late sends"
 )
 
-// addLimit adds a limit, unless it is already known.
 func (s *Search) addLimit(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)

@@ -88,7 +88,6 @@ func startTestServerAt(t *testing.T, network, addr string, handle handler) *test
 
 func (s *testServer) addr() string { return s.ln.Addr().String() }
 
-// accepted returns the number of accepted connections.
 func (s *testServer) accepted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,10 +99,8 @@ func serverStarter(handle handler) func(*testing.T) string {
 	return func(t *testing.T) string { return startTestServer(t, handle).addr() }
 }
 
-// unusedAddr returns an address without a listener.
 func unusedAddr(t *testing.T) string { return testserver.FreeAddr(t) }
 
-// echo echoes all input.
 func echo(c net.Conn, _ int) { _, _ = io.Copy(onlyWriter{c}, onlyReader{c}) }
 
 // onlyReader and onlyWriter keep io.Copy from moving bytes in the kernel, which would divide
@@ -113,7 +110,6 @@ type (
 	onlyWriter struct{ io.Writer }
 )
 
-// discardInput reads without answering.
 func discardInput(c net.Conn, _ int) { _, _ = io.Copy(io.Discard, onlyReader{c}) }
 
 // echoMessages echoes messages of 64 bytes and reads one more, so that closing sends no reset.
@@ -242,7 +238,6 @@ func (s *eventLog) phasesWithoutProgress() (list []Phase) {
 	return list
 }
 
-// eventsOf returns the events of a phase.
 func (s *eventLog) eventsOf(p Phase) (list []Event) {
 	for _, e := range s.events {
 		if e.Phase == p {
@@ -299,7 +294,6 @@ func runUntil(t *testing.T, cfg Config, enough func(s *eventLog, e Event) bool) 
 	return r, told
 }
 
-// runToEnd runs a load to its end.
 func runToEnd(t *testing.T, cfg Config) *Result {
 	t.Helper()
 	r, _ := runUntil(t, cfg, nil)
@@ -374,7 +368,6 @@ type loadCase struct {
 	check     func(t *testing.T, r *Result, told *eventLog)
 }
 
-// loadCases are run with each model.
 type loadCases map[string]loadCase
 
 func (cases loadCases) run(t *testing.T) {

@@ -115,7 +115,6 @@ func (s *Setting) tagNumber(tag string, fallback int64) int64 {
 	return fallback
 }
 
-// canBeZero reports whether 0 is a valid number or time.
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
 // fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS,
@@ -267,7 +266,6 @@ func (s *Setting) formatTexts(c *Config) (texts []string) {
 	return texts
 }
 
-// givenSettings returns the settings that have a value.
 func (c *Config) givenSettings() (given []*Setting) {
 	for i := range settings {
 		if len(settings[i].formatTexts(c)) > 0 {
@@ -353,7 +351,6 @@ func flagOrKey(name string) string {
 	return "--" + name
 }
 
-// jsonKey returns a setting's key in JSON.
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
 // Set sets fields to texts, by the names of Settings; a List can have several texts. Other fields

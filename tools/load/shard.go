@@ -60,7 +60,6 @@ const (
 	nCounts
 )
 
-// counts has all counters of a run, or of a part of it.
 type counts [nCounts]int64
 
 func (c *counts) add(other *counts) {
@@ -103,7 +102,6 @@ func (s *totals) addCount(counter int, n int64, inWindow bool) {
 
 func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
-// openConnsHeard returns how many open connections have received the broadcast.
 func (s totals) openConnsHeard() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
 // messagesInFlight returns how many messages can still be answered.

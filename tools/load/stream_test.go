@@ -172,7 +172,6 @@ func TestWriteCSV(t *testing.T) {
 	}
 }
 
-// fullDisk fails every write.
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("full") }

@@ -171,7 +171,6 @@ func (c *Config) parseTarget(text string, isFirst bool) (*targetURL, error) {
 	return &targetURL{address: address}, nil
 }
 
-// isHostPort reports whether text is a host and a port to connect to.
 func isHostPort(text string) bool {
 	_, service, err := net.SplitHostPort(text)
 	if err != nil {

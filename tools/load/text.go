@@ -38,7 +38,6 @@ func (r *Result) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// lineWriter writes a line with a name.
 type lineWriter func(name, format string, args ...any)
 
 func (r *Result) writeAgents(line lineWriter) {
@@ -393,7 +392,6 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 	return t.Flush()
 }
 
-// csvColumn is a column of the table of intervals.
 type csvColumn struct {
 	name string
 	of   func(*Interval) string
@@ -464,7 +462,6 @@ func (c *CSV) Flush() error {
 	return cmp.Or(c.err, c.table.Error())
 }
 
-// WriteCSV writes the intervals of the run as a table: see CSV.
 func (s *Stream) WriteCSV(w io.Writer) error {
 	c := NewCSV(w)
 	for i := range s.Intervals {

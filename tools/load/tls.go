@@ -24,7 +24,6 @@ var (
 	errHandshakeBroken  = errors.New("connection closed")
 )
 
-// handshakeError is the cause of a failed TLS handshake.
 type handshakeError struct{ error }
 
 func (e handshakeError) Unwrap() error { return e.error }
@@ -89,7 +88,7 @@ func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 // Closed reports a failed handshake; the engine calls it only in that case.
 func (h *handshakeLayer) Closed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
-	if c.ConnHandler() == nil { // a reconnection's DialFailed is called by the engine
+	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
 		h.client.onFailure(handshakeError{h.failureCause()})
 	}
 }

@@ -78,7 +78,6 @@ type usageSampler struct {
 	lookups     int           // how often the server was looked up
 }
 
-// processSampler samples one process or several together.
 type processSampler struct {
 	pids        []int // none if unknown
 	sampler     sample.Sampler
@@ -152,7 +151,7 @@ func (u *usageSampler) sampleBoth() (generator Usage, server *Usage) {
 	return generator, server
 }
 
-// sampleBoth returns what was used since the last call, nil if no process is left.
+// sampleUsage returns what was used since the last call, nil if no process is left.
 func (p *processSampler) sampleUsage() *Usage {
 	if len(p.pids) == 0 {
 		return nil

@@ -65,7 +65,6 @@ func (c *Config) validateCombinations() error {
 	return nil
 }
 
-// withDefaults returns c with defaults in empty fields.
 func (c Config) withDefaults() Config {
 	if c.PubSub != nil {
 		own := *c.PubSub
@@ -104,7 +103,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// formatGetRequest returns an HTTP GET request as the text of a message.
 func formatGetRequest(path, host string) string {
 	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
@@ -142,7 +140,6 @@ func (c *Config) mode() mode {
 	return closedLoop
 }
 
-// modeNameHold is the name of the mode of held connections.
 const modeNameHold = "hold"
 
 // modeName returns the name of the mode in reports.
@@ -181,10 +178,8 @@ func (c *Config) hostHeader() string {
 	return c.Target
 }
 
-// unixPrefix is the prefix of a target that is a unix socket.
 const unixPrefix = "unix:"
 
-// maxTargets limits the number of targets.
 const maxTargets = 1024
 
 func (c Config) validateTargets() error {
@@ -363,7 +358,6 @@ func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
 	return sock.PlanLoops(c.maxOpenConns(), c.Loops, limit)
 }
 
-// messageSize returns the size of the longest message in bytes.
 func (c Config) messageSize() int {
 	n := c.Size
 	for _, text := range []string{c.Message, c.First} {

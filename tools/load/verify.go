@@ -148,7 +148,6 @@ func (s *shard) finishScan(v *verification) {
 	}
 }
 
-// shardByRef returns the shard of a connection.
 func (g *generator) shardByRef(ref engine.Ref) *shard {
 	owner, slot, _ := ref.Location()
 	if g.shardPerLoop {

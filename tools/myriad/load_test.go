@@ -293,7 +293,7 @@ func TestHold(t *testing.T) {
 	}{
 		"--duration 100ms": {0, "held: 20 connections after ", 1},
 		"--check=3 --duration 100ms --expect checked==40": {0, "20 of 20 connections answered", 2},
-		"--broadcast dusk --duration 100ms":               {1, "broadcast: 20 of 20 connections have not got it", 1},
+		"--broadcast dusk --duration 100ms":               {1, "broadcast: 20 of 20 connections did not receive it", 1},
 	} {
 		got := invokeLine(t, "hold -n 20 "+line+" "+s.addr)
 		if got.code != c.code || strings.Count(got.output(), c.says) < c.times {

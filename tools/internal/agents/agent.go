@@ -89,14 +89,12 @@ func (a *Agent) Serve(ctx context.Context) error {
 	return w.processMessages(ctx)
 }
 
-// maxName limits names, in bytes.
 const maxName = 64
 
-// connectNATS starts to connect to NATS and subscribes.
 func (w *worker) connectNATS() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
-		if checkServer(c) == nil { // otherwise serve returns
+		if checkServer(c) == nil { // otherwise processMessages returns
 			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
@@ -125,7 +123,6 @@ func (w *worker) logOnce(format string, args ...any) {
 	}
 }
 
-// logUnreachable logs why NATS is unreachable.
 func (w *worker) logUnreachable(err error) {
 	if err != nil && !errors.Is(err, nats.ErrNoServers) { // its cause is reported separately
 		w.logOnce("waiting for NATS at %s: %s", redactURLs(w.URL), w.explainError(err))
@@ -182,7 +179,6 @@ func (w *worker) processMessages(ctx context.Context) error {
 // stopTime limits the end of a run whose result must be delivered.
 const stopTime = 20 * time.Second
 
-// reportResult sends the coordinator the last report of the run.
 func (w *worker) reportResult(last *report) {
 	if w.run.last = last; last.Failed != "" {
 		last.Failed = cmp.Or(w.run.endReason, last.Failed)
@@ -227,7 +223,6 @@ func (w *worker) leaveRun(reason string) {
 	w.heartbeat.Reset(DefaultSilence / heartbeats)
 }
 
-// newAgentInfo describes the agent and its machine.
 func (a *Agent) newAgentInfo() agentInfo {
 	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: machineID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
@@ -241,7 +236,6 @@ func machineID() string {
 	return host
 }
 
-// handleCall replies to a call.
 func (w *worker) handleCall(ctx context.Context, msg *nats.Msg) {
 	m, err := decodeMessage(msg.Data, w.version)
 	if m == nil || m.Kind != callKind || w.run != nil && w.run.id == m.From {

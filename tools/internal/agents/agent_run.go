@@ -31,7 +31,7 @@ type agentRun struct {
 	published      chan []int64 // delivers the numbers of messages of all publishers, once
 	totalsReceived bool
 	cancel         context.CancelFunc
-	ended          <-chan struct{} // closed by cancel
+	ended          <-chan struct{} // closed when the load is cancelled
 	running        sync.WaitGroup
 	over           chan report // delivers the last report
 	last           *report     // the last report
@@ -43,7 +43,6 @@ type agentRun struct {
 	state       agentState
 }
 
-// shortID returns the beginning of a run's ID, for log lines.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
 // handleMessage processes a message to this agent, and joins the sender's run if the agent is free.
@@ -69,11 +68,10 @@ func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time
 	}
 }
 
-// handleCoordinator processes a message of the run's coordinator.
 func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo string, now time.Time) {
 	switch m.Kind {
 	case clockKind:
-		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // it asks again
+		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // the request is repeated
 	case planKind:
 		var p plan
 		if r.started || m.parseBody(&p) != nil {
@@ -87,7 +85,7 @@ func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo st
 		} else {
 			r.cfg = &cfg
 		}
-		_ = r.sendMessage(replyTo, replyKind, reply) // it asks again
+		_ = r.sendMessage(replyTo, replyKind, reply) // the request is repeated
 	case heartbeatKind:
 		var o orders
 		if m.parseBody(&o) == nil {
@@ -96,7 +94,6 @@ func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo st
 	}
 }
 
-// applyOrders brings the run into the ordered state.
 func (r *agentRun) applyOrders(ctx context.Context, o orders) {
 	if o.Start > 0 && !r.started && r.cfg != nil && !o.Stop && !o.Over {
 		r.startLoad(ctx, time.Unix(0, o.Start))
@@ -140,16 +137,14 @@ func waitUntil(ended <-chan struct{}, deadline time.Time) {
 	}
 }
 
-// startLoad runs the load on a separate goroutine, starting at a given time.
 func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
 	r.started = true
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoad cancels it
 	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeText(r.cfg.Target))
 	r.ended = ctx.Done()
 	r.running.Go(func() { r.over <- r.runLoad(ctx, at) })
 }
 
-// runLoad runs the load and returns the last report.
 func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
 	keep, closeFile := r.openEventLog()
 	defer closeFile()

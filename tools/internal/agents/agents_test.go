@@ -34,7 +34,6 @@ type fleet struct {
 	log  logBuffer
 }
 
-// logBuffer stores log lines.
 type logBuffer struct{ testkit.Buffer }
 
 func (s *logBuffer) logf(format string, args ...any) { _, _ = fmt.Fprintf(s, format+"\n", args...) }
@@ -109,7 +108,6 @@ func (f *fleet) newOptions(agents int) Options {
 	return Options{Agents: agents, NATS: NATS{URL: f.url(), Token: secret}, Logf: f.log.logf, JoinTimeout: testkit.Timeout}
 }
 
-// startServer starts a server and returns its address.
 func startServer(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +128,6 @@ func startServer(t *testing.T, handle func(net.Conn)) string {
 	return ln.Addr().String()
 }
 
-// startEchoServer starts an echo server and returns its address.
 func startEchoServer(t *testing.T) string {
 	t.Helper()
 	return startServer(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })

@@ -17,7 +17,6 @@ func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	return (there + back) / 2, max(around, 0) / 2
 }
 
-// bestOffset returns the offset of the shortest trip.
 func bestOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	for i, t := range trips {
 		if o, u := t.clockOffset(); i == 0 || u < uncertainty {

@@ -229,7 +229,6 @@ func reachableAddr(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
 }
 
-// newCall returns the call for the agents.
 func (c *coordinator) newCall() call {
 	q := call{Targets: append([]string{c.cfg.Target}, c.cfg.Also...), Model: c.cfg.Model, Connections: c.cfg.Total()}
 	if c.cfg.Graceful && c.cfg.Lifetime > 0 {
@@ -244,7 +243,6 @@ const (
 	maxRefused = load.MaxGenerators
 )
 
-// gatherAgents sends calls until there are enough agents.
 func (c *coordinator) gatherAgents(ctx context.Context) error {
 	answers := make(chan *nats.Msg, maxQueued)
 	inbox := nats.NewInbox()
@@ -331,7 +329,6 @@ func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[s
 	c.Logf("agent %s, %s, carries %s", m.Name, m.Host, text)
 }
 
-// findMember returns the member with an ID, or nil.
 func (c *coordinator) findMember(id string) *member {
 	for _, m := range c.members {
 		if m.id == id {
@@ -341,7 +338,6 @@ func (c *coordinator) findMember(id string) *member {
 	return nil
 }
 
-// errTooFewAgents returns an error that names the agents that have joined.
 func (c *coordinator) errTooFewAgents(refused map[string]string) error {
 	text, separator := "", ": "
 	for _, m := range c.members {
@@ -479,7 +475,6 @@ func (c *coordinator) sendOrdersTo(m *member) {
 	}
 }
 
-// releaseAgents ends the agents' parts of the run.
 func (c *coordinator) releaseAgents() {
 	for _, m := range c.members {
 		m.orders = orders{Stop: m.isActive(), Over: true}

@@ -27,7 +27,6 @@ func (c *coordinator) startLead() time.Duration {
 
 const minLead = 50 * time.Millisecond
 
-// runAndMerge runs the load on the agents and merges their results.
 func (c *coordinator) runAndMerge(ctx context.Context) (*load.Result, error) {
 	start := time.Now().Add(c.startLead()).Round(0)
 	for _, m := range c.members {
@@ -177,7 +176,6 @@ func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.R
 	}
 }
 
-// activeMembers returns the agents that still have something to report.
 func (c *coordinator) activeMembers() (active []*member) {
 	for _, m := range c.members {
 		if m.isActive() {
@@ -208,7 +206,6 @@ func (c *coordinator) dropMember(m *member, reason string) {
 	c.sendOrdersTo(m)
 }
 
-// handleMessage processes a message of a member.
 func (c *coordinator) handleMessage(msg *nats.Msg) {
 	from, err := decodeMessage(msg.Data, c.version)
 	if err != nil {
@@ -234,7 +231,6 @@ func (c *coordinator) handleMessage(msg *nats.Msg) {
 // commonPhases are the phases that are observed once all agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
-// handleReport processes an event of an agent.
 func (c *coordinator) handleReport(m *member, t report) {
 	e := t.Event
 	if e == nil {
@@ -284,7 +280,6 @@ func (c *coordinator) handleReport(m *member, t report) {
 	c.observeCommon()
 }
 
-// storeResult stores an agent's result and releases the agent.
 func (c *coordinator) storeResult(m *member, result *load.Result, early string) {
 	if result == nil {
 		c.dropMember(m, "it has no result")

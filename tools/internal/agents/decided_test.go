@@ -202,7 +202,6 @@ func TestSteadyTogether(t *testing.T) {
 	}
 }
 
-// startHub starts a publish/subscribe server and returns its address.
 func startHub(t *testing.T) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, &tcp.Server{Handler: new(hub.Hub).Handler()})

@@ -16,14 +16,12 @@ import (
 // protocol is the version of the messages. It changes with their meaning.
 const protocol = 2
 
-// The subjects.
 const (
 	callSubject  = "myriad.load.call"
 	agentSubject = "myriad.load.agent." // and the agent's ID
 	runSubject   = "myriad.load.run."   // and the run's ID
 )
 
-// The kinds of messages.
 const (
 	callKind      = "call"
 	infoKind      = "info"
@@ -34,7 +32,6 @@ const (
 	replyKind     = "reply" // to clock and plan
 )
 
-// header is the part of a message that all kinds share.
 type header struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"` // of Myriad
@@ -96,7 +93,6 @@ func (m *message) parseBody(body any) error {
 
 const idBytes = 16
 
-// newID returns a unique ID of an agent or a run.
 func newID() string {
 	var id [idBytes]byte
 	_, _ = rand.Read(id[:]) // never fails
@@ -111,7 +107,6 @@ type call struct {
 	Closing     int      `json:"closing,omitempty"`
 }
 
-// agentInfo describes an agent, in reply to a call.
 type agentInfo struct {
 	Name string `json:"name"`
 	Host string `json:"host"`
@@ -139,13 +134,11 @@ type clock struct {
 	Left int64 `json:"left"`
 }
 
-// plan is an agent's part of the load.
 type plan struct {
 	Config json.RawMessage `json:"config"`
 	CA     []byte          `json:"ca,omitempty"` // the certificates that TLS trusts, PEM
 }
 
-// planReply replies to a plan; Refuses is "" if the agent accepts it.
 type planReply struct {
 	Refuses string `json:"refuses,omitempty"`
 }
@@ -166,7 +159,6 @@ type orders struct {
 	Over      bool    `json:"over,omitempty"` // leave the run
 }
 
-// report is an event of an agent's run.
 type report struct {
 	At    int64       `json:"at"` // by its clock
 	Event *load.Event `json:"event,omitempty"`

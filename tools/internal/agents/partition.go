@@ -50,7 +50,6 @@ func partition(total int, members []agentInfo) ([]float64, error) {
 	return parts, nil
 }
 
-// errTooManyConns returns an error that names how many connections each agent can carry.
 func errTooManyConns(total int, members []agentInfo, limits []float64) error {
 	all, text := 0.0, ""
 	for i, h := range members {

@@ -164,7 +164,6 @@ func TestConnectedAgain(t *testing.T) {
 	}
 }
 
-// connectInProcess returns a connection to a new server in this process.
 func connectInProcess(t *testing.T) *nats.Conn {
 	t.Helper()
 	server, err := natsd.Start(natsd.Config{})

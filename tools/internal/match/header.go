@@ -90,7 +90,6 @@ func equalsWord(b []byte, word string) bool {
 	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }
 
-// parseDigits parses all of b as a number below 2^60 in a base.
 func parseDigits(b []byte, base int) (v int64, ok bool) {
 	n, err := strconv.ParseUint(string(b), base, 60)
 	return int64(n), err == nil

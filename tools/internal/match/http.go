@@ -22,8 +22,8 @@ const (
 	wantEncoding  = "one Transfer-Encoding, chunked"
 	wantChunk     = "a chunk of 0 to 1099511627776 bytes, in hexadecimal digits"
 	wantChunkLine = "the end of a chunk's first line of at most 4096 bytes"
-	wantChunkEnd  = "a line's end behind a chunk"
-	wantNothing   = "nothing behind a response that closes the connection"
+	wantChunkEnd  = "a line end after a chunk"
+	wantNothing   = "nothing after a response that closes the connection"
 )
 
 // feedHTTP is Rule.Feed for responses of RFC 9112, as received by a client that does not use HEAD,

@@ -47,7 +47,7 @@ func repeatX(n int) string { return strings.Repeat("x", n) }
 
 func TestParseErrors(t *testing.T) {
 	const rules = "; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http"
-	const numbers = "; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, and behind it perhaps an offset such as +8, and a place such as @3"
+	const numbers = "; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, optionally followed by an offset such as +8 and a position such as @3"
 	for spec, want := range map[string]string{
 		"":                                      `match: rule ""` + rules,
 		"frames":                                `match: rule "frames"` + rules,
@@ -71,7 +71,7 @@ func TestParseErrors(t *testing.T) {
 		"length:4be+-1":                         `match: length "4be+-1"` + numbers,
 		"length:4be@":                           `match: length "4be@"` + numbers,
 		"length:4be@3+8":                        `match: length "4be@3+8"` + numbers,
-		"length:4be-4097":                       `match: length "4be-4097"; expected an offset of -4096 to +4096, and a place of 0 to 4096`,
+		"length:4be-4097":                       `match: length "4be-4097"; expected an offset of -4096 to +4096, and a position of 0 to 4096`,
 		"length:4be@4097":                       `match: length "4be@4097"; expected an offset of`,
 		"length:4be@" + strings.Repeat("9", 30): "expected an offset of",
 	} {

@@ -41,7 +41,6 @@ func partialMatchLen(text, in []byte) int {
 	return 0
 }
 
-// unescapeText replaces the escapes described at Parse.
 func unescapeText(s string) ([]byte, error) {
 	b := make([]byte, 0, len(s))
 	for at := 0; at < len(s); {

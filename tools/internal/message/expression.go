@@ -111,12 +111,11 @@ func errUnknownExpression(body string) error {
 // rejectArgument returns an error if there is an argument.
 func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q behind the name; expected nothing", truncate(argument))
+		return fmt.Errorf("%q after the name; expected nothing", truncate(argument))
 	}
 	return nil
 }
 
-// parseCount parses the number of characters of an expression.
 func parseCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
@@ -147,7 +146,6 @@ func appendMarker(dst []byte, id ID) []byte {
 	return appendHex(dst, id.Connection<<markerMessageBits|id.Message&(1<<markerMessageBits-1), markerLen)
 }
 
-// appendHex appends the last digits of a number in hexadecimal.
 func appendHex(dst []byte, n uint64, digits int) []byte {
 	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
 		dst = append(dst, hexadecimal[n>>shift&0xf])

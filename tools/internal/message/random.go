@@ -35,7 +35,6 @@ func (p *piece) newRandom(messageKey uint64) random {
 	return random{deriveKey(messageKey, ^uint64(p.index))}
 }
 
-// next returns 64 random bits.
 func (r *random) next() uint64 {
 	r.counter += gamma
 	return mix64(r.counter)

@@ -105,12 +105,11 @@ func parseLiteral(text string, at int) (literal []byte, next int, open bool) {
 func expressionLen(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, truncate(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncate(text[at:]), at-2)
 	}
 	return size, nil
 }
 
-// truncate shortens a text for an error.
 func truncate(text string) string {
 	const most = 64
 	if len(text) > most {

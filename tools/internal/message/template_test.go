@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// mustParse parses a valid template.
 func mustParse(t testing.TB, text string) *Template {
 	t.Helper()
 	template, err := Parse(text)

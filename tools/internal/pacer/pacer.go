@@ -51,7 +51,6 @@ func (c *Curve) NewPlan(at time.Duration, phase float64, seed uint64) Plan {
 // Next returns when the next message is due, 0 for the zero Plan.
 func (p *Plan) Next() time.Duration { return p.next }
 
-// Advance proceeds to the following message.
 func (p *Plan) Advance(c *Curve, seed uint64) {
 	p.number++
 	if c.Poisson {
@@ -122,7 +121,6 @@ type Shared struct {
 	taken       Skipped       // messages that were taken, not given up
 }
 
-// NewShared returns a plan without messages.
 func NewShared() *Shared {
 	s := &Shared{}
 	s.next.Store(int64(Never))

@@ -162,7 +162,6 @@ func (s *Sample) Since(before *Sample) Interval {
 	return Interval{Length: s.At.Sub(before.At), Process: grown, Machine: m}
 }
 
-// findProcess returns the process with a PID, or nil.
 func (s *Sample) findProcess(pid int) *Process {
 	for i := range s.Processes {
 		if s.Processes[i].PID == pid {

@@ -126,7 +126,7 @@ func (r *Reader) parseHead(in []byte) (h wsframe.Head, err error) {
 	case h.Opcode() != wsframe.OpContinuation && !h.IsControl() && r.inMessage:
 		err = errors.New("websocket: a new message within another; expected a continuation frame")
 	case h.Masked:
-		err = errors.New("websocket: a masked frame; expected none of a server to be")
+		err = errors.New("websocket: a masked frame; expected unmasked frames from a server")
 	}
 	return h, err
 }

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 )
 
-// serverFrame returns a frame of a server. first has FIN and the opcode.
 func serverFrame(first byte, payload string) string {
 	b := []byte{first}
 	switch n := len(payload); {

@@ -118,7 +118,6 @@ var reservedHeaders = map[string]string{
 	"transfer-encoding":        "the request has no body",
 }
 
-// truncate shortens a text for an error.
 func truncate[T string | []byte](s T) string {
 	const most = 80
 	if len(s) > most {

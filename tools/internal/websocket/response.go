@@ -58,7 +58,6 @@ func errStatus(line string) error {
 	return fmt.Errorf("websocket: the server answers %q; expected %q", truncate(line), "HTTP/1.1 101 Switching Protocols")
 }
 
-// listContains reports whether comma-separated lists contain an element.
 func listContains(lists []string, want string) bool {
 	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(element), want) {
