@@ -182,16 +182,16 @@ func TestWarnings(t *testing.T) {
 		args []string
 		says []string // nothing if it is empty
 	}{
-		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` says how to move it"}},
+		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` shows how to raise it"}},
 		{"load, near", append([]string{"load", "-c", "90"}, from...), []string{"90 connections are 90% of what this machine holds, 100: ports ("}},
 		{"load, far", append([]string{"load", "-c", "50"}, from...), nil},
 		{"load, quiet", append([]string{"load", "-q", "-c", "1000"}, from...), nil},
-		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"stops at 100 connections"}},
+		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"can hold only 100 of"}},
 		{"load, a hundred", append([]string{"load"}, from...), nil},
-		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports ("}},
-		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
+		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports ("}},
+		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` shows"}},
 		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
-		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
+		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` shows"}},
 	} {
 		got := runInNamespace(t, network, newCommandProcess(t, test.args...), "") // which fails: nobody listens, or no such address
 		var said []string
