@@ -228,7 +228,7 @@ func TestLivePage(t *testing.T) {
 	for want, s := range map[string]tcp.Stats{
 		"has not started": {},
 		"serves 77":       {Model: "epoll", Open: 77},
-		"accepts nothing: an operator has paused": {Model: "epoll", AcceptingPaused: true},
+		"Accepting is paused by an operator": {Model: "epoll", AcceptingPaused: true},
 		"drains, or has ended":                    {Model: "epoll", Draining: true, AcceptingPaused: true},
 		"3 worker processes":                      {Model: "goroutine", Processes: 3, Restarts: 1},
 	} {

@@ -101,7 +101,7 @@ func (s *server) tryPostControl(t *testing.T, what, token string) (status int, t
 func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
 	s.postControl(t, "pause", token)
-	s.waitForPage(t, "/live", "an operator has paused that")
+	s.waitForPage(t, "/live", "Accepting is paused by an operator")
 	c := dial(t, s.addr)
 	io.WriteString(c, "hello\n")
 	s.postControl(t, "resume", token)
