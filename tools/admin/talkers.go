@@ -13,11 +13,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// This file finds who talks most, without a word to the server: the kernel counts the
-// bytes of each connection, and what differs between two looks at its counters is what
-// was said between them.
+// This file finds the connections with most traffic without involving the server: the kernel
+// counts the bytes of each connection.
 
-// The bounds of it.
 const (
 	maxTalkerConns    = 50_000  // connections
 	maxScannedSockets = 1 << 18 // TCP sockets of the network namespace, all of which are scanned
