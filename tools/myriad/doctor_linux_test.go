@@ -18,11 +18,11 @@ import (
 
 const portsFile = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// few is a plan which a network of a hundred ports can't hold. It needs nothing of
-// the machine's own settings.
+// few is a plan that exceeds a namespace with a hundred ports, independent of the machine's
+// settings.
 var few = []string{"doctor", "-n", "1000", "--side", "client", "--src", "127.0.0.1"}
 
-// newNamespaceWithFewPorts is a network with a hundred ports.
+// newNamespaceWithFewPorts returns a network namespace with a hundred ports.
 func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 	t.Helper()
 	ns, err := faults.NewNamespace()
@@ -39,7 +39,6 @@ func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 	return ns
 }
 
-// readPortRange says what the network's range of ports is.
 func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	t.Helper()
 	var text string
@@ -54,7 +53,6 @@ func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	return text
 }
 
-// runInNamespace runs a command in a network, with something on its standard input.
 func runInNamespace(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// fakeTerminal understands what the view writes, and nothing else: it fails the test
-// on any other control.
+// fakeTerminal interprets the control sequences of the view and fails the test on any other.
 type fakeTerminal struct {
 	t      *testing.T
 	rows   []string
@@ -41,7 +40,7 @@ func (w *fakeTerminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cutControl takes a control off.
+// cutControl splits off a control sequence.
 func (w *fakeTerminal) cutControl(text string) (control, rest string) {
 	if text[0] != '\x1b' {
 		return text[:1], text[1:]
@@ -95,11 +94,10 @@ func (w *fakeTerminal) applyControl(c string) {
 	}
 }
 
-// text is what stands on the terminal.
+// text returns the text on the terminal.
 func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
 
-// newTestView is a view on a terminal on which something stands already. Its clock
-// stands still until it is set.
+// newTestView returns a view on a terminal that already has text. Its clock is set by the test.
 func newTestView(t *testing.T, on screen) (*liveView, *fakeTerminal, *time.Time) {
 	t.Helper()
 	w := &fakeTerminal{t: t, rows: []string{"before"}, row: 1, start: true}

@@ -65,7 +65,7 @@ type worker struct {
 // not on loopback.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &worker{Agent: new(*a), id: newID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
-	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.Myriad())
+	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
 	if w.Say == nil {
 		w.Say = func(string, ...any) {}
 	}

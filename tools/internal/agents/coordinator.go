@@ -114,7 +114,7 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
 	}
-	o.version = cmp.Or(o.version, version.Myriad())
+	o.version = cmp.Or(o.version, version.MyriadVersion())
 	c := &coordinator{Options: o, cfg: cfg, run: newID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
 	defer c.close()
 	if err := c.open(); err != nil {

@@ -60,7 +60,7 @@ func (t jobTask) computeAndWait(iterations uint64) {
 		hold[i] = 1
 	}
 	if t.compute > 0 {
-		spin(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
+		spinCPU(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
 	}
 	if t.wait > 0 {
 		time.Sleep(t.wait)
@@ -77,7 +77,7 @@ func MeasureIterations() uint64 {
 	best := time.Hour
 	for range 192 {
 		begin := time.Now()
-		spin(try)
+		spinCPU(try)
 		best = min(best, time.Since(begin))
 	}
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
@@ -86,8 +86,8 @@ func MeasureIterations() uint64 {
 // computed makes the compiler keep the computation. It is hardly ever written.
 var computed atomic.Bool
 
-// spin computes for a number of iterations, each of which depends on the previous one.
-func spin(iterations uint64) {
+// spinCPU computes for a number of iterations, each of which depends on the previous one.
+func spinCPU(iterations uint64) {
 	x := iterations
 	for range iterations {
 		x = (x ^ x>>29) * 0xbf58476d1ce4e5b9
