@@ -21,14 +21,12 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file is what an operator may do to the server from the page. It is guarded:
-// there is nothing of it without Config.Token, and each order has to be a POST that
-// comes from no other site, as all requests here (guard.go), with a header that no other
-// site can have a browser send unasked, and with the token. The right token always passes.
+// This file has the control requests of an operator. They exist only with Config.Token.
+// Each must be a POST from the same site, as for all requests here (guard.go), with a header
+// that other sites can't make a browser send, and with the token. The right token always passes.
 // Wrong ones are bounded: maxWrongTokens get 401, and one more each wrongTokenForgiven; the others
 // get 429. Who guesses can keep nobody out, and not fill the
-// log: of what is refused there is a line a second at the most, with the number of
-// those between.
+// log: rejections are logged at most once a second, with the number of those in between.
 //
 // Orders are carried out on the goroutine of their request, those to close connections
 // one at a time, because what they did is shown by a count. That of a drain gets its
@@ -45,27 +43,26 @@ type Controller interface {
 }
 
 const (
-	// MinToken is the least length of Config.Token, in bytes.
+	// MinToken is the minimum length of Config.Token in bytes.
 	MinToken = 16
-	// TokenHeader is the header that has the token, and ActionHeader one that
-	// every order has.
+	// TokenHeader carries the token; ActionHeader is required in every control request.
 	TokenHeader  = "Myriad-Token"
 	ActionHeader = "Myriad-Action"
 
 	maxWrongTokens     = 10
 	wrongTokenForgiven = 6 * time.Second
-	// closeTimeout bounds the wait for a connection to be counted as closed.
+	// closeTimeout limits the wait for a connection to be counted as closed.
 	closeTimeout      = time.Second
 	closePollInterval = 10 * time.Millisecond
 )
 
-// validateControl says what is wrong with the configuration.
+// validateControl checks the configuration of the control requests.
 func validateControl(cfg *Config) error {
 	if cfg.Token == "" {
 		return nil
 	}
 	if _, ok := cfg.Source.(Controller); !ok {
-		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which can't be controlled; expected a *tcp.Server", cfg.Source)
+		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which has no control methods; expected a *tcp.Server", cfg.Source)
 	}
 	if len(cfg.Token) < MinToken {
 		return fmt.Errorf("admin: Config.Token has %d bytes; expected at least %d, such as crypto/rand.Text gives", len(cfg.Token), MinToken)
@@ -73,7 +70,7 @@ func validateControl(cfg *Config) error {
 	return nil
 }
 
-// controlAPI carries out orders.
+// controlAPI executes control requests.
 type controlAPI struct {
 	server       Controller
 	upgrade      func(done func(tcp.Upgraded, error))
@@ -82,7 +79,7 @@ type controlAPI struct {
 	rejectionLog *rejectionLogger
 
 	mu             sync.Mutex
-	wrongTokens    float64 // tokens that were wrong and are not forgiven
+	wrongTokens    float64 // wrong tokens that are not forgiven yet
 	lastWrongToken time.Time
 	closing        sync.Mutex // held while a connection is being closed
 	draining       atomic.Bool
@@ -92,7 +89,7 @@ func newControlAPI(cfg *Config, rejectionLog *rejectionLogger) *controlAPI {
 	return &controlAPI{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, rejectionLog: rejectionLog}
 }
 
-// addRoutes adds the orders.
+// addRoutes adds the control requests to routes.
 func (c *controlAPI) addRoutes(routes routeHandlers) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"pause":  c.commandHandler(c.server.PauseAccepting, "accepting is paused"),
@@ -107,7 +104,7 @@ func (c *controlAPI) addRoutes(routes routeHandlers) {
 	}
 }
 
-// serveCommand carries out an order, if it may be given.
+// serveCommand executes a command if the request is authorized.
 func (c *controlAPI) serveCommand(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.checkCommandAuth(r); status != 0 {
 		c.rejectionLog.logRejection(r, why)
@@ -119,13 +116,13 @@ func (c *controlAPI) serveCommand(w http.ResponseWriter, r *http.Request, execut
 	}
 }
 
-// replyCommandError logs and tells why an order was not carried out.
+// replyCommandError logs and reports why a command failed.
 func (c *controlAPI) replyCommandError(w http.ResponseWriter, r *http.Request, status int, err error) {
 	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
 	writeText(w, status, err.Error())
 }
 
-// checkCommandAuth says why an order is refused, 0 if it is not.
+// checkCommandAuth returns the status and reason for rejecting a request, 0 if it is authorized.
 func (c *controlAPI) checkCommandAuth(r *http.Request) (status int, reason string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
@@ -149,13 +146,13 @@ func (c *controlAPI) checkCommandAuth(r *http.Request) (status int, reason strin
 	return http.StatusUnauthorized, "the token is wrong"
 }
 
-// replyCommandDone logs and tells what was done.
+// replyCommandDone logs and reports a successful command.
 func (c *controlAPI) replyCommandDone(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
 	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, attrs...)...)
 	writeText(w, http.StatusOK, text)
 }
 
-// commandHandler is an order without parameters.
+// commandHandler returns the handler of a command without parameters.
 func (c *controlAPI) commandHandler(execute func() error, message string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := execute()
@@ -166,7 +163,7 @@ func (c *controlAPI) commandHandler(execute func() error, message string) func(h
 	}
 }
 
-// closePeerConns closes the connections of a peer, and tells how many were.
+// closePeerConns closes the connections of a peer and reports their number.
 func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
@@ -182,7 +179,7 @@ func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) erro
 	ticker := time.NewTicker(closePollInterval)
 	defer ticker.Stop()
 	for end := time.Now().Add(closeTimeout); ; <-ticker.C {
-		last := !time.Now().Before(end) // after the time, too, of which this process may have had none
+		last := !time.Now().Before(end) // check once more after the deadline: the process may have been stalled
 		if n := c.server.Stats().Closed.Operator - before; n > 0 {
 			c.replyCommandDone(w, r, "closed the connection from "+remote.String(), "connections", n)
 			return nil
@@ -193,14 +190,14 @@ func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) erro
 	}
 }
 
-// drainServer answers, and then drains.
+// drainServer answers, then drains the server.
 func (c *controlAPI) drainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
 	}
 	const text = "the server drains"
 	w.Header().Set("Content-Length", strconv.Itoa(len(text+"\n")))
-	w.Header().Set("Connection", "close") // for as long as this one is held, too, the page uses another
+	w.Header().Set("Connection", "close") // the page needs another connection while this one is held
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, text+"\n")       // the peer may have gone
@@ -211,7 +208,7 @@ func (c *controlAPI) drainServer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// upgradeServer has the server upgraded, and what has come of it answered.
+// upgradeServer starts an upgrade and answers when it has ended.
 func (c *controlAPI) upgradeServer(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
@@ -237,7 +234,7 @@ func (c *controlAPI) upgradeServer(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// controlSection has the buttons.
+// controlSection returns the page section with the buttons.
 func controlSection(s tcp.Stats, upgrades bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {
@@ -247,22 +244,22 @@ func controlSection(s tcp.Stats, upgrades bool) page.Section {
 	if upgrades {
 		actions = append(actions, page.Action{
 			Label: "Upgrade", URL: "control/upgrade", Token: true, Slow: true,
-			Confirm: fmt.Sprintf("Start the program anew, as it is on disk by now, and hand it %s connections? If it does not start, this process goes on.", format.Count(s.Open)),
+			Confirm: fmt.Sprintf("Start the program that is now on disk and hand it %s connections? If it does not start, this process continues.", format.Count(s.Open)),
 		})
 	}
 	return page.Section{
-		ID: "control", Title: "Control", Lead: "Orders need the token, which is asked for once. While accepting is paused, who connects waits.",
+		ID: "control", Title: "Control", Lead: "Commands need the token, which is requested once. While accepting is paused, new connections wait.",
 		Parts: []page.Part{{Actions: append(actions, page.Action{
 			Label: "Drain", URL: "control/drain", Token: true,
-			Confirm: fmt.Sprintf("Drain the server? It accepts nothing more, lets %s connections finish what they have at hand, closes them, and ends. This can't be taken back.", format.Count(s.Open)),
+			Confirm: fmt.Sprintf("Drain the server? It stops accepting, lets %s connections finish their current work, closes them, and exits. This can't be undone.", format.Count(s.Open)),
 		})}},
 	}
 }
 
-// newCloseButton is the button of a connection.
+// newCloseButton returns the button that closes a connection.
 func newCloseButton(remote netip.AddrPort) page.Action {
 	return page.Action{
 		Label: "Close", Token: true, URL: "control/close?remote=" + url.QueryEscape(remote.String()),
-		Confirm: fmt.Sprintf("Close the connection from %s at once, without sending what it is owed?", remote),
+		Confirm: fmt.Sprintf("Close the connection from %s at once, discarding unsent output?", remote),
 	}
 }

@@ -46,7 +46,7 @@ func TestControlRealServer(t *testing.T) {
 			if open := server.Stats().Open; open != 1 {
 				t.Errorf("%d are open while accepting is paused, want 1", open)
 			}
-			requestAndExpect(t, h, "GET", "/", 200, "accepts nothing")
+			requestAndExpect(t, h, "GET", "/", 200, "Accepting is paused")
 			give("resume")
 			checkEcho(late, "hello")
 			give("drain") // with a recorder it returns when all have ended

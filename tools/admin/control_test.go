@@ -115,7 +115,7 @@ func TestGuard(t *testing.T) {
 		if got := o.recordedCalls(); got != "" {
 			t.Errorf("%s: the server was told %s", name, got)
 		}
-		if strings.Contains(log.String(), testToken) || c.status != 405 && strings.Count(log.String(), "refused") != 1 {
+		if strings.Contains(log.String(), testToken) || c.status != 405 && strings.Count(log.String(), "request rejected") != 1 {
 			t.Errorf("%s: this was logged: %s", name, log.String())
 		}
 	}
@@ -147,7 +147,7 @@ func TestWrongTokens(t *testing.T) {
 		}
 		want(200)
 		want(429, wrong)
-		if n := strings.Count(log.String(), "refused"); n != 1 {
+		if n := strings.Count(log.String(), "request rejected"); n != 1 {
 			t.Errorf("%d refusals were logged at once, want one: %s", n, log.String())
 		}
 		time.Sleep(wrongTokenForgiven)
@@ -158,7 +158,7 @@ func TestWrongTokens(t *testing.T) {
 			t.Errorf("the server was told %s", got)
 		}
 		more := fmt.Sprint("suppressed=", 3*maxWrongTokens-1+maxWrongTokens+1000+1)
-		if n := strings.Count(log.String(), "refused"); n != 2 || !strings.Contains(log.String(), more) {
+		if n := strings.Count(log.String(), "request rejected"); n != 2 || !strings.Contains(log.String(), more) {
 			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongTokenForgiven, more, log.String())
 		}
 	})
@@ -328,7 +328,7 @@ func TestControlConfig(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		{Config{Source: newFakeSource(tcp.Stats{}), Token: testToken}, "can't be controlled"},
+		{Config{Source: newFakeSource(tcp.Stats{}), Token: testToken}, "which has no control methods"},
 		{Config{Source: newFakeController(), Token: "short"}, "at least 16"},
 		{Config{}, "Config.Source is nil"},
 	} {

@@ -18,25 +18,25 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// FlightConfig says when a Flight writes down what it keeps.
+// FlightConfig configures a Flight.
 type FlightConfig struct {
 	// Source is the server whose Stats().Lag is watched. It is required if Dir is set.
 	Source Source
-	// Dir is where dumps are written, 10 at the most, those of other processes and earlier
-	// runs included; the oldest give way. It is made if it is not there. The default is "":
-	// nothing is watched, and dumps are what WriteTo and /debug/flight give.
+	// Dir is where dumps are written, created if necessary. At most 10 are kept, including those of
+	// other processes and earlier runs; the oldest are removed. The default "" disables watching;
+	// WriteTo and /debug/flight still work.
 	Dir string
-	// Lag is the bound: a turn of an event loop that took longer is a reason to dump. Lag
-	// is counted in buckets, so it is rounded up to one's bound: a microsecond doubled so
-	// often, 8.4 s at the most. The default is 100 ms, which becomes 131 ms.
+	// Lag is the duration of a loop iteration that triggers a dump. Lag is counted in buckets, so
+	// it is rounded up to a bucket's bound: a microsecond times a power of two, at most 8.4 s. The
+	// default is 100 ms, which becomes 131 ms.
 	Lag time.Duration
-	// Log gets the path of each dump, and what fails. The default is slog.Default().
+	// Log receives the path of each dump, and errors. The default is slog.Default().
 	Log *slog.Logger
 }
 
 const (
 	defaultLag          = 100 * time.Millisecond
-	maxLag              = time.Microsecond << (tcp.Buckets - 2) // what the last bucket begins at
+	maxLag              = time.Microsecond << (tcp.Buckets - 2) // lower bound of the last bucket
 	flightCheckInterval = time.Second
 	minDumpInterval     = time.Minute // one in so long
 	maxDumps            = 10
@@ -45,7 +45,6 @@ const (
 	flightBytes = 10 << 20
 )
 
-// validateAndComplete fills in the defaults and says what is wrong.
 func (c *FlightConfig) validateAndComplete() error {
 	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
@@ -62,22 +61,18 @@ func (c *FlightConfig) validateAndComplete() error {
 	return nil
 }
 
-// Flight is a flight recorder: Go's execution tracer runs all the time, and its
-// last 10 s, or 10 MiB if that is less, are kept in memory
-// (runtime/trace.FlightRecorder); while a dump is made it takes as much again. Once a
-// second it looks at the server's lag, and when that has passed the bound it writes
-// them to a file for go tool trace, at most one a minute. A turn is counted when it ends:
-// what held a loop for longer may have begun before the dump does. Go allows one flight
-// recorder in a process.
+// Flight is a flight recorder: Go's execution tracer runs all the time, and its last 10 s, at most
+// 10 MiB, are kept in memory (runtime/trace.FlightRecorder); a dump takes as much again. Once a
+// second it checks the server's lag; if that has exceeded the limit it writes a file for go tool
+// trace, at most one a minute. An iteration is counted when it ends: one that took longer may have
+// begun before the dump does. Go allows one flight recorder per process.
 //
-// It is not free: a server that echoed 64 bytes on 50 connections took 3.4 µs of
-// CPU for each instead of 3.1 under epoll, 3.8 instead of 3.6 with goroutines
-// (`myriad serve` with and without --flight-dir, beside `myriad load -c 50
-// --duration 3s`, in turns, medians of five).
+// It costs CPU: a server that echoed 64 bytes on 50 connections took 3.4 µs for each instead of 3.1
+// under epoll, 3.8 instead of 3.6 with goroutines (`myriad serve` with and without --flight-dir,
+// beside `myriad load -c 50 --duration 3s`, in turns, medians of five).
 //
-// A goroutine watches, if there is a Dir; it takes no lock but, while it makes a
-// dump, the one that WriteTo and Stop share. Its methods are safe for concurrent
-// use.
+// With a Dir a goroutine watches; while it makes a dump it holds the lock that WriteTo and Stop
+// share. The methods are safe for concurrent use.
 type Flight struct {
 	stop    chan struct{} // closed by Stop
 	running sync.WaitGroup
@@ -87,7 +82,7 @@ type Flight struct {
 	stopped  bool
 }
 
-// StartFlight starts a flight recorder. Whoever starts it calls Stop.
+// StartFlight starts a flight recorder. The caller must call Stop.
 func StartFlight(cfg FlightConfig) (*Flight, error) {
 	if err := cfg.validateAndComplete(); err != nil {
 		return nil, err
@@ -105,7 +100,7 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 	return f, nil
 }
 
-// Stop ends it and waits for a dump that is under way. Further calls do nothing.
+// Stop stops the recorder and waits for a dump in progress. Further calls do nothing.
 func (f *Flight) Stop() {
 	f.mu.Lock()
 	first := !f.stopped
@@ -113,13 +108,13 @@ func (f *Flight) Stop() {
 	f.mu.Unlock()
 	if first {
 		close(f.stop)
-		f.recorder.Stop() // nobody uses it any more: a dump looks at stopped, under the lock
+		f.recorder.Stop() // unused from now on: dumps check stopped under the lock
 	}
 	f.running.Wait()
 }
 
-// WriteTo writes what was recorded last, for go tool trace. It is taken in one
-// piece before the first byte is written, so w may be slow. After Stop it fails.
+// WriteTo writes the recorded trace for go tool trace. It is copied before the first byte is
+// written, so w may be slow. After Stop it fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
 	b, err := f.takeDump()
 	if err != nil {
@@ -141,7 +136,6 @@ func (f *Flight) takeDump() (*bytes.Buffer, error) {
 	return b, nil
 }
 
-// serveDump serves a dump for go tool trace.
 func (f *Flight) serveDump(w http.ResponseWriter, _ *http.Request) {
 	b, err := f.takeDump()
 	if err != nil {
@@ -152,20 +146,19 @@ func (f *Flight) serveDump(w http.ResponseWriter, _ *http.Request) {
 	_, _ = b.WriteTo(w) // the peer may have gone
 }
 
-// lagWatcher looks at a server's lag and dumps when it has passed the bound. It
-// belongs to one goroutine.
+// lagWatcher dumps when a server's lag has exceeded a limit. It belongs to one goroutine.
 type lagWatcher struct {
 	source      Source
-	firstBucket int // the first bucket that counts
+	firstBucket int // first bucket that counts
 	dir         string
 	dump        io.WriterTo
 	log         *slog.Logger
 
-	lastLag  tcp.Histogram // as it was at the last look
+	lastLag  tcp.Histogram // at the last check
 	lastDump time.Time     // zero before the first
 }
 
-// firstBucketAbove is the first bucket that has nothing but what is longer than d.
+// firstBucketAbove returns the first bucket that contains only durations longer than d.
 func firstBucketAbove(d time.Duration) int {
 	for i := 1; i < tcp.Buckets; i++ {
 		if (tcp.Histogram{}).Bound(i-1) >= d {
@@ -175,7 +168,7 @@ func firstBucketAbove(d time.Duration) int {
 	return tcp.Buckets - 1
 }
 
-// checkEverySecond looks once a second until stop is closed.
+// checkEverySecond calls dumpIfLagged once a second until stop is closed.
 func (w *lagWatcher) checkEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(flightCheckInterval)
 	defer ticker.Stop()
@@ -189,8 +182,8 @@ func (w *lagWatcher) checkEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// dumpIfLagged dumps if turns have passed the bound since the last look, and the last
-// dump is old enough.
+// dumpIfLagged writes a dump if iterations have exceeded the limit since the last check and the
+// last dump is old enough.
 func (w *lagWatcher) dumpIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
 	passed := countLongTurns(w.lastLag, lag, w.firstBucket)
@@ -201,15 +194,15 @@ func (w *lagWatcher) dumpIfLagged(now time.Time) {
 	w.lastDump = now // also if it fails: a full disk is not tried every second
 	path, err := writeDumpFile(w.dir, now, w.dump)
 	if err != nil {
-		w.log.Error("flight recorder: event loops lagged, and the dump failed", "error", err)
+		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
 		return
 	}
 	w.log.Warn("flight recorder: event loops lagged; see go tool trace", "turns", passed,
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countLongTurns is how many turns have been added to the buckets from the bound on. A
-// bucket can shrink, when a worker process was killed; that is nothing.
+// countLongTurns returns how many iterations were added to the buckets from firstBucket. Buckets
+// shrink if a worker process was killed; that counts as 0.
 func countLongTurns(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
@@ -220,7 +213,7 @@ func countLongTurns(before, now tcp.Histogram, firstBucket int) (n int64) {
 // dumpPattern matches the files of dumps. Their names sort by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// writeDumpFile writes a dump and returns its path. First the oldest files make room, so that
+// writeDumpFile writes a dump and returns its path. It removes the oldest files first, so that
 // there are never more than maxDumps.
 func writeDumpFile(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // in order
@@ -240,7 +233,7 @@ func writeDumpFile(dir string, now time.Time, recorder io.WriterTo) (path string
 	}
 	_, err = recorder.WriteTo(file)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(path)) // half a dump is none
+		return "", errors.Join(err, os.Remove(path)) // remove a partial dump
 	}
 	return path, nil
 }

@@ -133,7 +133,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		for range 1000 {
 			serveRequest(h, requestFor("GET /"+strings.Repeat("x", 9000), map[string]string{"Sec-Fetch-Site": "cross-site"}))
 		}
-		if n := strings.Count(log.String(), "refused"); n != 1 || log.Len() > 500 || !strings.Contains(log.String(), "path=/xxx") {
+		if n := strings.Count(log.String(), "request rejected"); n != 1 || log.Len() > 500 || !strings.Contains(log.String(), "path=/xxx") {
 			t.Errorf("%d lines were logged, want one that is short: %s", n, log.String())
 		}
 	})

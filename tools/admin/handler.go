@@ -21,49 +21,46 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// Source is the server that is looked at: a *tcp.Server.
+// Source provides the statistics of a server: a *tcp.Server.
 type Source interface {
-	// Stats may be called from any goroutine at any time.
+	// Stats must be safe for concurrent use.
 	Stats() tcp.Stats
 }
 
-// Config says what a Handler shows.
+// Config configures a Handler.
 type Config struct {
 	// Source is the server. It is required.
 	Source Source
-	// Gatherer is where /metrics comes from. The default is a registry with
-	// metrics.NewServerCollector of Source and metrics.RegisterProcess.
+	// Gatherer provides /metrics. The default is a registry with metrics.NewServerCollector of
+	// Source and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
-	// Token, if set, lets who knows it pause accepting, close connections, and
-	// drain the server, or upgrade it, with Upgrade, from the page or by a POST, see Handler: it is a secret
-	// of MinToken bytes or more, and Source must be a Controller. The default is
-	// that nobody can.
+	// Token, if set, lets its holders pause accepting, close connections, drain the server, and
+	// with Upgrade upgrade it, from the page or by POST, see Handler. It is a secret of at least
+	// MinToken bytes, and Source must be a Controller. The default disables control.
 	Token string
-	// Upgrade, if set with Token, has the server upgraded at an order from the page, as by
-	// Server.Upgrade. It returns at once, and calls done when that is over, once, on any
-	// goroutine; done sends the answer, within 5 s. It may end the server of the page
-	// meanwhile, so that the new process can have its address: the connection of the order is
-	// none of that server's any more. The default is that the page can't.
+	// Upgrade, if set together with Token, upgrades the server at a request from the page, like
+	// Server.Upgrade. It must return at once and call done once when the upgrade has ended, on any
+	// goroutine; done sends the answer within 5 s. It may end the page's server in the meantime, so
+	// that the new process can use its address: the request's connection no longer belongs to that
+	// server. The default disables upgrades from the page.
 	Upgrade func(done func(tcp.Upgraded, error))
-	// Flight is dumped at /debug/flight, which is not found without it.
+	// Flight is dumped at /debug/flight, which does not exist without it.
 	Flight *Flight
-	// Pages are what the application shows beside, with a link to each on the page.
+	// Pages are additional pages of the application, linked on the main page.
 	Pages []Page
-	// Log gets what fails, and what Serve has to say. The default is
-	// slog.Default().
+	// Log receives errors and the messages of Serve. The default is slog.Default().
 	Log *slog.Logger
 }
 
-// Page is something that an application shows.
+// Page is an additional page of an application.
 type Page struct {
-	// Path is where, such as "/hub": none that this package uses. Text says what it is.
+	// Path is its path, such as "/hub", which must not be used by this package. Text describes it.
 	Path, Text string
-	// Handler answers requests with the method GET or HEAD.
+	// Handler serves requests with the method GET or HEAD.
 	Handler http.Handler
 }
 
-// maxScrapes is how many requests for /metrics are answered at a time; further ones
-// get 503.
+// maxScrapes is how many requests for /metrics are served at a time; further ones get 503.
 const maxScrapes = 8
 
 // Handler serves, for GET and HEAD:
@@ -109,7 +106,7 @@ func Handler(cfg Config) http.Handler {
 	return h
 }
 
-// newHandlerAndState makes a Handler, and gives what it knows of the server.
+// newHandlerAndState returns a Handler and the state from which it builds the page.
 func newHandlerAndState(cfg Config) (http.Handler, *serverState) {
 	if err := validateConfig(&cfg); err != nil {
 		panic(err.Error())
@@ -132,10 +129,9 @@ func newHandlerAndState(cfg Config) (http.Handler, *serverState) {
 	}), known
 }
 
-// routeHandlers are handlers by their patterns for a http.ServeMux.
+// routeHandlers are handlers by their http.ServeMux patterns.
 type routeHandlers map[string]http.HandlerFunc
 
-// newRouteHandlers makes all that is served.
 func newRouteHandlers(cfg *Config, state *serverState, rejectionLog *rejectionLogger) routeHandlers {
 	all := routeHandlers{
 		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.writePage(w, (*page.Page).WriteHTML, cfg.Log) },
@@ -165,12 +161,12 @@ func newRouteHandlers(cfg *Config, state *serverState, rejectionLog *rejectionLo
 	return all
 }
 
-// addExpensive adds what takes much work.
+// addExpensive adds an expensive request, which browsers must send by POST.
 func (all routeHandlers) addExpensive(path string, h http.Handler) {
 	all["GET "+path], all["POST "+path] = requirePOST(h), h.ServeHTTP
 }
 
-// validateConfig says what is wrong with the configuration, and fills in what is simple.
+// validateConfig validates cfg and sets its Log.
 func validateConfig(cfg *Config) error {
 	if cfg.Source == nil {
 		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
@@ -181,7 +177,7 @@ func validateConfig(cfg *Config) error {
 	return validateControl(cfg)
 }
 
-// writePage writes the page.
+// writePage renders the page into w.
 func (l *serverState) writePage(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
 	if err := render(l.buildPage(time.Now()), &text); err != nil {
@@ -193,17 +189,17 @@ func (l *serverState) writePage(w http.ResponseWriter, render func(*page.Page, i
 	_, _ = text.WriteTo(w) // the peer may have gone
 }
 
-// newDefaultRegistry has what is shown without a Gatherer.
+// newDefaultRegistry returns the registry used without a Gatherer.
 func newDefaultRegistry(source Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector(source, nil))
 	if err := metrics.RegisterProcess(r); err != nil {
-		panic(err) // in a new registry nothing is in the way
+		panic(err) // can't conflict in a new registry
 	}
 	return r
 }
 
-// promLog is the log of promhttp.
+// promLog adapts a logger for promhttp.
 type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
@@ -211,7 +207,7 @@ func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.
 func writeReadiness(w http.ResponseWriter, s tcp.Stats) {
 	switch {
 	case s.Draining:
-		writeText(w, http.StatusServiceUnavailable, "draining: the server shuts down, or has")
+		writeText(w, http.StatusServiceUnavailable, "draining: the server is shutting down or has ended")
 	case s.Model == "":
 		writeText(w, http.StatusServiceUnavailable, "not started")
 	default:
@@ -233,7 +229,7 @@ func writeStatsJSON(w http.ResponseWriter, s tcp.Stats) {
 	_ = to.Encode(s) // the peer may have gone
 }
 
-// defaultLinks are what there is beside the page.
+// defaultLinks are the links on the page.
 var defaultLinks = []page.Link{
 	{URL: "/metrics", Text: "for Prometheus"},
 	{URL: "/healthz", Text: "the process works"},
@@ -242,7 +238,7 @@ var defaultLinks = []page.Link{
 	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
-// setAttachmentHeader says that what follows is a file.
+// setAttachmentHeader declares the response a file to download.
 func setAttachmentHeader(w http.ResponseWriter, name string) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name+time.Now().UTC().Format("-20060102T150405Z")))

@@ -76,7 +76,7 @@ func TestPages(t *testing.T) {
 		{"/debug/pprof/heap?debug=3", 400, "expected 0"},
 		{"/debug/pprof/heap?debug=x", 400, "expected 0"},
 		{"/debug/pprof/heap?seconds=3", 400, "-diff_base"},
-		{"/debug/pprof/none", 404, "/debug/pprof/ has the list"},
+		{"/debug/pprof/none", 404, "/debug/pprof/ lists them"},
 		{"/debug/pprof/cmdline", 200, os.Args[0]},
 		{"/debug/pprof/profile?seconds=0", 400, "expected 1 to 60"},
 		{"/debug/trace?seconds=61", 400, "expected 1 to 60"},

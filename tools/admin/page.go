@@ -19,13 +19,12 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// This file makes a page of what is known of a server. Texts and figures only: how it
-// looks package page knows.
+// This file builds the page from the state. Package page defines its layout.
 
-// pageUpdateInterval is how long the page waits before it asks again.
+// pageUpdateInterval is the time between two updates of the page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
-// buildPage is the page as it is now, for somebody who asks for it.
+// buildPage returns the current page and records that it was requested.
 func (l *serverState) buildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,24 +43,24 @@ func (l *serverState) buildPage(now time.Time) *page.Page {
 	return made
 }
 
-// formatStatus says in a sentence how the server is.
+// formatStatus describes the server's state in a sentence.
 func formatStatus(s tcp.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
 		return "The server has not started.", page.Warn
 	case s.Draining:
-		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", format.Count(s.Open)), page.Warn
+		return fmt.Sprintf("The server is draining or has ended: it accepts no connections, and %s are open.", format.Count(s.Open)), page.Warn
 	case s.AcceptingPaused:
-		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", format.Count(s.Open)), page.Warn
+		return fmt.Sprintf("Accepting is paused by an operator. %s connections are open.", format.Count(s.Open)), page.Warn
 	}
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// minConnsForMemory is how many connections there are at least where memory is shown for each of
-// them: the memory of a process grows by some megabytes for other reasons, too.
+// minConnsForMemory is the minimum number of connections for memory per connection: a process grows
+// by some megabytes for other reasons, too.
 const minConnsForMemory = 100
 
-// formatBytesPerConn is memory for each of so many connections, a dash where it says nothing of them.
+// formatBytesPerConn formats memory per connection, a dash if there are too few.
 func formatBytesPerConn(bytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
@@ -69,14 +68,14 @@ func formatBytesPerConn(bytes, conns float64) string {
 	return orDash(format.Bytes(max(bytes, 0) / conns))
 }
 
-// formatMemoryGrowthPerConn is by how much anonymous memory has grown since the first look, for each
-// connection that has come since. So it is counted by load, hold and bench, too, which look
-// before the first connection, as Serve does where it begins with the server.
+// formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample per
+// additional connection, as load, hold and bench do, which sample before the first connection.
+// Serve does so, too, if it starts with the server.
 func (l *serverState) formatMemoryGrowthPerConn(p point) string {
 	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
 
-// mainFigures are the three that matter most.
+// mainFigures returns the three most important figures.
 func mainFigures(s tcp.Stats, p point) [][2]string {
 	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
@@ -87,7 +86,7 @@ func mainFigures(s tcp.Stats, p point) [][2]string {
 	return append(all, [2]string{"Handler time, p99", formatSeconds(p.handler)})
 }
 
-// listFacts are further figures, and what server this is.
+// listFacts returns further figures and facts about the server.
 func (l *serverState) listFacts(s tcp.Stats, p point) [][2]string {
 	each := l.formatMemoryGrowthPerConn(p)
 	if p.open-l.firstWithMemory.open < minConnsForMemory {
@@ -128,7 +127,7 @@ func (l *serverState) figureSection(s tcp.Stats, p point) page.Section {
 	}
 }
 
-// listenerTable is nil for a server that does not know of listeners, or has not started.
+// listenerTable returns nil for a server without listener statistics or before its start.
 func (l *serverState) listenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
@@ -149,19 +148,19 @@ func (l *serverState) listenerTable() *page.Table {
 	return t
 }
 
-// fixedSource is a Source that always says the same.
+// fixedSource is a Source with constant statistics.
 type fixedSource tcp.Stats
 
 func (f *fixedSource) Stats() tcp.Stats { return tcp.Stats(*f) }
 
-// metricValue is a value that package metrics tells Prometheus of a server.
+// metricValue is a value that package metrics exports for a server.
 type metricValue struct {
 	name, help string
 	value      float64
 	isCounter  bool
 }
 
-// gatherMetricValues are all of them but histograms, in the order of their names.
+// gatherMetricValues returns all values except histograms, ordered by name.
 func gatherMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
@@ -181,10 +180,10 @@ func gatherMetricValues(s tcp.Stats) (all []metricValue) {
 	return all
 }
 
-// errorCounterPrefixes are the beginnings of the names of counters that should not grow.
+// errorCounterPrefixes are the prefixes of counters that should not grow.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
-// counterTable has what Prometheus gets of the server.
+// counterTable lists what Prometheus gets of the server.
 func (l *serverState) counterTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
@@ -239,7 +238,7 @@ func (l *serverState) memoryTable(s tcp.Stats, p point) *page.Table {
 	return t
 }
 
-// chartCurve is a curve of a chart, of points.
+// chartCurve is a curve of a chart over points.
 type chartCurve struct {
 	name string
 	of   func(*point) float64
@@ -312,7 +311,6 @@ func (l *serverState) wallSection() page.Section {
 	return s
 }
 
-// addWallRow adds a wall.
 func (w *wallReport) addWallRow(t *page.Table, wall *doctor.Wall) {
 	stops, what := w.stopsAt(wall), wall.What
 	if wall.Present != "" {
@@ -329,7 +327,7 @@ func (w *wallReport) addWallRow(t *page.Table, wall *doctor.Wall) {
 	t.SetLastRowTone(3, toneOfShare(near))
 }
 
-// limitUsageTable is what is in use of limits whose use is known, the fullest first.
+// limitUsageTable lists the usage of limits, the fullest first.
 func limitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
@@ -351,7 +349,7 @@ func limitUsageTable(walls []doctor.Wall) *page.Table {
 	return t
 }
 
-// toneOfShare is that of a share of a limit.
+// toneOfShare returns the tone for a share of a limit.
 func toneOfShare(share float64) page.Tone {
 	switch {
 	case share >= 0.95:
@@ -366,7 +364,7 @@ func (l *serverState) talkerSection() page.Section {
 	t := &l.talkers
 	s := page.Section{ID: "talkers", Title: "Top talkers"}
 	if t.err != nil {
-		s.Lead = fmt.Sprintf("Who talks most is not shown: %v.", t.err)
+		s.Lead = fmt.Sprintf("Top talkers are not available: %v.", t.err)
 		return s
 	}
 	over := "since they began; the next look tells what is said now"
@@ -401,12 +399,12 @@ func (l *serverState) linkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatRate writes a number a second, span a time; known has a dash for what
-// is not.
+// formatRate formats a number per second, formatSeconds a time; orDash replaces unknown values by a
+// dash.
 func formatRate(v float64) string    { return orDash(format.Number(v)) }
 func formatSeconds(v float64) string { return orDash(format.Seconds(v)) }
 
-// formatCPUShare writes processor time a second.
+// formatCPUShare formats processor time per second.
 func formatCPUShare(v float64) string {
 	if math.IsNaN(v) {
 		return "–"

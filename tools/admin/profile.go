@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// The profiles are served here and not by net/http/pprof, because whoever
-// imports that has them in http.DefaultServeMux too, and so perhaps in the open.
+// Profiles are served here and not by net/http/pprof, because importing that package also
+// adds them to http.DefaultServeMux, which may be public.
 
-// writeProfileList answers with the profiles that there are, and buttons that POST for them.
+// writeProfileList writes the list of profiles, with buttons that send POST.
 func writeProfileList(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
@@ -37,14 +37,13 @@ func writeProfileList(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// writeProfile answers with one of them. ?debug=1 and 2 ask for text, and ?gc=1
-// for a collection of garbage before, as in net/http/pprof, whose memory goes back to
-// the system at once.
+// writeProfile writes a profile. ?debug=1 and 2 select text, and ?gc=1 collects garbage before, as
+// in net/http/pprof, and returns memory to the system.
 func writeProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
 	if p == nil {
-		writeText(w, http.StatusNotFound, fmt.Sprintf("there is no profile %q; /debug/pprof/ has the list", name))
+		writeText(w, http.StatusNotFound, fmt.Sprintf("no profile %q; /debug/pprof/ lists them", name))
 		return
 	}
 	if query.Get("seconds") != "" {
@@ -69,7 +68,7 @@ func writeProfile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeCommandLine answers with the command line, its words parted by zero bytes.
+// writeCommandLine writes the command line, its words separated by zero bytes.
 func writeCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))
@@ -78,16 +77,16 @@ func writeCommandLine(w http.ResponseWriter, _ *http.Request) {
 // maxRecordingSeconds is how long a recording may be, and recordingWriteTimeout how long a piece of it
 // may take to be sent: what the runtime records meanwhile waits in memory.
 const (
-	maxRecordingSeconds   = 60
+	maxRecordingSeconds   = 60 // maxRecordingSeconds is the maximum duration of a recording, and recordingWriteTimeout limits each write: meanwhile the runtime buffers in memory.
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// exclusiveHandler serves a file that is made while the request lasts, one at a time.
+// exclusiveHandler serves a file that is generated during the request, one at a time.
 type exclusiveHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
 
-	busy sync.Mutex // held by the request that is served
+	busy sync.Mutex // held by the running request
 }
 
 func (e *exclusiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -103,7 +102,7 @@ func (e *exclusiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.write(w, r)
 }
 
-// newRecordingHandler is what the runtime records for some seconds.
+// newRecordingHandler returns a handler for what the runtime records for some seconds.
 func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Writer) error, stop func()) *exclusiveHandler {
 	return &exclusiveHandler{what: noun, file: file, write: func(w http.ResponseWriter, r *http.Request) {
 		seconds, err := parseSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
@@ -113,7 +112,7 @@ func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Wr
 		}
 		setAttachmentHeader(w, file)
 		to := &recordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
-		if err := start(to); err != nil { // the program itself records
+		if err := start(to); err != nil { // the program itself is recording
 			w.Header().Del("Content-Disposition")
 			writeText(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", noun, err))
 			return
@@ -129,7 +128,7 @@ func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Wr
 	}}
 }
 
-// parseSeconds reads the length of a recording.
+// parseSeconds parses the length of a recording.
 func parseSeconds(text string, defaultSeconds int) (int, error) {
 	if text == "" {
 		return defaultSeconds, nil
@@ -141,8 +140,8 @@ func parseSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// recordingWriter passes a recording on, and gives up when the peer does not take it.
-// Only one goroutine writes at a time, which is what the runtime does.
+// recordingWriter forwards a recording and gives up if the peer does not read. Only one goroutine
+// writes at a time, as the runtime does.
 type recordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController

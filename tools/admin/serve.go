@@ -15,33 +15,31 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// The bounds of Serve.
+// The limits of Serve.
 const (
 	headerTimeout   = 5 * time.Second
 	readTimeout     = 10 * time.Second
-	writeTimeout    = (maxRecordingSeconds + 15) * time.Second // the longest recording, and time to send it
+	writeTimeout    = (maxRecordingSeconds + 15) * time.Second // the longest recording plus time to send it
 	idleTimeout     = time.Minute
 	shutdownTimeout = 5 * time.Second
 	maxHeaderBytes  = 16 << 10
 	maxConns        = 64
 )
 
-// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx
-// ends; it returns nil then, when everything that it started has ended. Without
-// a host, as in ":9090", it listens on 127.0.0.1: only programs of this machine
-// reach it. Another host is listened on as said, with a warning in the log,
-// because nobody is asked who they are. listening, if not nil, is called once
-// with the address.
+// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx ends; then it returns
+// nil when everything that it started has ended. Without a host, as in ":9090", it listens on
+// 127.0.0.1, which only programs of this machine can reach. Other hosts cause a warning in the log,
+// because there is no authentication. listening, if not nil, is called once with the address.
 //
-// On loopback it refuses requests for any host but an IP address and localhost
-// (403): otherwise a page in a browser on this machine could read what is here,
-// by a name of its own that it lets point to 127.0.0.1 (DNS rebinding).
+// On loopback it rejects requests (403) for any host other than an IP address or localhost:
+// otherwise a page in a local browser could read the answers through a name that points to
+// 127.0.0.1 (DNS rebinding).
 //
-// It holds at most 64 connections, further ones wait; a request has 5 s for its
-// header of at most 16 KiB, an answer 75 s, and an idle connection is closed
-// after a minute. A goroutine looks at the server once a second, for the page's last 10
-// minutes: 600 points at most, of some 200 bytes each. When ctx ends, recordings end
-// too, and answers under way have 5 s. To show that a server drains, let ctx end after the server has ended.
+// It holds at most 64 connections, further ones wait. A request has 5 s for its header of at most
+// 16 KiB, an answer 75 s, and an idle connection is closed after a minute. A goroutine samples the
+// server once a second for the page's last 10 minutes: at most 600 points of some 200 bytes each.
+// When ctx ends, recordings end, too, and pending answers have 5 s. To show that a server drains,
+// end ctx after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := validateConfig(&cfg); err != nil {
 		return err
@@ -61,7 +59,7 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	if isLoopback(ln.Addr()) {
 		handler = rejectForeignHosts(handler)
 	} else {
-		cfg.Log.Warn("admin: profiles, traces and the command line are open to everybody who reaches this address", "address", ln.Addr().String())
+		cfg.Log.Warn("admin: profiles, traces and the command line are readable by anyone who can reach this address", "address", ln.Addr().String())
 	}
 	if listening != nil {
 		listening(ln.Addr())
@@ -74,9 +72,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	return serveUntilDone(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilDone serves until ctx ends, and then ends in order: what is not answered within
-// shutdownTimeout is cut off. Requests share the lock running; the end takes it for itself,
-// which waits for them, and keeps it.
+// serveUntilDone serves until ctx ends, then shuts down: what is not answered within
+// shutdownTimeout is cut off. Requests share the read lock running; the shutdown takes the write
+// lock, which waits for them, and keeps it.
 func serveUntilDone(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
@@ -99,7 +97,7 @@ func serveUntilDone(ctx context.Context, ln net.Listener, handler http.Handler, 
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if server.Shutdown(limited) != nil {
-			_ = server.Close() // what is left is cut off
+			_ = server.Close() // cut off the rest
 		}
 	})
 	err := server.Serve(ln)
@@ -120,9 +118,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectForeignHosts refuses requests whose Host a browser could have from a name that
-// others made. No Host at all is let through: no browser sends that, but health
-// checks with HTTP/1.0 do.
+// rejectForeignHosts rejects requests whose Host may be a name made by others. An empty Host
+// passes: browsers never send that, but HTTP/1.0 health checks do.
 func rejectForeignHosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !isLocalHost(r.Host) {
@@ -133,8 +130,7 @@ func rejectForeignHosts(next http.Handler) http.Handler {
 	})
 }
 
-// isLocalHost says whether host, with or without a port, is an address or
-// localhost.
+// isLocalHost reports whether host, with or without a port, is an IP address or localhost.
 func isLocalHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

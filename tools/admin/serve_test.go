@@ -116,7 +116,7 @@ func TestNoHost(t *testing.T) {
 func TestServeElsewhereWarns(t *testing.T) {
 	s := startServe(t, "0.0.0.0:0")
 	defer s.stop(t)
-	if log := s.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "open to everybody") {
+	if log := s.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "readable by anyone") {
 		t.Errorf("logged %q; want a warning", log)
 	}
 	_, port, _ := net.SplitHostPort(s.addr)

@@ -16,36 +16,35 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-// This file is what the page of a server knows. A look reads the server's Stats and the
-// process, and adds a point to the ring. Looks come from a goroutine of Serve, one a
-// second as long as it serves, and from whoever asks for the page, when the last one is
-// older than that: so Handler alone, which has no goroutine, knows what there was while
-// somebody looked. All state is under one lock, which is held for a look; what takes
-// longer is looked at only while somebody has asked for the page in the last 10 s, and
-// less often: the walls, every 10 s, which takes some ten milliseconds, and the
-// sockets of the connections, every 2 s, no more than maxTalkerConns of them.
+// This file has the state behind the page. A sample reads the server's Stats and the
+// process and adds a point to the history. Serve takes a sample every second; a request for
+// the page takes one if the last is older, so Handler alone, which has no goroutine, has a
+// history only while somebody watches. One lock guards all state and is held during a sample.
+// Expensive figures are read only if the page was requested in the last 10 s, and less often:
+// the walls every 10 s, which takes some ten milliseconds, and the sockets of the connections
+// every 2 s, at most maxTalkerConns of them.
 
 const (
-	minSampleInterval = time.Second      // between two looks
-	watchedTimeout    = 10 * time.Second // after somebody has asked
-	maxSnapshotAge    = 10 * time.Second // a look before the last that is older gives no rates
-	childrenCacheTime = 10 * time.Second // how long a list of worker processes is used
-	// sampleSlack is by how much earlier a ticker may come.
+	minSampleInterval = time.Second
+	watchedTimeout    = 10 * time.Second // after a request for the page
+	maxSnapshotAge    = 10 * time.Second // older snapshots give no rates
+	childrenCacheTime = 10 * time.Second // how long a list of worker processes is reused
+	// sampleSlack is how much earlier a ticker may fire.
 	sampleSlack = minSampleInterval / 10
 )
 
-// serverState is what is known of a server.
+// serverState is the state behind a server's page.
 type serverState struct {
 	source     Source
-	hasControl bool // the page has them
+	hasControl bool // the page has buttons
 	canUpgrade bool
 	links      []page.Link
 
 	mu              sync.Mutex
-	start           time.Time  // the first look
-	firstWithMemory point      // the first with memory in it
+	start           time.Time  // the first sample
+	firstWithMemory point      // the first point with memory figures
 	points          []point    // of the last maxPointAge, the oldest first
-	snapshots       []snapshot // the last maxSnapshots, the oldest first: rates are of the time between them
+	snapshots       []snapshot // the last maxSnapshots, the oldest first: rates are computed between them
 	lastRequest     time.Time
 	workers         serverProcesses
 	walls           wallReport
@@ -59,11 +58,11 @@ type snapshot struct {
 	used  sample.Sample // of the server's processes
 }
 
-// maxSnapshots is how many moments are kept. With more, the rates of a load that has ended would
-// stand beside the connections that are open now.
+// maxSnapshots is how many snapshots are kept. With more, rates of a load that has ended would be
+// shown beside the connections that are open now.
 const maxSnapshots = 2
 
-// sampleEverySecond looks until stop is closed.
+// sampleEverySecond samples until stop is closed.
 func (l *serverState) sampleEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(minSampleInterval)
 	defer ticker.Stop()
@@ -78,7 +77,7 @@ func (l *serverState) sampleEverySecond(stop <-chan struct{}) {
 	}
 }
 
-// sampleIfDue looks, if the last look is old enough.
+// sampleIfDue takes a sample if the last one is old enough.
 func (l *serverState) sampleIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +90,7 @@ func (l *serverState) sampleIfDueLocked(now time.Time) {
 	}
 	stats := l.snapshots[len(l.snapshots)-1].stats
 	if now.Sub(l.lastRequest) >= watchedTimeout {
-		l.walls, l.talkers = wallReport{}, topTalkers{} // nobody looks: their memory is let go
+		l.walls, l.talkers = wallReport{}, topTalkers{} // nobody watches: release the memory
 		return
 	}
 	at := l.listenAddr()
@@ -99,7 +98,7 @@ func (l *serverState) sampleIfDueLocked(now time.Time) {
 	l.talkers.updateIfDue(now, stats, at)
 }
 
-// listenAddr is where the server listens, nil if that is not known.
+// listenAddr returns the server's address, nil if unknown.
 func (l *serverState) listenAddr() net.Addr {
 	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
 		return s.ListenAddr()
@@ -107,7 +106,7 @@ func (l *serverState) listenAddr() net.Addr {
 	return nil
 }
 
-// takeSample reads the server and its processes, and adds a point.
+// takeSample reads the server and its processes and adds a point.
 func (l *serverState) takeSample(now time.Time) {
 	m := snapshot{at: now, stats: l.source.Stats()}
 	if l.start.IsZero() {
@@ -138,8 +137,7 @@ func (l *serverState) takeSample(now time.Time) {
 	}
 }
 
-// setRates fills in what a point tells of the time between two moments; nil for no first
-// one.
+// setRates sets the point's rates between two snapshots; before is nil for the first one.
 func (p *point) setRates(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
@@ -161,22 +159,22 @@ func (p *point) setRates(before, now *snapshot) {
 	}
 }
 
-// goHeapBytes is what Go's heap of this process has, with what is not collected yet.
+// goHeapBytes returns the size of this process's Go heap, including garbage.
 func goHeapBytes() float64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)
 	return float64(sample[0].Value.Uint64())
 }
 
-// serverProcesses are the processes that serve.
+// serverProcesses caches the list of serving processes.
 type serverProcesses struct {
 	list           []int
 	at             time.Time
 	running, began int64
 }
 
-// listPIDs are the processes whose memory and processor time are those of the server: this
-// one, and with worker processes its children.
+// listPIDs returns the processes whose memory and processor time belong to the server: this one
+// and, with worker processes, its children.
 func (w *serverProcesses) listPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
@@ -191,21 +189,21 @@ func (w *serverProcesses) listPIDs(now time.Time, s tcp.Stats) []int {
 	return w.list
 }
 
-// currentPoint is the point of the last look, with rates since the one before.
+// currentPoint returns the last point with rates since the oldest snapshot.
 func (l *serverState) currentPoint() point {
 	p := l.points[len(l.points)-1]
 	p.setRates(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
 	return p
 }
 
-// The bounds of what is remembered.
+// The limits of the history.
 const (
 	maxPoints   = 600              // points
 	maxPointAge = 10 * time.Minute // how old they may be
 )
 
-// point is how a server was at a moment, or since the point before. What is not known
-// is NaN.
+// point has the figures of a server at a moment, or since the previous point. Unknown values are
+// NaN.
 type point struct {
 	at                            time.Time
 	open                          float64
@@ -218,8 +216,8 @@ type point struct {
 	cpu                           float64 // processors
 }
 
-// ratePerSecond is by how much a counter grew a second. One that shrank, because a worker
-// process was killed, has not grown.
+// ratePerSecond returns the growth of a counter per second. A counter that shrank because a worker
+// process was killed counts as unchanged.
 func ratePerSecond(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
@@ -227,7 +225,7 @@ func ratePerSecond(before, now int64, elapsed time.Duration) float64 {
 	return float64(max(now-before, 0)) / elapsed.Seconds()
 }
 
-// histogramDelta is what a histogram has got since it was another one.
+// histogramDelta returns what was added to a histogram.
 func histogramDelta(before, now tcp.Histogram) (h tcp.Histogram) {
 	for i := range now.Buckets {
 		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
@@ -236,7 +234,7 @@ func histogramDelta(before, now tcp.Histogram) (h tcp.Histogram) {
 	return h
 }
 
-// quantileSeconds is histogram.Quantile in seconds, NaN of none.
+// quantileSeconds returns histogram.Quantile in seconds, NaN for an empty histogram.
 func quantileSeconds(h tcp.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()

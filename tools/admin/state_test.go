@@ -226,11 +226,11 @@ func TestListenerTable(t *testing.T) {
 // The page is served as a whole and as its update, of every state of a server.
 func TestLivePage(t *testing.T) {
 	for want, s := range map[string]tcp.Stats{
-		"has not started": {},
-		"serves 77":       {Model: "epoll", Open: 77},
-		"accepts nothing: an operator has paused": {Model: "epoll", AcceptingPaused: true},
-		"drains, or has ended":                    {Model: "epoll", Draining: true, AcceptingPaused: true},
-		"3 worker processes":                      {Model: "goroutine", Processes: 3, Restarts: 1},
+		"has not started":                    {},
+		"serves 77":                          {Model: "epoll", Open: 77},
+		"Accepting is paused by an operator": {Model: "epoll", AcceptingPaused: true},
+		"is draining or has ended":           {Model: "epoll", Draining: true, AcceptingPaused: true},
+		"3 worker processes":                 {Model: "goroutine", Processes: 3, Restarts: 1},
 	} {
 		h := Handler(Config{Source: newFakeSource(s)})
 		for _, target := range []string{"/", "/live"} {

@@ -13,38 +13,36 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// This file finds who talks most, without a word to the server: the kernel counts the
-// bytes of each connection, and what differs between two looks at its counters is what
-// was said between them.
+// This file finds the connections with most traffic without involving the server: the kernel
+// counts the bytes of each connection.
 
-// The bounds of it.
 const (
 	maxTalkerConns    = 50_000  // connections
-	maxScannedSockets = 1 << 18 // TCP sockets of the network namespace, all of which are gone through
+	maxScannedSockets = 1 << 18 // TCP sockets of the network namespace, all of which are scanned
 	talkerInterval    = 2 * time.Second
-	maxShownTalkers   = 15 // that are shown
+	maxShownTalkers   = 15
 )
 
-// topTalkers are the connections of a server that talk most.
+// topTalkers are the connections of a server with most traffic.
 type topTalkers struct {
 	at        time.Time
-	counts    map[uint64]byteCounts // at the last look, by cookie
-	elapsed   time.Duration         // between the last two looks
-	top       []talker              // the loudest first
-	connCount int                   // of so many
+	counts    map[uint64]byteCounts // at the last reading, by cookie
+	elapsed   time.Duration         // between the last two readings
+	top       []talker              // highest traffic first
+	connCount int                   // number of all connections
 	err       error                 // why there are none
 }
 
-// byteCounts is what a connection had said at a look.
+// byteCounts are the byte counters of a connection at a reading.
 type byteCounts struct{ in, out int64 }
 
-// talker is a connection, and what it has said a second.
+// talker is a connection with its traffic per second.
 type talker struct {
 	sock.ConnInfo
 	inRate, outRate float64
 }
 
-// updateIfDue looks at the sockets, if it is time.
+// updateIfDue reads the sockets if the last reading is old enough.
 func (t *topTalkers) updateIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return
@@ -57,7 +55,7 @@ func (t *topTalkers) updateIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	t.updateRates(now, talks)
 }
 
-// readConnTraffic reads the sockets, unless that would cost too much.
+// readConnTraffic reads the sockets unless that would be too expensive.
 func readConnTraffic(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
 	if addr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
@@ -76,7 +74,7 @@ func readConnTraffic(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
 	at := tcp.AddrPort()
 	talks, err := sock.ListConns(at.Port(), maxTalkerConns)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, errors.New("only Linux tells what its connections have said")
+		return nil, errors.New("the traffic of connections is known on Linux only")
 	}
 	if host := at.Addr().Unmap(); err == nil && !host.IsUnspecified() {
 		talks = slices.DeleteFunc(talks, func(t sock.ConnInfo) bool { return t.Local.Addr() != host.WithZone("") })
@@ -84,7 +82,7 @@ func readConnTraffic(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
 	return talks, err
 }
 
-// updateRates takes what was read, and finds the loudest.
+// updateRates computes rates from a new reading and finds the top talkers.
 func (t *topTalkers) updateRates(now time.Time, talks []sock.ConnInfo) {
 	before, first := t.counts, t.counts == nil
 	t.elapsed, t.at, t.connCount = now.Sub(t.at), now, len(talks)
@@ -94,7 +92,7 @@ func (t *topTalkers) updateRates(now time.Time, talks []sock.ConnInfo) {
 		t.counts[talk.Cookie] = byteCounts{talk.BytesIn, talk.BytesOut}
 		one := talker{ConnInfo: talk}
 		if !first {
-			was := before[talk.Cookie] // nothing, of one that is new
+			was := before[talk.Cookie] // zero for a new connection
 			one.inRate, one.outRate = ratePerSecond(was.in, talk.BytesIn, t.elapsed), ratePerSecond(was.out, talk.BytesOut, t.elapsed)
 		}
 		t.insertIfTop(one)
@@ -104,7 +102,7 @@ func (t *topTalkers) updateRates(now time.Time, talks []sock.ConnInfo) {
 	}
 }
 
-// insertIfTop takes a connection among the loudest, if it is one of them.
+// insertIfTop adds a connection if it is among the top talkers.
 func (t *topTalkers) insertIfTop(one talker) {
 	at, _ := slices.BinarySearchFunc(t.top, one, compareTraffic)
 	if at == maxShownTalkers {
@@ -116,7 +114,7 @@ func (t *topTalkers) insertIfTop(one talker) {
 	t.top = slices.Insert(t.top, at, one)
 }
 
-// compareTraffic sorts by what is said now, then by what waits, then by what was said before.
+// compareTraffic orders by present traffic, then unsent bytes, then total traffic.
 func compareTraffic(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),

@@ -7,14 +7,13 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// This file is how near the walls of the machine are: what package doctor predicts for
-// the server at its present number of connections, and what is in use of the limits
-// that can be read.
+// This file has the distance to the machine's walls: what package doctor predicts for the
+// server at its present number of connections, and the usage of limits.
 
-// wallsInterval is the least time between two looks.
+// wallsInterval is the minimum time between two examinations.
 const wallsInterval = 10 * time.Second
 
-// wallReport is what was found at the last look.
+// wallReport is the result of the last examination.
 type wallReport struct {
 	at     time.Time
 	open   int64
@@ -22,7 +21,7 @@ type wallReport struct {
 	err    error
 }
 
-// updateIfDue looks, if it is time.
+// updateIfDue examines the machine if the last examination is old enough.
 func (w *wallReport) updateIfDue(now time.Time, s tcp.Stats) {
 	if !w.at.IsZero() && now.Sub(w.at) < wallsInterval {
 		return
@@ -38,7 +37,7 @@ func (w *wallReport) updateIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// stopsAt is at how many connections a wall stops the server, or hurts it.
+// stopsAt returns at how many connections a wall stops the server, or slows it down.
 func (w *wallReport) stopsAt(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds

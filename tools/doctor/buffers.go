@@ -6,31 +6,28 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of the memory in which the kernel keeps bytes that have
-// come and were not read, or that were written and not sent. An idle connection
-// has none.
+// This file has the walls of kernel memory for unread and unsent bytes. An idle
+// connection has none.
 
 const (
 	tcpMemName = "net.ipv4.tcp_mem"
-	// maxSegmentBytes is how many bytes come in one packet at most over loopback, and
-	// segmentOverhead what the kernel counts for it beside them: measured on Linux
-	// 6.18.
+	// maxSegmentBytes is the maximum payload of a packet over loopback, and segmentOverhead what
+	// the kernel counts in addition: measured on Linux 6.18.
 	maxSegmentBytes = 32_741
 	segmentOverhead = 832
 )
 
-// kernelBytesForUnread is how much the kernel counts for so many unread bytes.
+// kernelBytesForUnread returns how much memory the kernel counts for unread bytes.
 func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
 
-// unreadPages is how many pages that is for each connection, whole ones: one
-// unread byte is one page.
+// unreadPages returns the pages for each connection's unread bytes, in whole pages.
 func (x *analysis) unreadPages() int64 {
 	return ceilDiv(kernelBytesForUnread(x.p.Unread), x.pageSize())
 }
 
-// pageSize is the size of the machine's pages.
+// pageSize returns the machine's page size.
 func (x *analysis) pageSize() int64 {
 	if x.f.PageSize <= 0 {
 		return 4096
@@ -38,13 +35,12 @@ func (x *analysis) pageSize() int64 {
 	return x.f.PageSize
 }
 
-// roundUpToPages rounds bytes up.
 func (x *analysis) roundUpToPages(bytes int64) int64 {
 	return satMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePages is unreadPages where a limit can refuse any of it, otherwise 0: the
-// first segment of a connection is let in whatever the limit says.
+// refusablePages returns unreadPages if a limit can refuse any of them, otherwise 0: the first
+// segment of a connection is accepted whatever the limit.
 func (x *analysis) refusablePages() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
@@ -54,20 +50,20 @@ func (x *analysis) refusablePages() int64 {
 
 var _ = registerWall(Wall{
 	Name: "tcp_mem", What: "memory of all TCP buffers of the machine (" + tcpMemName + ", third)",
-	Effect: "what comes after a connection's first segment is dropped and sent again until somebody reads (TcpExtTCPRcvQDrop, PruneCalled; " +
+	Effect: "data after a connection's first segment is dropped and resent until the application reads (TcpExtTCPRcvQDrop, PruneCalled; " +
 		"\"TCP: out of memory -- consider tuning tcp_mem\" in the kernel's log): writes wait, or fail with EAGAIN",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 2, x.refusablePages()) },
 	sysctlInfo{name: tcpMemName, isAmount: true, machineWide: true, defaultValue: "64 128 256"})
 
 var _ = registerWall(Wall{
-	Name: "tcp_mem-pressure", Soft: true, What: "memory of TCP buffers from which on they no longer grow (" + tcpMemName + ", second)",
-	Effect: "buffers shrink to their least size, and throughput with them (TcpExtTCPMemoryPressures)",
+	Name: "tcp_mem-pressure", Soft: true, What: "memory of TCP buffers at which they stop growing (" + tcpMemName + ", second)",
+	Effect: "buffers shrink to their minimum size, and throughput with them (TcpExtTCPMemoryPressures)",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPages()) })
 
-// examineTCPMem fills in a wall of which the limit is one of the three numbers of tcp_mem,
-// when each connection takes so many pages.
+// examineTCPMem fills in a wall whose limit is the number of tcp_mem with index which, if each
+// connection takes pagesPerConn pages.
 func (x *analysis) examineTCPMem(w *Wall, which int, pagesPerConn int64) bool {
 	limits, ok := x.sysctlNumbers(tcpMemName, 3)
 	if !ok {
@@ -91,7 +87,7 @@ func (x *analysis) examineTCPMem(w *Wall, which int, pagesPerConn int64) bool {
 
 var _ = registerWall(Wall{
 	Name: "cgroup-sockets", What: "memory of the TCP buffers of the control group (memory.kmem.tcp.limit_in_bytes)",
-	Effect: "what comes after a connection's first segment is dropped and sent again, as with tcp_mem",
+	Effect: "data after a connection's first segment is dropped and resent, as with tcp_mem",
 	Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool {
 	c, each := x.f.Cgroup.Sockets, x.refusablePages()
@@ -111,12 +107,12 @@ var _ = registerWall(Wall{
 	if c.File != "" {
 		w.Changes = []Change{c.changeTo(x.roundUpToPages(addHeadroom(need)))}
 	} else {
-		w.Advice = fmt.Sprintf("have who made the control group write %d or more to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", addHeadroom(need))
+		w.Advice = fmt.Sprintf("let the owner of the control group write at least %d to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", addHeadroom(need))
 	}
 	return true
 })
 
-// The buffer of unread bytes grows with what has been read: this is before anybody has.
+// The buffer of unread bytes grows as data is read: this is its initial size.
 var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
@@ -126,13 +122,13 @@ var _ = registerWall(Wall{
 
 var _ = registerWall(Wall{
 	Name: "tcp_wmem", Soft: true, What: "unsent bytes of one connection (net.ipv4.tcp_wmem, third; or SO_SNDBUF)",
-	Effect: "writes wait, or fail with EAGAIN where they may not: Myriad keeps the rest in its own memory (Limits.MaxUnsent)",
+	Effect: "writes block, or fail with EAGAIN if non-blocking: Myriad keeps the rest in its own memory (Limits.MaxUnsent)",
 	Source: ipPage + "#tcp-variables",
 }, func(x *analysis, w *Wall) bool { return x.examineConnBuffer(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBuffer fills in a wall by the field of a setting of three that bounds one
-// connection's buffer.
+// examineConnBuffer fills in a wall for the buffer size of one connection: a field of a sysctl with
+// three numbers.
 func (x *analysis) examineConnBuffer(w *Wall, name string, field int) bool {
 	sizes, ok := x.sysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]

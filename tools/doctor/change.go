@@ -15,16 +15,15 @@ import (
 	"time"
 )
 
-// Kind is what a Change changes.
+// Kind is the kind of a Change.
 type Kind string
 
-// The kinds of a Change.
 const (
-	Sysctl  Kind = "sysctl"  // a setting of the kernel: Name is its name
+	Sysctl  Kind = "sysctl"  // a kernel setting: Name is its name
 	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of the shell that starts the server
-	Memlock Kind = "memlock" // RLIMIT_MEMLOCK, in bytes, likewise
-	Link    Kind = "link"    // an interface that is to be up: Name is its name
-	Address Kind = "address" // an address that an interface is to have: Name is the interface, To the address with its network's bits
+	Memlock Kind = "memlock" // RLIMIT_MEMLOCK of that shell, in bytes
+	Link    Kind = "link"    // an interface to set up: Name is its name
+	Address Kind = "address" // an address to add to an interface: Name is the interface, To the address with its prefix length
 	Cgroup  Kind = "cgroup"  // a file of a control group: Name is its path
 )
 
@@ -36,15 +35,15 @@ type Change struct {
 	To   string `json:"to"`
 }
 
-// Command is the command line of a POSIX shell that makes the change, for whoever has
-// the right to. Limits of a process it changes in that shell, for what is started there.
+// Command returns the POSIX shell command that makes the change, given the privileges. A process
+// limit is changed in that shell, for programs started there.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
 		return "sysctl -w " + quoteForShell(c.Name) + "=" + quoteForShell(c.To)
 	case Nofile:
 		return "ulimit -n " + quoteForShell(c.To)
-	case Memlock: // the shell counts KiB
+	case Memlock: // the shell uses KiB
 		if n, err := strconv.ParseInt(c.To, 10, 64); err == nil {
 			return fmt.Sprintf("ulimit -l %d", ceilDiv(n, 1024))
 		}
@@ -62,7 +61,7 @@ func (c Change) Command() string {
 	return ""
 }
 
-// String says what changes, as "net.core.somaxconn: 4096 -> 65535".
+// String formats the change, as "net.core.somaxconn: 4096 -> 65535".
 func (c Change) String() string {
 	name, from := c.Name, c.From
 	if c.Kind == Link || c.Kind == Address {
@@ -78,17 +77,16 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s: %s -> %s", name, from, to)
 }
 
-// inverse is the change that takes this one back.
+// inverse returns the change that undoes c.
 func (c Change) inverse() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 
-// isShellLimit reports whether the change is of the shell in which it is made, and of what
-// is started there.
+// isShellLimit reports whether the change affects only the shell in which it is made and programs
+// started there.
 func (c Change) isShellLimit() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
-// unquotedWord is what a shell takes as it is.
+// unquotedWord matches words that a shell needs no quotes for.
 var unquotedWord = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
-// quoteForShell writes a word of a shell's command line.
 func quoteForShell(word string) string {
 	if unquotedWord().MatchString(word) {
 		return word
@@ -96,7 +94,7 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// mergeValues is a value that allows for what both values allow.
+// mergeValues returns a value that satisfies both value and other.
 func (c Change) mergeValues(value, other string) string {
 	switch {
 	case c.Name == reservedName:
@@ -113,8 +111,8 @@ func (c Change) mergeValues(value, other string) string {
 	return maxOfFields(value, other, c.Name == rangeName)
 }
 
-// maxOfFields is, number for number, the higher of two values. Of a range the first number
-// is the lower. If they are no such values it is the second.
+// maxOfFields returns the maximum of two values field by field; the first field of a range is its
+// minimum. If they are not comparable it returns other.
 func maxOfFields(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
@@ -141,17 +139,16 @@ func parseAmount(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// changeTimeout bounds how long one change may take.
+// changeTimeout limits one change.
 const changeTimeout = 10 * time.Second
 
-// Apply makes the changes on this machine, in order, by running the Command of each
-// with sh in the network namespace of the calling thread, and writes each that was made
-// to out. It goes on after one that fails: err joins an error for each. undo are the
-// changes that take back what was made, in reverse order. When ctx ends no further
-// change is begun.
+// Apply makes the changes on this machine, in order, by running the Command of each with sh in the
+// network namespace of the calling thread, and writes each successful one to out. It continues
+// after a failure: err joins an error for each. undo contains the changes that undo the successful
+// ones, in reverse order. When ctx ends no further change is started.
 //
-// A limit of a process can't be changed from outside of the shell that starts the
-// server: such a change is an error that says what to type there.
+// Process limits can't be changed from outside the shell that starts the server: such a change
+// results in an error with the command to type there.
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {

@@ -5,23 +5,22 @@ import (
 	"fmt"
 )
 
-// This file has the walls of connections that end: the kernel goes on with them
-// when their process has closed them.
+// This file has the walls of closed connections, which the kernel keeps for a while.
 
 const (
 	orphansName = "net.ipv4.tcp_max_orphans"
 	bucketsName = "net.ipv4.tcp_max_tw_buckets"
 	reuseName   = "net.ipv4.tcp_tw_reuse"
 
-	// timeWaitSeconds is how long a connection is in TIME_WAIT, in seconds (TCP_TIMEWAIT_LEN).
+	// timeWaitSeconds is how long a connection is in TIME_WAIT (TCP_TIMEWAIT_LEN).
 	timeWaitSeconds = 60
 )
 
-// Orphans are connections that no process has any more and whose end the peer has
-// not confirmed: when peers are gone without a word, all of a server that ends.
+// Orphans are connections without a process whose close the peer has not confirmed. If
+// peers have vanished, these are all connections of a server that ends.
 var _ = registerSysctlWall(Wall{
-	Name: "tcp_max_orphans", Soft: true, What: "connections that are closed here and not yet by peers that don't answer (" + orphansName + ")",
-	Effect: "when all are closed at once and peers don't answer, those beyond are reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
+	Name: "tcp_max_orphans", Soft: true, What: "connections closed here whose peers do not answer (" + orphansName + ")",
+	Effect: "if all are closed at once and peers do not answer, the excess is reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
 		"\"too many orphaned sockets\")",
 	Source: ipPage + "#tcp-variables", Unit: "orphans",
 }, sysctlInfo{name: orphansName, isAmount: true, machineWide: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
@@ -34,7 +33,7 @@ var _ = registerSysctlWall(Wall{
 
 var _ = registerSysctlWall(Wall{
 	Name: "tcp_max_tw_buckets", Soft: true, What: "connections in TIME_WAIT (" + bucketsName + ")",
-	Effect: "those beyond skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can meet a new connection of the same ports",
+	Effect: "excess connections skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can reach a new connection with the same ports",
 	Source: ipPage + "#tcp-variables", Unit: "in TIME_WAIT",
 }, sysctlInfo{name: bucketsName, isAmount: true, perNamespace: true, defaultValue: "2048"}, func(x *analysis, w *Wall, limit int64) bool {
 	now, closing := x.f.Sockets.TimeWait, satMul(int64(x.p.Closing), timeWaitSeconds)
@@ -47,13 +46,13 @@ var _ = registerSysctlWall(Wall{
 })
 
 var _ = registerWall(Wall{
-	Name: "tcp_tw_reuse", Side: Client, What: "ports out of use after an orderly close, in TIME_WAIT (" + reuseName + ")",
+	Name: "tcp_tw_reuse", Side: Client, What: "ports in TIME_WAIT after an orderly close (" + reuseName + ")",
 	Effect: "EADDRNOTAVAIL, as with ports, while connections replace others",
 	Source: ipPage + "#tcp-variables",
 }, (*analysis).examineTimeWaitReuse, sysctlInfo{name: reuseName, perNamespace: true, defaultValue: "2"})
 
-// examineTimeWaitReuse is how long the port of a connection that this side has closed in order is
-// out of use.
+// examineTimeWaitReuse fills in a wall: how long the port of a connection closed orderly by this
+// side is unavailable.
 func (x *analysis) examineTimeWaitReuse(w *Wall) bool {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
@@ -84,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) bool {
 	return true
 }
 
-// connsWithClosing is how many connections fit where so many do, if each that is closed
-// takes the room of one for so many seconds longer. As many of them are closed a
-// second as the plan says, or in proportion of fewer.
+// connsWithClosing returns how many connections fit into a capacity if each closed one occupies a
+// place for some more seconds. Connections are closed at the rate of the plan, or proportionally
+// for fewer.
 func (x *analysis) connsWithClosing(capacity, seconds int64) int64 {
 	return mulDiv(capacity, x.n, satAdd(x.n, satMul(int64(x.p.Closing), seconds)))
 }

@@ -2,8 +2,8 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/format"
 
-// This file has the walls of the firewall's memory of connections. A connection
-// over loopback is one entry, for both its ends.
+// This file has the walls of the firewall's connection tracking. A loopback
+// connection is one entry for both ends.
 
 const (
 	trackMaxName     = "net.netfilter.nf_conntrack_max"
@@ -13,11 +13,11 @@ const (
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
-	// defaultConntrackWait is for how many seconds an entry outlives an orderly close
-	// where nf_conntrack_tcp_timeout_time_wait can't be read.
+	// defaultConntrackWait is how many seconds an entry outlives an orderly close if
+	// nf_conntrack_tcp_timeout_time_wait can't be read.
 	defaultConntrackWait = 120
-	// maxBucketEntries is from how many entries in a bucket on looking one up is slow.
-	// Each connection is in two buckets, once for each direction.
+	// maxBucketEntries is the number of entries in a bucket above which lookups are slow. Each
+	// connection is in two buckets, one per direction.
 	maxBucketEntries = 8
 )
 
@@ -25,7 +25,7 @@ const (
 func (x *analysis) hasConntrack() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{
-	Name: "conntrack", What: "connections that the firewall can follow (" + trackMaxName + ")",
+	Name: "conntrack", What: "connections that the firewall can track (" + trackMaxName + ")",
 	Effect: "SYNs are dropped (\"nf_conntrack: table full, dropping packet\" in the kernel's log, drop in /proc/net/stat/nf_conntrack): " +
 		"clients fail with ETIMEDOUT",
 	Source: trackPage, Unit: "connections", Beyond: true,
@@ -33,7 +33,7 @@ var _ = registerSysctlWall(Wall{
 	tracked := x.f.Sockets.Tracked
 	w.setUsage(tracked, limit)
 	if !x.hasConntrack() {
-		w.Present = format.Count(limit) + ", no rule asks for it"
+		w.Present = format.Count(limit) + ", no rule uses it"
 		return true
 	}
 	seconds, ok := x.sysctlNumber(trackWaitName)

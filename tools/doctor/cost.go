@@ -2,24 +2,23 @@ package doctor
 
 import "github.com/myriad-go/myriad/internal/sock"
 
-// Cost is what a plan takes of a machine, by the models from which Examine predicts walls.
+// Cost is what a plan needs, by the models with which Examine predicts walls.
 type Cost struct {
-	// Kernel and User are bytes for each connection, on all sides of the plan together:
-	// of the kernel, with what Plan.Unread has wait there, and of the processes.
+	// Kernel and User are bytes per connection, on all sides of the plan together: of the kernel,
+	// including Plan.Unread, and of the processes.
 	Kernel int64 `json:"kernel"`
 	User   int64 `json:"user"`
-	// Base is what the processes take before the first connection, in bytes.
+	// Base is the memory of the processes before the first connection, in bytes.
 	Base int64 `json:"base"`
-	// Loops is how many event loops each server process has, or each client where the plan
-	// has no server; 0 for a model without.
+	// Loops is the number of event loops of each server process, or of each client if the plan has
+	// no server; 0 for models without loops.
 	Loops int `json:"loops"`
-	// Descriptors is the LimitNOFILE with which each process holds its share in one table,
-	// with an eighth of room, 2,147,483,584 at most.
+	// Descriptors is the LimitNOFILE with which each process holds its share in one table, with an
+	// eighth of headroom, at most 2,147,483,584.
 	Descriptors int64 `json:"descriptors"`
 }
 
-// Costs says what a plan takes. Like Examine it reads nothing else, and fails where that
-// does.
+// Costs returns what a plan needs. It reads nothing but its arguments, and fails if Examine does.
 func Costs(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file has the walls of open files: those of a descriptor table, of the
-// machine, and of epoll.
+// This file has the walls of open files: of a descriptor table, of the machine, and
+// of epoll.
 
-// maxLoops is how many loops a server and a generator may have.
+// maxLoops is the maximum number of loops of a server or generator.
 const maxLoops = 1024
 
 const fsPage = "https://docs.kernel.org/admin-guide/sysctl/fs.html"
@@ -24,11 +24,11 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "descriptors",
 }, (*analysis).examineNofile)
 
-// examineNofile is RLIMIT_NOFILE of each process. Go raises the soft limit to the hard
-// one when a program starts, so that the hard one counts.
+// examineNofile examines RLIMIT_NOFILE of each process. Go raises the soft limit to the hard one at
+// startup, so the hard one counts.
 func (x *analysis) examineNofile(w *Wall) bool {
 	p := &x.f.Process
-	if p.Nofile.Hard == 0 { // not known: a process without descriptors does not ask
+	if p.Nofile.Hard == 0 { // unknown
 		return false
 	}
 	w.Present = fmt.Sprintf("soft %s, hard %s", formatLimit(p.Nofile.Soft), formatLimit(p.Nofile.Hard))
@@ -49,13 +49,13 @@ func (x *analysis) examineNofile(w *Wall) bool {
 		w.Changes = append(w.Changes, Change{Kind: Nofile, Name: "nofile",
 			From: strconv.FormatInt(p.Nofile.Soft, 10), To: strconv.FormatInt(to, 10)})
 	default:
-		w.Advice = x.descriptorAdvice() + fmt.Sprintf("; or have who may raise the hard limit (CAP_SYS_RESOURCE) start the "+
-			"shell with it at %d: LimitNOFILE in a systemd unit, --ulimit nofile of a container, limits.conf for a login", need)
+		w.Advice = x.descriptorAdvice() + fmt.Sprintf("; or let a privileged process (CAP_SYS_RESOURCE) start the "+
+			"shell with a hard limit of %d: LimitNOFILE in a systemd unit, --ulimit nofile of a container, limits.conf for a login", need)
 	}
 	return true
 }
 
-// descriptorAdvice says what helps where the limit can't be raised.
+// descriptorAdvice returns what helps if the limit can't be raised.
 func (x *analysis) descriptorAdvice() string {
 	switch {
 	case x.f.Shards == "":
@@ -64,15 +64,15 @@ func (x *analysis) descriptorAdvice() string {
 		room := satSub(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(x.n, n) <= room {
-				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not to be had: %s", n, n, x.f.Shards)
+				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not available: %s", n, n, x.f.Shards)
 			}
 		}
 	}
-	return "connect from several machines or containers; a table for each loop is not to be had: " + x.f.Shards
+	return "connect from several machines or containers; a table for each loop is not available: " + x.f.Shards
 }
 
 var _ = registerSysctlWall(Wall{
-	Name: "nr_open", What: "the most that a limit of descriptors can be (fs.nr_open)",
+	Name: "nr_open", What: "maximum of descriptor limits (fs.nr_open)",
 	Effect: "EMFILE as with nofile; setting a higher RLIMIT_NOFILE fails with EPERM",
 	Source: fsPage + "#nr-open",
 }, sysctlInfo{name: "fs.nr_open", isAmount: true, defaultValue: "1048576"}, func(x *analysis, w *Wall, limit int64) bool {
@@ -88,13 +88,12 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// maxDescriptors is the most that a descriptor table can be set to have
-// (sysctl_nr_open_max in the kernel's fs/file.c, on 64 bits: INT_MAX rounded down to
-// 64).
+// maxDescriptors is the maximum size of a descriptor table (sysctl_nr_open_max in the kernel's
+// fs/file.c, on 64 bits: INT_MAX rounded down to 64).
 const maxDescriptors = 1<<31 - 64
 
-// applyDescriptorLimit fills in at how many connections a limit of descriptors stops the sides,
-// -1 for no limit. need is the least limit under which each process holds its share.
+// applyDescriptorLimit sets at how many connections a descriptor limit, -1 for none, stops the
+// sides. It returns the lowest limit with which each process holds its share.
 func (x *analysis) applyDescriptorLimit(w *Wall, limit int64) (need int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
@@ -112,8 +111,8 @@ func (x *analysis) applyDescriptorLimit(w *Wall, limit int64) (need int64) {
 	return need
 }
 
-// connsPerProcess is how many connections a process holds under a limit: all that the
-// limit leaves, or those of a descriptor table for each of its loops.
+// connsPerProcess returns how many connections a process holds under a limit: in one table, or in a
+// descriptor table per loop.
 func (x *analysis) connsPerProcess(e *endpoint, limit int64) int64 {
 	room := satSub(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
@@ -122,7 +121,7 @@ func (x *analysis) connsPerProcess(e *endpoint, limit int64) int64 {
 	return max(room, int64(sock.MaxConnsInTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
-// CAP_SYS_ADMIN need not keep to fs.file-max.
+// CAP_SYS_ADMIN is exempt from fs.file-max.
 var _ = registerSysctlWall(Wall{
 	Name: "file-max", What: "files that the whole machine may have open (fs.file-max)",
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
@@ -141,10 +140,9 @@ var _ = registerSysctlWall(Wall{
 	return true
 })
 
-// Go's own poller is an epoll instance: so a goroutine for each connection takes a watch
-// too.
+// Go's own poller is an epoll instance, so the goroutine model needs watches, too.
 var _ = registerSysctlWall(Wall{
-	Name: "max_user_watches", What: "descriptors that one user may watch by epoll (fs.epoll.max_user_watches)",
+	Name: "max_user_watches", What: "descriptors that one user may watch with epoll (fs.epoll.max_user_watches)",
 	Effect: "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",
 	Source: "https://man7.org/linux/man-pages/man7/epoll.7.html",
 }, sysctlInfo{name: "fs.epoll.max_user_watches", isAmount: true, defaultValue: "1024"}, func(x *analysis, w *Wall, limit int64) bool {

@@ -1,11 +1,10 @@
-// Package doctor predicts which limit of the operating system, a wall, stops a number of
-// TCP connections on this machine, and how to move it.
+// Package doctor predicts which limit of the operating system, a wall, stops a number of TCP
+// connections on this machine, and how to move it.
 //
-// Read reads the machine into Facts, plain data. Examine predicts from Facts and a Plan,
-// which says what is to be held, at how many connections each Wall stops it: a pure
-// function of facts of any machine. Its predictions are held against real connections,
-// in network namespaces with each wall set low, by the tests of tools/doctor/walls. Apply
-// changes what can be changed on a running machine, Print writes what makes that last.
+// Read reads the machine into Facts. Examine predicts from Facts and a Plan at how many connections
+// each Wall stops the plan; it is a pure function. The tests of tools/doctor/walls verify its
+// predictions with real connections in network namespaces with lowered walls. Apply makes the
+// changes that are possible on a running machine, Print writes files that make them permanent.
 //
 // All functions are safe for concurrent use.
 package doctor
@@ -24,9 +23,8 @@ const (
 	uring     = "uring"
 )
 
-// Examine predicts from facts at how many connections each wall stops a plan. It
-// changes neither and reads nothing else. It fails if the plan makes no sense, and
-// names the field that doesn't.
+// Examine predicts from facts at how many connections each wall stops a plan. It modifies neither
+// and reads nothing else. It returns an error that names the invalid field if the plan is invalid.
 func Examine(f *Facts, p Plan) (*Report, error) {
 	if f == nil {
 		return nil, errors.New("doctor: no facts; expected those of a machine, as Read gives them")
@@ -55,8 +53,7 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	return r, nil
 }
 
-// compareWalls orders walls: the one that is met first, a hard one before a soft one,
-// then by name.
+// compareWalls orders walls by the number of connections, hard before soft ones, then by name.
 func compareWalls(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {

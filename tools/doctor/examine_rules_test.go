@@ -203,7 +203,7 @@ func factsAfter(t *testing.T, f *Facts, changes []Change) *Facts {
 	return &after
 }
 
-// checkNotLowered says whether a change makes a setting smaller.
+// checkNotLowered checks that a change does not lower a setting.
 func checkNotLowered(t *testing.T, c Change) {
 	t.Helper()
 	from, to := strings.Fields(c.From), strings.Fields(c.To)

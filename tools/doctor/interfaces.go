@@ -6,15 +6,13 @@ import (
 	"slices"
 )
 
-// This file has the interfaces of the machine: which one leads to the targets, and their
-// walls.
+// This file has the walls of network interfaces.
 
-// toLoopback reports whether the connections stay on the loopback interface.
+// toLoopback reports whether connections use the loopback interface.
 func (x *analysis) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
-// defaultInterface is the interface that leads to the first target: the one whose network
-// it is in, otherwise the first that has an address others can reach; nil if there
-// is none.
+// defaultInterface returns the interface for the first target: the one whose network contains it,
+// otherwise the first with an address that others can reach; nil if there is none.
 func (x *analysis) defaultInterface() *Interface {
 	target := x.p.Targets[0].Addr().Unmap().WithZone("")
 	var first *Interface
@@ -33,13 +31,13 @@ func (x *analysis) defaultInterface() *Interface {
 	return first
 }
 
-// hasNetworkOf reports whether an address is of one of the interface's networks, so that
+// hasNetworkOf reports whether an address belongs to one of the interface's networks, so that
 // another host may have it.
 func (i *Interface) hasNetworkOf(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usableAddrs are the addresses of an interface from which the targets can be reached.
+// usableAddrs returns the addresses of an interface from which the targets can be reached.
 func (x *analysis) usableAddrs(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
@@ -78,15 +76,15 @@ var _ = registerWall(Wall{
 		w.Present = on.Name
 	} else {
 		w.Present, w.Holds, w.Needs = "none", 0, "one"
-		w.Advice = "give an interface an address (ip addr add) and set it up (ip link set)"
+		w.Advice = "add an address to an interface (ip addr add) and set it up (ip link set)"
 	}
 	return !x.toLoopback() && len(x.f.Interfaces) > 0
 })
 
-// An interface with fewer queues can't spread its packets over all processors.
+// With fewer queues than processors an interface can't spread packets over all of them.
 var _ = registerWall(Wall{
 	Name: "queues", Soft: true,
-	Effect: "so many processors take packets from it; receive packet steering (RPS) spreads them further",
+	Effect: "only that many processors receive its packets; receive packet steering (RPS) spreads them further",
 	Source: "https://docs.kernel.org/networking/scaling.html",
 }, func(x *analysis, w *Wall) bool {
 	on := x.defaultInterface()
@@ -103,7 +101,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
 }, (*analysis).examineSources)
 
-// examineSources is whether the machine has the addresses that were asked for.
+// examineSources examines whether the machine has the requested source addresses.
 func (x *analysis) examineSources(w *Wall) bool {
 	if !x.hasSide(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
@@ -120,7 +118,7 @@ func (x *analysis) examineSources(w *Wall) bool {
 			continue
 		}
 		if missing++; missing == 1 {
-			w.Holds = int64(i) // connections are spread over all, from the first on
+			w.Holds = int64(i) // connections use all sources in turn, starting with the first
 		}
 		if on := x.defaultInterface(); on != nil && on.hasNetworkOf(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
@@ -134,15 +132,15 @@ func (x *analysis) examineSources(w *Wall) bool {
 		w.Changes = nil
 		return true
 	case missing > maxAddedAddrs || len(w.Changes) == 0:
-		w.Changes, w.Advice = nil, "give an interface these addresses, or name others (--src)"
+		w.Changes, w.Advice = nil, "add these addresses to an interface, or use others (--src)"
 	}
 	if shared != "" {
 		w.Changes = nil
-		w.Advice = "name other addresses (--src); or, if no other host of the network has those that are missing, add each: `ip addr add " + shared + "`"
+		w.Advice = "use other addresses (--src); or, if no other host of the network has the missing ones, add each: `ip addr add " + shared + "`"
 	}
 	w.Needs = fmt.Sprint(len(x.p.Sources))
 	return true
 }
 
-// maxAddedAddrs is the most addresses that are added one by one.
+// maxAddedAddrs is the maximum number of addresses added one by one.
 const maxAddedAddrs = 256

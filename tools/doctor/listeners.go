@@ -7,9 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of a listener: connections that have come and that the
-// server has not accepted yet. They are soft: what finds no room is tried again by
-// the client's kernel, after a second, then after two more, and so on.
+// This file has the walls of a listener: connections that the server has not accepted
+// yet. They are soft: the client's kernel repeats a dropped SYN after a second, then after
+// two more, and so on.
 
 const (
 	somaxconnName  = "net.core.somaxconn"
@@ -18,20 +18,20 @@ const (
 	deviceName     = "net.core.netdev_max_backlog"
 )
 
-// acceptQueueSize is how many connections a listener's queue is to hold: what was asked for,
-// but net.core.somaxconn at most.
+// acceptQueueSize returns the size of a listener's queue: the requested backlog, at most
+// net.core.somaxconn.
 func (x *analysis) acceptQueueSize(somaxconn int64) int64 {
 	return min(somaxconn, cmp.Or(int64(x.p.Backlog), somaxconn))
 }
 
-// burstSize is how many connections come at once.
+// burstSize returns how many connections arrive at once.
 func (x *analysis) burstSize() int64 { return min(int64(x.p.Burst), x.n) }
 
-// The kernel compares before it adds, so that there is one more in the queue of
-// connections that wait to be accepted than was asked for.
+// The kernel compares before it adds, so the accept queue holds one connection more than
+// its size.
 var _ = registerSysctlWall(Wall{
-	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait at a listener (" + somaxconnName + ", and the backlog it asks for)",
-	Effect: "the server's kernel drops what more comes (TcpExtListenOverflows): the client tries again after 1 s, 3 s, 7 s, and fails " +
+	Name: "somaxconn", Side: Server, Soft: true, What: "connections that wait to be accepted (" + somaxconnName + ", and the backlog it asks for)",
+	Effect: "the server's kernel drops further connections (TcpExtListenOverflows): the client retries after 1 s, 3 s, 7 s, and fails " +
 		"with ETIMEDOUT if nothing is accepted until then",
 	Source: "https://man7.org/linux/man-pages/man2/listen.2.html",
 }, sysctlInfo{name: somaxconnName, isAmount: true, perNamespace: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
@@ -47,19 +47,18 @@ var _ = registerSysctlWall(Wall{
 	}
 	if asked := int64(x.p.Backlog); x.isExceeded(w) && asked > 0 && asked < x.burstSize() {
 		w.Needs = format.Count(x.burstSize())
-		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", w.Needs, somaxconnName)
+		w.Advice = fmt.Sprintf("let the server request a backlog of %s, and set %s as high", w.Needs, somaxconnName)
 	} else {
 		x.requireSysctl(w, somaxconnName, x.burstSize())
 	}
 	return x.hasSide(Server)
 })
 
-// With syncookies, which are the default, the queue of connections whose handshake is
-// under way has no such bound: what finds no room there is remembered by a number that
-// the client sends back.
+// With syncookies, which are the default, this queue has no such limit: excess handshakes
+// are encoded in a number that the client returns.
 var _ = registerSysctlWall(Wall{
-	Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections whose handshake is under way (" + synBacklogName + ")",
-	Effect: "the server's kernel drops what more comes (TcpExtListenDrops), as with somaxconn",
+	Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections during the handshake (" + synBacklogName + ")",
+	Effect: "the server's kernel drops further connections (TcpExtListenDrops), as with somaxconn",
 	Source: ipPage + "#tcp-variables",
 }, sysctlInfo{name: synBacklogName, isAmount: true, perNamespace: true, defaultValue: "128"}, func(x *analysis, w *Wall, limit int64) bool {
 	somaxconn, ok := x.sysctlNumber(somaxconnName)
@@ -71,7 +70,7 @@ var _ = registerSysctlWall(Wall{
 		return true
 	}
 	w.Present = format.Count(limit) + ", no syncookies"
-	// A quarter is kept for peers that are known (tcp_conn_request).
+	// A quarter is reserved for known peers (tcp_conn_request).
 	if room := min(limit-limit/4, x.acceptQueueSize(somaxconn)); x.burstSize() > room {
 		w.Holds = room
 	}
@@ -81,9 +80,9 @@ var _ = registerSysctlWall(Wall{
 	return true
 }, sysctlInfo{name: cookiesName, perNamespace: true, kubernetesSafe: true, defaultValue: "1"})
 
-// connsPerBacklogPacket is for how many connections that open and end together a packet's place
-// is kept: a guess. 400,000 that were opened and reset over loopback lost 144,274 packets
-// with a queue of 1,000 (400 for a place), and none with one of 100,000 (4).
+// connsPerBacklogPacket is an estimate of how many connections that open and close together one
+// place in the packet queue serves. 400,000 connections opened and reset over loopback lost 144,274
+// packets with a queue of 1,000 (400 per place), and none with 100,000 (4).
 const connsPerBacklogPacket = 64
 
 // The packets of the loopback interface pass through this queue.

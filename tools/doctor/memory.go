@@ -9,12 +9,12 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of memory. A connection takes the kernel's objects for
-// its socket on each side that is on this machine, and the process's own memory.
+// This file has the walls of memory. A connection needs kernel objects for its socket on
+// each local side, and memory of the process.
 
-// kernelObject is one of the kernel's for a socket: the cache it is of, its size where
-// the facts don't have it, and who needs it. The sizes are what a million sockets
-// were measured to take on Linux 6.18, with what slabs waste.
+// kernelObject is a kernel object of a socket: its cache, its size if the facts lack it, and which
+// endpoints need it. Sizes were measured with a million sockets on Linux 6.18, including slab
+// overhead.
 type kernelObject struct {
 	cache    string
 	bytes    float64
@@ -34,7 +34,7 @@ var socketObjects = []kernelObject{
 
 func always(*endpoint) bool { return true }
 
-// cacheName is the cache that an object is of: sockets of IPv6 have one of their own.
+// cacheName returns the cache of an object: IPv6 sockets have their own.
 func (x *analysis) cacheName(o kernelObject) string {
 	if o.cache == "TCP" && !is4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
@@ -59,7 +59,7 @@ const (
 	chargedShare = 943
 )
 
-// kernelBytesPerConn is what the kernel takes for one connection, on all sides here.
+// kernelBytesPerConn returns the kernel memory of one connection on all local sides.
 func (x *analysis) kernelBytesPerConn() int64 {
 	sum := 0.0
 	for i := range x.endpoints {
@@ -80,7 +80,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 	return int64(sum + 0.5)
 }
 
-// userBytesPerConn is what the processes take for one connection, on all sides here.
+// userBytesPerConn returns the process memory of one connection on all local sides.
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -99,8 +99,8 @@ func (x *analysis) userBytesPerConnOf(e *endpoint) int64 {
 	return goroutineConn
 }
 
-// baseBytes is what the processes take before the first connection, with the loops that
-// the plan has.
+// baseBytes returns the memory of the processes before the first connection, with the loops of the
+// plan.
 func (x *analysis) baseBytes() int64 {
 	sum := satMul(x.countProcesses(), processBase)
 	for i := range x.endpoints {
@@ -113,9 +113,9 @@ func (x *analysis) baseBytes() int64 {
 	return sum
 }
 
-// freeBytes is the memory that connections can have: what nothing uses, and half of the
-// pages of files, which can be dropped, but for what the kernel keeps. MemAvailable
-// misleads: it counts the inodes of sockets among what can be taken back.
+// freeBytes returns the memory available to connections: free memory and half of the droppable file
+// pages, less what the kernel reserves. MemAvailable misleads: it counts inodes of sockets as
+// reclaimable.
 func (x *analysis) freeBytes() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
@@ -123,13 +123,13 @@ func (x *analysis) freeBytes() int64 {
 }
 
 var _ = registerWall(Wall{
-	Name: "memory", What: "memory that nothing uses (MemFree, and half of the pages of files)",
+	Name: "memory", What: "unused memory (MemFree and half of the file pages)",
 	Effect: "the kernel's OOM killer ends a process, most likely the server",
 	Source: "https://docs.kernel.org/filesystems/proc.html#meminfo", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool {
 	m := x.f.Meminfo
 	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
-	// Not what is available: that takes what the kernel keeps of open sockets for free.
+	// MemAvailable would count what the kernel keeps for open sockets as free.
 	w.Used, w.Limit = satSub(m.Total, satAdd(m.Free, m.FilePages)), m.Total
 	x.applyMemoryLimit(w, x.freeBytes(), satAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
@@ -154,26 +154,25 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// changeTo is the change of the limit.
+// changeTo returns the change of the limit.
 func (c *CgroupLimit) changeTo(most int64) Change {
 	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(most, 10)}
 }
 
-// chargedBytesPerConn is what a control group is charged for one connection. Version 1 charges for
-// the socket itself, about six tenths of the kernel's memory, only while some group of
-// the machine limits memory.kmem.tcp (measured with Linux 6.18): where none does, more
-// connections have room.
+// chargedBytesPerConn returns what a control group is charged for one connection. Version 1 charges
+// for the socket itself, about six tenths of the kernel's memory, only while some group of the
+// machine limits memory.kmem.tcp (measured on Linux 6.18); without such a group more connections
+// fit.
 func (x *analysis) chargedBytesPerConn() int64 {
 	return satAdd(mulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// neededBytes is what all connections of the plan take when each takes so many bytes.
+// neededBytes returns the memory of all connections of the plan.
 func (x *analysis) neededBytes(bytesPerConn int64) int64 {
 	return satAdd(x.baseBytes(), satMul(bytesPerConn, x.n))
 }
 
-// applyMemoryLimit fills in how many connections have room in so much memory when each
-// takes so many bytes.
+// applyMemoryLimit sets how many connections fit into the available memory.
 func (x *analysis) applyMemoryLimit(w *Wall, available, bytesPerConn int64) {
 	w.Holds = satSub(available, x.baseBytes()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
@@ -182,17 +181,16 @@ func (x *analysis) applyMemoryLimit(w *Wall, available, bytesPerConn int64) {
 	}
 	need := x.neededBytes(bytesPerConn)
 	w.Needs = formatBytesRoundedUp(need)
-	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", formatBytesRoundedUp(satSub(need, available)), format.Count(w.Holds))
+	w.Advice = fmt.Sprintf("add %s, or hold at most %s connections", formatBytesRoundedUp(satSub(need, available)), format.Count(w.Holds))
 	if x.userBytesPerConn() >= goroutineConn && x.p.UserMemory == 0 {
 		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
 	}
 }
 
-// Above Go's own limit the collector runs all the time. Each process has the limit for
-// itself.
+// Above Go's own limit the collector runs all the time. The limit is per process.
 var _ = registerWall(Wall{
-	Name: "GOMEMLIMIT", Soft: true, What: "memory that Go's runtime is to keep to",
-	Effect: "the garbage collector takes up to half of the processors to keep to it",
+	Name: "GOMEMLIMIT", Soft: true, What: "memory limit of Go's runtime",
+	Effect: "the garbage collector uses up to half of the processors to stay within it",
 	Source: "https://go.dev/doc/gc-guide#Memory_limit",
 }, func(x *analysis, w *Wall) bool {
 	limit, need := x.f.Process.GoMemoryLimit, int64(0)
@@ -207,15 +205,14 @@ var _ = registerWall(Wall{
 	}
 	if x.isExceeded(w) {
 		w.Needs = formatBytesRoundedUp(need)
-		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(addHeadroom(need), 1<<20))
+		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB or without a limit", ceilDiv(addHeadroom(need), 1<<20))
 	}
 	return true
 })
 
-// Memory of several nodes is in several places.
 var _ = registerWall(Wall{
 	Name: "numa", Soft: true, What: "NUMA nodes",
-	Effect: "a loop whose connections are in another node's memory is slower: a server for each node, bound by numactl(8), is not",
+	Effect: "a loop whose connections are in another node's memory is slower; run a server per node, bound with numactl(8)",
 	Source: "https://man7.org/linux/man-pages/man7/numa.7.html",
 }, func(x *analysis, w *Wall) bool {
 	w.Present = fmt.Sprint(x.f.Nodes)
@@ -230,7 +227,7 @@ var _ = registerWall(Wall{
 	w.Present = cmp.Or(x.f.Uring, "can be used")
 	if x.f.Uring != "" && x.p.Model == uring {
 		w.Holds, w.Needs = 0, "to be allowed"
-		w.Advice = "use --model epoll; or allow it: kernel.io_uring_disabled=0, and a seccomp profile that has io_uring_setup, " +
+		w.Advice = "use --model epoll; or allow it: kernel.io_uring_disabled=0, and a seccomp profile that allows io_uring_setup, " +
 			"io_uring_enter and io_uring_register"
 	}
 	return true
@@ -242,7 +239,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 }, (*analysis).examineMemlock)
 
-// examineMemlock is RLIMIT_MEMLOCK, which counts for all processes of a user together.
+// examineMemlock examines RLIMIT_MEMLOCK, which counts for all processes of a user together.
 func (x *analysis) examineMemlock(w *Wall) bool {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // not known either
@@ -266,11 +263,11 @@ func (x *analysis) examineMemlock(w *Wall) bool {
 	return true
 }
 
-// ringBytes is what the ring of a loop locks.
+// ringBytes returns what the ring of a loop locks.
 func (x *analysis) ringBytes() int64 { return uringmodel.LockedMemory(x.pageSize()) }
 
-// lockedBytes returns the bytes that the rings for a number of connections lock. Each process has one more ring,
-// with which it probes io_uring at its start.
+// lockedBytes returns the bytes locked by the rings for a number of connections. Each process has
+// one more ring, with which it probes io_uring at startup.
 func (x *analysis) lockedBytes(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
@@ -285,5 +282,5 @@ func (x *analysis) lockedBytes(connections int64) int64 {
 // formatBytes writes bytes, rounded.
 func formatBytes(n int64) string { return format.Bytes(float64(n)) }
 
-// formatBytesRoundedUp writes bytes of which so many are needed: never fewer. A size has three digits.
+// formatBytesRoundedUp formats n with three digits, never less than n.
 func formatBytesRoundedUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

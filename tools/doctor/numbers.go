@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// This file has arithmetic that neither overflows nor goes below zero: Facts may
-// come from anywhere, and some settings are the largest number there is.
+// This file has saturating arithmetic: Facts may come from anywhere, and some settings
+// are the largest possible number.
 
-// satSub is a-b, 0 at least.
+// satSub returns a-b, at least 0.
 func satSub(a, b int64) int64 {
 	switch {
 	case b < 0:
@@ -19,7 +19,7 @@ func satSub(a, b int64) int64 {
 	return a - b
 }
 
-// satAdd is a+b, Unlimited at most.
+// satAdd returns a+b, at most Unlimited.
 func satAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
@@ -27,10 +27,10 @@ func satAdd(a, b int64) int64 {
 	return a + b
 }
 
-// satMul is a*b, Unlimited at most. Neither is negative.
+// satMul returns a*b, at most Unlimited. Neither may be negative.
 func satMul(a, b int64) int64 { return mulDiv(a, b, 1) }
 
-// mulDiv is a*b/c, Unlimited at most. None is negative, and c is not zero.
+// mulDiv returns a*b/c, at most Unlimited. None may be negative, nor c zero.
 func mulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
@@ -40,7 +40,7 @@ func mulDiv(a, b, c int64) int64 {
 	return int64(min(quotient, math.MaxInt64))
 }
 
-// ceilDiv is a/b, rounded up.
+// ceilDiv returns a/b, rounded up.
 func ceilDiv(a, b int64) int64 {
 	if a <= 0 {
 		return 0
@@ -48,8 +48,8 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addHeadroom is a value for a setting of which n is needed: an eighth more, rounded up
-// to a number that is easily read.
+// addHeadroom returns a value for a setting of which n is needed: an eighth more, rounded up to a
+// readable number.
 func addHeadroom(n int64) int64 {
 	n = satAdd(n, n/8)
 	if n > math.MaxInt64/2 {
@@ -62,8 +62,8 @@ func addHeadroom(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFit is the largest number of connections that fits, if whenever some fit all
-// fewer do: 0 if not even one fits, Unlimited if as many fit as a plan can have.
+// largestFit returns the largest number of connections for which the monotonic fits is true: 0 if
+// not even one fits, Unlimited if the maximum of a plan fits.
 func largestFit(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {

@@ -10,57 +10,53 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side selects the end of the connections whose walls are examined.
+// Side selects the end of the connections to examine.
 type Side string
 
-// The sides of a connection.
 const (
-	Server Side = "server" // who accepts
-	Client Side = "client" // who connects
-	Both   Side = "both"   // both, on this one machine
+	Server Side = "server" // accepts
+	Client Side = "client" // connects
+	Both   Side = "both"   // both, on this machine
 )
 
-// Plan says what the machine is to hold. The zero value of each field but
-// Connections is a good default.
+// Plan is what the machine is to hold. The zero value of each field except Connections is a good
+// default.
 type Plan struct {
-	// Connections is how many connections are wanted, 1 to 1<<30.
+	// Connections is the number of connections, 1 to 1<<30.
 	Connections int `json:"connections"`
-	// Side is whose walls are examined. Default Both.
+	// Side is the examined side. Default Both.
 	Side Side `json:"side"`
-	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or
-	// "uring". Models with loops get past the limit of descriptors with a
-	// descriptor table for each loop. With Both it is the server's: the client
-	// is Myriad's generator, under the best that can run.
+	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or "uring". Models with
+	// loops exceed the descriptor limit with a descriptor table per loop. With Both it applies to
+	// the server; the client is Myriad's generator with the best available model.
 	Model string `json:"model"`
-	// Processes is how many worker processes serve, 0 to 1,024. Default 0: one
+	// Processes is the number of worker processes of the server, 0 to 1,024. Default 0: one
 	// process.
 	Processes int `json:"processes"`
-	// Backlog is what the listener asks for. Default 0: as Go does,
-	// net.core.somaxconn.
+	// Backlog is the backlog that the listener requests. Default 0: as Go does, net.core.somaxconn.
 	Backlog int `json:"backlog"`
-	// Burst is how many connections may arrive while the server does not
-	// accept. Default 512: what Myriad's generator has half open at most.
+	// Burst is how many connections may arrive while the server does not accept. Default 512: the
+	// maximum of half-open connections of Myriad's generator.
 	Burst int `json:"burst"`
-	// Unread is how many bytes wait in the kernel for each connection, unread
-	// or unsent, when most do. Default 0: idle connections.
+	// Unread is how many bytes wait in the kernel for each connection, unread or unsent, at the
+	// peak. Default 0: idle connections.
 	Unread int `json:"unread"`
-	// UserMemory is the memory of the process for each connection, in bytes,
-	// on each side. Default 0: what Myriad takes under the Model.
+	// UserMemory is the memory of the process for each connection, in bytes, on each side. Default
+	// 0: Myriad's under the Model.
 	UserMemory int `json:"user_memory"`
-	// Sources are the local addresses that the client connects from. Default
-	// none: as Myriad's generator does, any of 127.0.0.0/8 for a Target
-	// there, otherwise the one that the kernel chooses. At most 65,536.
+	// Sources are the local addresses of the client, at most 65,536. Default none: as Myriad's
+	// generator does, any of 127.0.0.0/8 for a target there, otherwise the one that the kernel
+	// chooses.
 	Sources []netip.Addr `json:"sources,omitempty"`
-	// Targets are the servers' addresses and ports that the client connects
-	// to, all of one family: each source has its ports anew for each of them.
-	// At most 1,024. Default: 127.0.0.1:9000.
+	// Targets are the addresses and ports of the server, all of one family, at most 1,024; each
+	// source can use its ports once per target. Default: 127.0.0.1:9000.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Closing is how many connections a second are closed in order by this
-	// side, which leaves each in TIME_WAIT for a minute. Default 0.
+	// Closing is how many connections per second this side closes orderly, which leaves each in
+	// TIME_WAIT for a minute. Default 0.
 	Closing int `json:"closing"`
 }
 
-// The bounds of a Plan.
+// The limits of a Plan.
 const (
 	maxConnections = 1 << 30
 	maxProcesses   = 1024
@@ -68,7 +64,7 @@ const (
 	maxTargets     = 1024
 )
 
-// Validate says which field of the plan makes no sense, and what was expected.
+// Validate returns an error that names the first invalid field and what was expected.
 func (p *Plan) Validate() error {
 	if !slices.Contains([]Side{"", Server, Client, Both}, p.Side) {
 		return fmt.Errorf("doctor: Plan.Side is %q; expected server, client or both", p.Side)
@@ -101,7 +97,7 @@ func (p *Plan) Validate() error {
 	return p.validateAddresses()
 }
 
-// validateAddresses reports whether every source can reach every target.
+// validateAddresses returns an error unless every source can reach every target.
 func (p *Plan) validateAddresses() error {
 	targets := p.targetsOrDefault()
 	for _, t := range targets {
@@ -125,7 +121,6 @@ func (p *Plan) validateAddresses() error {
 
 func is4(a netip.Addr) bool { return a.Unmap().Is4() }
 
-// targetsOrDefault are those of the plan, or the default.
 func (p *Plan) targetsOrDefault() []netip.AddrPort {
 	if len(p.Targets) > 0 {
 		return p.Targets
@@ -134,13 +129,12 @@ func (p *Plan) targetsOrDefault() []netip.AddrPort {
 }
 
 const (
-	// defaultPort is where myriad serve listens.
+	// defaultPort is the default port of myriad serve.
 	defaultPort  = 9000
 	defaultBurst = 512
 )
 
-// withDefaults is the plan with the defaults of the fields that are zero, but for those
-// that depend on the machine.
+// withDefaults fills in the defaults that do not depend on the machine.
 func (p Plan) withDefaults() Plan {
 	p.Side = cmp.Or(p.Side, Both)
 	p.Model = cmp.Or(p.Model, auto)

@@ -11,9 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// This file has the walls of a client's ports: a connection takes one of
-// net.ipv4.ip_local_port_range, and the same port serves once for each pair of a
-// source address and a target.
+// This file has the walls of a client's ports: a connection uses one of
+// net.ipv4.ip_local_port_range, once per pair of source address and target.
 
 const (
 	rangeName    = "net.ipv4.ip_local_port_range"
@@ -21,20 +20,19 @@ const (
 
 	ipPage = "https://docs.kernel.org/networking/ip-sysctl.html"
 
-	// loopbackSources is how many addresses of 127.0.0.0/8 the generator of
-	// package load can connect from by itself.
+	// loopbackSources is how many addresses of 127.0.0.0/8 the generator of package load can use
+	// without --src.
 	loopbackSources = 254 << 16
 )
 
-// readPortRange is the range of ports from low to high, and which of it can't be used.
+// portRange is a range of ports; taken ports can't be used.
 type portRange struct {
 	low, high int64
 	taken     map[int64]bool
 }
 
-// usablePorts is how many ports of it connect(2) hands out. It looks at an even number of
-// them: of an odd range the last one is left over (__inet_hash_connect in the
-// kernel's net/ipv4/inet_hashtables.c).
+// usablePorts returns how many ports connect(2) hands out. It uses an even number: of an odd range
+// the last one is skipped (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
 func (r portRange) usablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
@@ -49,7 +47,7 @@ func (r portRange) usablePorts() int64 {
 	return n
 }
 
-// readPortRange reads the machine's.
+// readPortRange returns the machine's port range.
 func (x *analysis) readPortRange() (portRange, bool) {
 	ends, ok := x.sysctlNumbers(rangeName, 2)
 	if !ok || ends[0] > ends[1] || ends[1] > 65535 {
@@ -66,7 +64,7 @@ func (x *analysis) readPortRange() (portRange, bool) {
 	return r, true
 }
 
-// serverPorts are the ports at which this machine is going to listen.
+// serverPorts returns the ports at which this machine is going to listen.
 func (x *analysis) serverPorts() []uint16 {
 	var ports []uint16
 	for _, t := range x.p.Targets {
@@ -78,8 +76,8 @@ func (x *analysis) serverPorts() []uint16 {
 	return ports
 }
 
-// parsePortList reads a list such as "8080,9000-9010", and reports whether all of it are
-// ports; what is none is left out.
+// parsePortList parses a list such as "8080,9000-9010" and reports whether it is valid; invalid
+// entries are skipped.
 func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	ports, ok = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -104,8 +102,7 @@ func parsePortList(text string) (ports map[int64]bool, ok bool) {
 	return ports, ok
 }
 
-// formatPortList writes ports as the kernel does, in ascending order, those that follow
-// each other as a range.
+// formatPortList formats ports as the kernel does: in ascending order, consecutive ones as a range.
 func formatPortList(ports map[int64]bool) string {
 	var items []string
 	sorted := slices.Sorted(maps.Keys(ports))
@@ -123,8 +120,8 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countAddrPairs is how many pairs of a source address and a target there are, and says
-// how many sources.
+// countAddrPairs returns the number of pairs of source address and target, and describes the
+// sources.
 func (x *analysis) countAddrPairs() (pairs int64, sources string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
@@ -146,9 +143,8 @@ func (x *analysis) countAddrPairs() (pairs int64, sources string) {
 	return satMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// clientPorts are the ports that a client here can have, how many pairs of a source
-// address and a target there are, and how many sources in words. ok is false where there
-// is no client, or the range is not known.
+// clientPorts returns the client's usable ports, the number of pairs of source address and target,
+// and a description of the sources. ok is false without a client, or if the range is unknown.
 func (x *analysis) clientPorts() (r portRange, pairs int64, sources string, ok bool) {
 	r, ok = x.readPortRange()
 	if !ok || !x.hasSide(Client) {
@@ -178,7 +174,7 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderRange says what a wall of ports needs so that there are so many for all pairs.
+// requireWiderRange sets what a wall of ports needs for the given number of ports over all pairs.
 func (x *analysis) requireWiderRange(w *Wall, r portRange, need, pairs int64) {
 	each := ceilDiv(need, max(pairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
@@ -199,15 +195,14 @@ func (x *analysis) requireWiderRange(w *Wall, r portRange, need, pairs int64) {
 	w.Changes = nil
 }
 
-// lowestUsablePort is the lowest port that the range may begin with.
+// lowestUsablePort returns the lowest port with which the range may begin.
 func (x *analysis) lowestUsablePort() int64 {
 	first, _ := x.sysctlNumber("net.ipv4.ip_unprivileged_port_start")
 	return min(max(first, 1024), 65535)
 }
 
-// reserveServerPorts keeps the ports of servers out of a range that is to have them, those of the
-// plan and all that listen in what is added to the range: a client could take one while
-// its server is down.
+// reserveServerPorts excludes server ports from a wider range: those of the plan and all listening
+// ones in the added part. Otherwise a client could take one while its server is down.
 func (x *analysis) reserveServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
 	before := len(reserved)
@@ -228,11 +223,11 @@ func (x *analysis) reserveServerPorts(wide portRange) []Change {
 	return []Change{x.sysctlChange(reservedName, formatPortList(reserved))}
 }
 
-// Connecting becomes slow as ports are used up: the kernel tries one port after the
-// other, first all of one parity. The generator keeps to a quarter of the ports of
-// an address where it may choose addresses itself.
+// Connecting becomes slow as ports run out: the kernel tries one port after the other,
+// first all of one parity. The generator uses only a quarter of an address's ports if it
+// may choose addresses itself.
 var _ = registerWall(Wall{
-	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: from there on the kernel searches long for a free one",
+	Name: "port-search", Side: Client, Soft: true, What: "half of those ports: beyond it the kernel searches long for a free one",
 	Effect: "connect(2) takes processor time: with two thirds in use it is ten times slower",
 	Source: ipPage + "#ip-variables",
 }, func(x *analysis, w *Wall) bool {

@@ -13,11 +13,11 @@ import (
 	"text/template"
 )
 
-// Formats are what Print can write.
+// Formats are the formats of Print.
 var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 
-// Print writes what makes a machine ready for the report's plan each time it
-// starts, in one of Formats:
+// Print writes a file that prepares a machine for the report's plan each time it starts, in one
+// of Formats:
 //
 //	sysctl      a file for /etc/sysctl.d
 //	systemd     a drop-in for a service's unit
@@ -25,11 +25,10 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 //	kubernetes  a pod
 //	limits      a file for /etc/security/limits.d
 //
-// It holds all that the plan needs above what a kernel begins with, also what this
-// machine has already, so that it comes out the same before and after Apply and
-// suits other machines too; and what this machine has less of than a kernel begins
-// with. A setting that is above what the plan needs is written as it is. It does not
-// count on a descriptor table for each loop.
+// It contains everything that the plan needs beyond a kernel's defaults, including what this
+// machine already has, so it is the same before and after Apply and suits other machines.
+// Settings of this machine that are below the kernel's defaults are raised; settings above the
+// plan's needs are kept. It does not rely on a descriptor table per loop.
 func Print(w io.Writer, kind string, r *Report) error {
 	if !slices.Contains(Formats, kind) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", kind, strings.Join(Formats, ", "))
@@ -48,7 +47,6 @@ var printTemplates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{"quote": quoteForShell}).ParseFS(printFiles, "print/*.tmpl"))
 })
 
-// writeFormat writes one of Formats.
 func (l *requirements) writeFormat(w io.Writer, kind string) error {
 	l.Format, l.Machine = kind, "the machine's"
 	if kind == "kubernetes" {
@@ -57,20 +55,19 @@ func (l *requirements) writeFormat(w io.Writer, kind string) error {
 	return printTemplates().ExecuteTemplate(w, kind+".tmpl", l)
 }
 
-// requirements is what a machine needs for a plan, whatever it has now. The templates read
-// it.
+// requirements is what a machine needs for a plan, whatever it has now. The templates use it.
 type requirements struct {
 	Plan    Plan
 	Sysctls []requiredSysctl
-	Nofile  int64 // 0 where what every machine has is enough
-	Memlock int64 // bytes, likewise
-	MiB     int64 // memory that a container with its processes and sockets is to have
+	Nofile  int64 // 0 if the default suffices
+	Memlock int64 // in bytes, 0 if the default suffices
+	MiB     int64 // memory of a container with its processes and sockets
 	Uring   bool
 
 	Format, Machine string // which is written, and who has the settings that a container can't have
 }
 
-// requiredSysctl is a change of a setting of the kernel, with the walls that it moves.
+// requiredSysctl is a change of a kernel setting, with the walls that it moves.
 type requiredSysctl struct {
 	Change
 	Why string
@@ -82,7 +79,7 @@ func (n requiredSysctl) Own() bool     { return sysctlInfos[n.Name].perNamespace
 func (n requiredSysctl) Safe() bool    { return sysctlInfos[n.Name].kubernetesSafe }
 func (n requiredSysctl) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
 
-// Own are the settings that a container can be given, Host those of the machine below it.
+// Own returns the settings that a container can be given, Host those of the machine below it.
 func (l *requirements) Own() []requiredSysctl { return l.filterSysctls(requiredSysctl.Own) }
 func (l *requirements) Host() []requiredSysctl {
 	return l.filterSysctls(func(n requiredSysctl) bool { return !n.Own() })
@@ -97,7 +94,7 @@ func (l *requirements) filterSysctls(is func(requiredSysctl) bool) (list []requi
 	return list
 }
 
-// Unsafe names those that Kubernetes does not call safe.
+// Unsafe returns the settings that Kubernetes does not consider safe, separated by commas.
 func (l *requirements) Unsafe() string {
 	var names []string
 	for _, n := range l.Own() {
@@ -112,8 +109,7 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// newRequirements is what the plan needs of a machine that has nothing but what a
-// kernel begins with.
+// newRequirements returns what the plan needs on a machine with default settings.
 func newRequirements(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
@@ -140,7 +136,7 @@ func newRequirements(r *Report) (*requirements, error) {
 	return l, nil
 }
 
-// mergeChanges is the changes of both lists, one for each setting, with what suits both.
+// mergeChanges merges two lists into one change per setting, with values that satisfy both.
 func mergeChanges(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
@@ -153,15 +149,14 @@ func mergeChanges(list, other []Change) []Change {
 	return list
 }
 
-// newMemlock is what a kernel begins with since Linux 5.16, and oldMemlock what
-// it did before.
+// The default RLIMIT_MEMLOCK since Linux 5.16, and before.
 const (
 	newMemlock = 8 << 20
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero is the limit that a change asks for, or the present hard one if that is higher;
-// 0 where there is none: then there is nothing to write.
+// maxLimitOrZero returns the higher of a change's limit and the present hard limit; 0 if there is
+// no limit and so nothing to write.
 func maxLimitOrZero(to string, hard int64) int64 {
 	n, err := strconv.ParseInt(to, 10, 64)
 	if err != nil || hard < 0 {
@@ -170,8 +165,8 @@ func maxLimitOrZero(to string, hard int64) int64 {
 	return max(n, hard)
 }
 
-// defaultFacts is the machine as it would be if nobody had changed a setting and
-// nothing ran on it, for somebody who may change all.
+// defaultFacts returns the machine as it would be with default settings and nothing running, for a
+// user who may change everything.
 func defaultFacts(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil

@@ -20,25 +20,23 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// factReader fills in Facts.
+// factReader reads Facts.
 type factReader struct {
 	*Facts
 	pid int
 	own bool // the process is this one
 }
 
-// Read reads the machine as the process pid meets it, 0 for this one: its limits, its
-// control groups, its network namespace. What can't be read is reported in Facts.Unknown; it
-// fails if there is no such process, and on a system other than Linux.
+// Read reads the machine as seen by the process pid, 0 for this one: its limits, control groups and
+// network namespace. What can't be read is listed in Facts.Unknown. It fails if there is no such
+// process, and on systems other than Linux.
 //
-// For this process the network namespace is the calling thread's: a goroutine in a
-// namespace of its own is to be locked to its thread. That of another process is
-// entered on a thread that ends, which takes CAP_SYS_ADMIN. Facts.Uring and
-// Facts.Shards are always what this process may do.
+// For this process the network namespace is the calling thread's, so a goroutine in a separate
+// namespace must be locked to its thread. Another process's namespace is entered on a temporary
+// thread, which needs CAP_SYS_ADMIN. Facts.Uring and Facts.Shards always describe this process.
 //
-// Where the kernel could track connections, and has none, one datagram is sent from
-// this machine to itself, to see whether it is tracked. Read takes some milliseconds,
-// however many connections there are. It may be called from any goroutine at any time.
+// If the kernel supports connection tracking and tracks none, Read sends one datagram to itself to
+// see whether it is tracked. It takes some milliseconds, independent of the number of connections.
 func Read(pid int) (*Facts, error) {
 	if pid < 0 {
 		return nil, fmt.Errorf("doctor: pid is %d; expected a process, or 0 for this one", pid)
@@ -53,7 +51,7 @@ func Read(pid int) (*Facts, error) {
 	}
 	r.readMachine()
 	r.readProcess()
-	if r.own { // where the caller's thread is, even if others of this process are elsewhere
+	if r.own { // the calling thread's namespace, even if other threads are elsewhere
 		r.readNetwork()
 	} else if err := procfs.CallInNetwork(r.pid, r.readNetwork); err != nil {
 		r.addUnknown("the process's network namespace, so that this process's is reported", err)
@@ -62,7 +60,7 @@ func Read(pid int) (*Facts, error) {
 	return r.Facts, nil
 }
 
-// addUnknown keeps why something is not reported.
+// addUnknown records why something could not be read.
 func (r *factReader) addUnknown(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
@@ -101,7 +99,7 @@ func (r *factReader) readMachine() {
 	}
 }
 
-// cacheNames are the kernel's caches of objects of which a connection has one.
+// cacheNames are the kernel's object caches that a connection uses.
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
 func (r *factReader) readCacheSizes() {
@@ -141,7 +139,7 @@ func (r *factReader) readProcess() {
 	}
 }
 
-// countDescriptors counts them in the process's table, and in those of threads that have one.
+// countDescriptors counts open descriptors in the process's table and in the tables of threads.
 func (r *factReader) countDescriptors() {
 	p := &r.Process
 	tables, err := procfs.ReadTables(r.pid)
@@ -156,11 +154,11 @@ func (r *factReader) countDescriptors() {
 	}
 }
 
-// maxInterfaces bounds the interfaces that are reported.
+// maxInterfaces limits the reported interfaces.
 const maxInterfaces = 256
 
-// readNetwork reads what is of the network namespace of the calling thread, and the
-// settings, of which some are.
+// readNetwork reads the network namespace of the calling thread, and kernel settings, some of which
+// belong to it.
 func (r *factReader) readNetwork() {
 	r.readSysctls()
 	r.readSockets()
@@ -185,16 +183,15 @@ func (r *factReader) readSysctls() {
 	}
 }
 
-// maxAncestors bounds the processes in whose namespaces settings are looked for.
+// maxAncestors limits the processes in whose namespaces settings are looked for.
 const maxAncestors = 16
 
-// readSysctlElsewhere reads a setting of the whole machine that this network namespace doesn't
-// show: in the namespace of this process's first thread, or of the nearest process above
-// it that has one that shows it.
+// readSysctlElsewhere reads a machine-wide setting that this network namespace hides: in the
+// namespace of this process's first thread, or of the nearest ancestor that shows it.
 func (r *factReader) readSysctlElsewhere(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
-		// Which of them can't be entered is of no interest.
+		// Namespaces that can't be entered are skipped.
 		_ = procfs.CallInNetwork(pid, func() {
 			if value, err := procfs.ReadSysctl(name); err == nil {
 				r.Sysctls[name], shown = value, true
@@ -213,7 +210,7 @@ func (r *factReader) readSysctlElsewhere(name string) {
 	r.addUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
-// lowestPort is the lowest that a wider range of ports would have.
+// lowestPort is the lowest port of a wider range.
 const lowestPort = 1024
 
 func (r *factReader) readSockets() {
@@ -228,10 +225,10 @@ func (r *factReader) readSockets() {
 	r.readListeners()
 }
 
-// readListeners reads the ports on which sockets listen, and the fullest of their queues.
+// readListeners reads the listening ports and the fullest accept queue.
 func (r *factReader) readListeners() {
 	low := uint16(lowestPort)
-	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // of what can't be read the walls say nothing
+	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // unreadable settings have no wall
 	queues, err := sock.ListAcceptQueues()
 	r.addUnknown("sockets that listen", err)
 	s := &r.Sockets
@@ -247,7 +244,7 @@ func (r *factReader) readListeners() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-// readConntrack reads how many connections the kernel tracks, if it does.
+// readConntrack reads how many connections are tracked.
 func (r *factReader) readConntrack() {
 	tracked, err := countTracked()
 	if procfs.IsGone(err) {
@@ -270,8 +267,8 @@ func countTracked() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// probeConntrack sends a datagram to itself and reports whether it was tracked: the kernel does
-// that while it is sent. Nothing in the kernel shows whether a rule asks for it.
+// probeConntrack sends a datagram to itself and reports whether it was tracked. The kernel does not
+// show whether a firewall rule enables tracking.
 func probeConntrack() (bool, error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -279,7 +276,7 @@ func probeConntrack() (bool, error) {
 	}
 	defer c.Close()
 	_, err = c.WriteTo([]byte("tracked?"), c.LocalAddr())
-	if errors.Is(err, syscall.ENETUNREACH) { // loopback is down: so far nothing is tracked, and a wall says that
+	if errors.Is(err, syscall.ENETUNREACH) { // loopback is down: nothing is tracked yet, and a wall reports it
 		return false, nil
 	}
 	if err != nil {

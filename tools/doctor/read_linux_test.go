@@ -78,7 +78,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// isUnknown says whether there is a reason why something is not told.
+// isUnknown reports whether Facts.Unknown has an entry about what.
 func isUnknown(f *Facts, what string) bool {
 	return slices.ContainsFunc(f.Unknown, func(u string) bool { return strings.HasPrefix(u, what+": ") })
 }

@@ -6,65 +6,62 @@ import (
 	"slices"
 )
 
-// Unlimited is Wall.Holds of what does not stop a plan.
+// Unlimited is the Wall.Holds of a wall that never stops the plan.
 const Unlimited int64 = math.MaxInt64
 
-// Report is what Examine predicts. It is plain data.
+// Report is the prediction of Examine.
 type Report struct {
 	Plan Plan `json:"plan"`
-	// Holds is how many connections the machine can hold as it is, and First
-	// the name of the wall that stops it there: the first of Walls.
+	// Holds is how many connections the machine can hold now, and First the name of the wall that
+	// stops it there: the first of Walls.
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
-	// Walls are all that were examined, the nearest first.
+	// Walls are all examined walls, the nearest first.
 	Walls []Wall `json:"walls"`
-	// Facts is what it was predicted from.
 	Facts *Facts `json:"facts"`
 }
 
 // Wall is a limit of the machine.
 type Wall struct {
-	// Name is short and does not change: "nofile", "ports", "somaxconn", …
+	// Name is short and stable: "nofile", "ports", "somaxconn", …
 	Name string `json:"name"`
-	// Side is the end of the connections that has it.
+	// Side is the end of the connections to which it belongs.
 	Side Side `json:"side"`
-	// What says what is limited, Present its present value.
+	// What describes the limit, Present its present value.
 	What    string `json:"what"`
 	Present string `json:"present"`
-	// Holds is the number of connections at which it stops the plan, or
-	// hurts it if it is Soft; Unlimited if it never does.
+	// Holds is the number of connections at which it stops the plan, or slows it down if it is
+	// Soft; Unlimited if it never does.
 	Holds int64 `json:"holds"`
-	// Soft means that it makes things slow or lossy instead of stopping them:
-	// such a wall is no Report.First.
+	// Soft means that it makes things slow or lossy instead of stopping them; such a wall is never
+	// Report.First.
 	Soft bool `json:"soft,omitempty"`
-	// Effect is what is seen there: the error and who gets it.
+	// Effect is the observable effect: the error and who gets it.
 	Effect string `json:"effect"`
-	// Needs is the value it needs for the plan, "" if it is enough.
+	// Needs is the value that the plan needs, "" if the present one suffices.
 	Needs string `json:"needs,omitempty"`
-	// Changes move it, in this order. Where there are none although Needs is
-	// set, Advice says what else to do.
+	// Changes move it, in this order. If there are none although Needs is set, Advice describes an
+	// alternative.
 	Changes []Change `json:"changes,omitempty"`
 	Advice  string   `json:"advice,omitempty"`
-	// Source is where this is documented.
+	// Source is the address of its documentation.
 	Source string `json:"source"`
 
-	// Used of Limit, in Unit ("descriptors", "bytes", ...), are in use now, Of what
-	// where there are several of the kind. Limit is 0 where that is not known.
+	// Used of Limit, in Unit ("descriptors", "bytes", ...), is in use now; Of distinguishes several
+	// of a kind. Limit is 0 if unknown.
 	Used  int64  `json:"used,omitempty"`
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond means that Holds counts connections beyond those that are open now, which
-	// are in what is used already.
+	// Beyond means that Holds does not include connections that are open now, which count as used.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Exceeded says whether a plan with so many connections does not fit.
+// Exceeded reports whether a number of connections does not fit.
 func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
-// Changes are those of all walls that the plan needs moved, the nearest wall's
-// first, one for each setting: where two walls ask for different values of the same
-// one, it gets what suits both.
+// Changes returns the changes of all exceeded walls, the nearest wall's first, one per setting: if
+// walls need different values, it gets one that satisfies both.
 func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
@@ -88,7 +85,7 @@ func (r *Report) Changes() []Change {
 	return all
 }
 
-// changeOrder is 0 for a change that others wait for, otherwise 1.
+// changeOrder returns 0 for a change on which others depend, otherwise 1.
 func changeOrder(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
@@ -96,7 +93,7 @@ func changeOrder(c Change) int {
 	return 1
 }
 
-// MarshalJSON writes the report as an object, with null for Holds that is Unlimited.
+// MarshalJSON writes the report as an object, with null for an unlimited Holds.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type fields Report
 	return json.Marshal(struct {
@@ -114,7 +111,7 @@ func (r *Report) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// MarshalJSON writes the wall as an object, with null for Holds that is Unlimited.
+// MarshalJSON writes the wall as an object, with null for an unlimited Holds.
 func (w Wall) MarshalJSON() ([]byte, error) {
 	type fields Wall
 	return json.Marshal(struct {

@@ -13,14 +13,14 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// shownFarWalls is how many walls behind the plan are shown in the table.
+// shownFarWalls is how many walls beyond the plan the table shows.
 const shownFarWalls = 3
 
-// textWidth is how wide running text is.
+// textWidth is the width of running text in columns.
 const textWidth = 100
 
-// WriteText writes the report for people: how many connections the machine holds,
-// the walls that are exceeded, what moves them, and the commands that then do it.
+// WriteText writes the report for people: how many connections the machine can hold, the exceeded
+// walls, how to move them, and the commands to run then.
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.splitWalls()
 	shown := min(shownFarWalls, len(far))
@@ -45,11 +45,11 @@ func (r *Report) WriteText(w io.Writer) error {
 	writeTable(&b, slices.Concat(exceeded, far[:shown]))
 	writeItems(&b, "Further away: ", further)
 	writeItems(&b, "Not reached by this plan: ", unreached)
-	writeItems(&b, "Not known: ", r.Facts.Unknown)
-	writeLines(&b, "What is seen there:", formatByWall(exceeded, func(w *Wall) string { return w.Effect }))
-	writeLines(&b, "To move them, in this order, as root:", here)
-	writeLines(&b, "Not from here, where it can't be written, but on the machine itself or when the container is made:", elsewhere)
-	writeLines(&b, "No setting is enough here:", formatByWall(exceeded, func(w *Wall) string { return w.Advice }))
+	writeItems(&b, "Unknown: ", r.Facts.Unknown)
+	writeLines(&b, "Effects:", formatByWall(exceeded, func(w *Wall) string { return w.Effect }))
+	writeLines(&b, "To raise them, in this order, as root:", here)
+	writeLines(&b, "Not writable here; on the machine itself or when the container is created:", elsewhere)
+	writeLines(&b, "No setting suffices here:", formatByWall(exceeded, func(w *Wall) string { return w.Advice }))
 	writeLines(&b, r.commandsTitle(), r.Commands())
 	writeLines(&b, "Sources:", formatByWall(exceeded, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
@@ -63,14 +63,13 @@ func writeLines(b *bytes.Buffer, title string, lines []string) {
 	}
 }
 
-// writeItems writes items in running text.
 func writeItems(b *bytes.Buffer, title string, items []string) {
 	if len(items) > 0 {
 		fmt.Fprintf(b, "\n%s\n", wrapText(title+strings.Join(items, ", ")+".", "  "))
 	}
 }
 
-// formatByWall is what is to be said of each wall, behind its name.
+// formatByWall formats a text of each wall, after its name.
 func formatByWall(walls []*Wall, text func(*Wall) string) (lines []string) {
 	for _, w := range walls {
 		if said := text(w); said != "" {
@@ -80,8 +79,8 @@ func formatByWall(walls []*Wall, text func(*Wall) string) (lines []string) {
 	return lines
 }
 
-// Summary is the first line: how many connections the machine holds now, and which
-// wall is the first.
+// Summary returns the first line: how many connections the machine can hold now, and the first
+// wall.
 func (r *Report) Summary() string {
 	plan := fmt.Sprintf("%s, model %s", r.Plan.sideNames(), resolveModel(r.Plan.Model, r.Facts))
 	if r.Plan.Processes > 1 {
@@ -97,7 +96,6 @@ func (r *Report) Summary() string {
 	return fmt.Sprintf("This machine can hold %s connections now, as planned (%s); the first wall is at %s: %s.", wanted, plan, format.Count(r.Holds), r.First)
 }
 
-// sideNames names the sides whose walls were examined.
 func (p *Plan) sideNames() string {
 	if p.Side == Both {
 		return "both sides"
@@ -105,8 +103,8 @@ func (p *Plan) sideNames() string {
 	return string(p.Side) + " side"
 }
 
-// splitWalls are the walls that are met before the plan is reached, those behind it,
-// and those that never are.
+// splitWalls returns the walls that the plan exceeds, those beyond it, and those that are never
+// reached.
 func (r *Report) splitWalls() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
@@ -121,7 +119,6 @@ func (r *Report) splitWalls() (exceeded, far, never []*Wall) {
 	return exceeded, far, never
 }
 
-// writeTable writes a line for each wall.
 func writeTable(b *bytes.Buffer, walls []*Wall) {
 	if len(walls) == 0 {
 		return
@@ -138,14 +135,14 @@ func writeTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // to a buffer
 }
 
-// isReadOnlyHere reports whether a change can't be made here even by root: the setting is
-// another namespace's, or /proc/sys is read-only.
+// isReadOnlyHere reports whether not even root can make a change here: the setting belongs to
+// another namespace, or /proc/sys is read-only.
 func (r *Report) isReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
-// wrapText breaks text into lines, the second and further ones indented. A command line,
-// which is in backticks, stays on one.
+// wrapText breaks text into lines, indented from the second on. A command in backticks stays on one
+// line.
 func wrapText(text, indent string) string {
 	var out strings.Builder
 	width := 0
@@ -164,7 +161,7 @@ func wrapText(text, indent string) string {
 	return out.String()
 }
 
-// splitWords splits text at spaces, but not within backticks.
+// splitWords splits text at spaces outside backticks.
 func splitWords(text string) (list []string) {
 	open := false
 	for word := range strings.SplitSeq(text, " ") {
@@ -178,10 +175,9 @@ func splitWords(text string) (list []string) {
 	return list
 }
 
-// Commands are the command lines that then do what the plan says, or as much of it
-// as there is room for after those Changes that can be made from here: of the server,
-// of the client, or of both in that order. There are none where not even one connection
-// has room.
+// Commands returns the commands that run the plan, or as much of it as fits after the changes that
+// can be made from here: of the server, of the client, or of both in that order. There are none if
+// not even one connection fits.
 func (r *Report) Commands() []string {
 	p, room := r.Plan, r.reachableConns()
 	if room == 0 {
@@ -198,8 +194,8 @@ func (r *Report) Commands() []string {
 	return lines
 }
 
-// reachableConns is how many connections of the plan have room after the changes that can be
-// made from here.
+// reachableConns returns how many connections of the plan fit after the changes that can be made
+// from here.
 func (r *Report) reachableConns() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
@@ -215,8 +211,8 @@ func (r *Report) canMove(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isReadOnlyHere)
 }
 
-// serveCommand is the server's. Its clients may be silent from the start, which it would
-// not have otherwise; and a worker process gets some more than its share by chance.
+// serveCommand returns the server's command. Its clients may be silent from the start, which limits
+// would not allow by default, and a worker process gets randomly more than its share.
 func (p *Plan) serveCommand() string {
 	most := p.Connections
 	line := "myriad serve --addr " + quoteForShell(p.targetsOrDefault()[0].String())
@@ -230,7 +226,7 @@ func (p *Plan) serveCommand() string {
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
 
-// holdCommand is the client's. With both sides here it has the best model.
+// holdCommand returns the client's command. With both sides on this machine it uses the best model.
 func (p *Plan) holdCommand() string {
 	line := fmt.Sprintf("myriad hold -n %d", p.Connections)
 	if p.Model != auto && p.Side == Client {
@@ -245,7 +241,7 @@ func (p *Plan) holdCommand() string {
 	return line
 }
 
-// formatAddrRanges writes addresses, those that follow each other as a range.
+// formatAddrRanges formats addresses, consecutive ones as a range.
 func formatAddrRanges(addrs []netip.Addr) []string {
 	var list []string
 	for i := 0; i < len(addrs); {
@@ -262,11 +258,10 @@ func formatAddrRanges(addrs []netip.Addr) []string {
 	return list
 }
 
-// commandsTitle is the title of the Commands.
 func (r *Report) commandsTitle() string {
 	title := "Then"
 	if room := r.reachableConns(); room < int64(r.Plan.Connections) {
-		title += fmt.Sprintf(", for the %s connections that have room", format.Count(room))
+		title += fmt.Sprintf(", for the %s connections that fit", format.Count(room))
 	}
 	if r.Plan.Side == Both {
 		title += ", each in a shell of its own"

@@ -103,11 +103,11 @@ func TestCommandsAfterChanges(t *testing.T) {
 		plan       Plan
 		change     func(*Facts)
 	}{
-		{"shown, but read-only", "Then, for the 65,536 connections that have room:", Plan{Connections: 100000, Side: Server}, func(f *Facts) {
+		{"shown, but read-only", "Then, for the 65,536 connections that fit:", Plan{Connections: 100000, Side: Server}, func(f *Facts) {
 			setRoot(f)
 			f.Sockets.Tracking, f.ReadOnly = true, []string{"net.netfilter.nf_conntrack_max"}
 		}},
-		{"one of two changes is read-only", "Then, for the 19,872 connections that have room:", goroutines, func(f *Facts) {
+		{"one of two changes is read-only", "Then, for the 19,872 connections that fit:", goroutines, func(f *Facts) {
 			setRoot(f)
 			setSysctls("fs.nr_open", "50000")(f)
 			f.Process.Raise, f.ReadOnly = true, []string{"fs.nr_open"}

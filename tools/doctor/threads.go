@@ -7,24 +7,22 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file has the walls of threads and processes. Connections have none of their
-// own; loops have one each, and there are more loops where each needs a descriptor
-// table of its own.
+// This file has the walls of threads and processes. Connections have no threads; each loop
+// has one, and there are more loops if each needs its own descriptor table.
 
 const (
 	kernelPage = "https://docs.kernel.org/admin-guide/sysctl/kernel.html"
-	noThread   = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't have a thread ends"
+	noThread   = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't create a thread exits"
 
-	// runtimeThreads is how many threads a Go program has beside one for each
-	// processor and each loop.
+	// runtimeThreads is how many threads a Go program has beside one per processor and loop.
 	runtimeThreads = 8
-	// A process has some maps of memory, and for each loop those of a stack, a ring and
-	// buffers.
+	// A process has baseMaps memory maps and loopMaps for the stack, ring and buffers of each loop.
 	baseMaps = 256
 	loopMaps = 8
 )
 
-// loopsPerProcess is how many loops a process of a side has for its share.
+// loopsPerProcess returns how many loops a process of an endpoint needs for its share of the
+// connections.
 func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
 	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcess(connections)
 	switch {
@@ -40,7 +38,7 @@ func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
 	return int64(loops)
 }
 
-// threadCount is how many threads there are for so many connections, on all sides and in all
+// threadCount returns the number of threads for a number of connections, on all sides and in all
 // processes.
 func (x *analysis) threadCount(connections int64) int64 {
 	sum := satMul(x.countProcesses(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
@@ -50,8 +48,7 @@ func (x *analysis) threadCount(connections int64) int64 {
 	return sum
 }
 
-// applyTaskLimit fills in a wall of which the limit is of threads, used of which are there. need
-// is what the plan needs.
+// applyTaskLimit fills in a wall whose limit counts threads. It returns what the plan needs.
 func (x *analysis) applyTaskLimit(w *Wall, limit, used int64) (need int64) {
 	w.setUsage(used, limit)
 	room := satSub(limit, used)
@@ -75,7 +72,7 @@ var _ = registerWall(Wall{
 	case c.File != "":
 		w.Changes = []Change{c.changeTo(addHeadroom(need))}
 	default:
-		w.Advice = fmt.Sprintf("have who made the control group allow %s: pids.max, TasksMax in a systemd unit, --pids-limit of a container", w.Needs)
+		w.Advice = fmt.Sprintf("let the owner of the control group allow %s: pids.max, TasksMax in a systemd unit, --pids-limit of a container", w.Needs)
 		if c.From != "" {
 			w.Advice += "; it is set in " + c.From
 		}
@@ -83,7 +80,7 @@ var _ = registerWall(Wall{
 	return c.Max > 0
 })
 
-// Root and those with some rights need not keep to RLIMIT_NPROC.
+// Root and processes with some capabilities are exempt from RLIMIT_NPROC.
 var _ = registerWall(Wall{
 	Name: "nproc", What: "threads and processes of this user (RLIMIT_NPROC)",
 	Effect: noThread, Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html", Unit: "tasks",
@@ -99,7 +96,7 @@ var _ = registerWall(Wall{
 	return true
 })
 
-// examineTaskSysctl has a setting of the whole machine be a wall of threads.
+// examineTaskSysctl returns the examine function of a machine-wide thread limit.
 func examineTaskSysctl(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
 		x.requireSysctl(w, name, x.applyTaskLimit(w, limit, x.f.Tasks))
@@ -119,7 +116,7 @@ var _ = registerSysctlWall(Wall{
 
 var _ = registerSysctlWall(Wall{
 	Name: "max_map_count", What: "maps of a process's memory (vm.max_map_count)",
-	Effect: "ENOMEM from mmap(2): a Go program ends",
+	Effect: "ENOMEM from mmap(2): a Go program exits",
 	Source: "https://docs.kernel.org/admin-guide/sysctl/vm.html#max-map-count",
 }, sysctlInfo{name: "vm.max_map_count", isAmount: true, defaultValue: "65530"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = format.Count(limit)

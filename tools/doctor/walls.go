@@ -9,43 +9,41 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// wallRule is a wall as its file declares it: what is always so, and examine, which
-// fills in the rest. It reports false where the wall has no meaning for the plan, or what
-// it needs to know is missing.
+// wallRule is a wall as its file registers it: its constant fields and a function that fills in the
+// rest. examine returns false if the wall has no meaning for the plan, or its input is unknown.
 type wallRule struct {
 	Wall
 	examine func(*analysis, *Wall) bool
 }
 
-// walls are all that are examined, and settings those of the kernel that they read, by
-// name.
+// wallRules are all registered walls, and sysctlInfos the kernel settings that they read, by name.
 var (
 	wallRules   []wallRule
 	sysctlInfos = make(map[string]sysctlInfo)
 )
 
-// sysctlInfo is what is known of a setting of the kernel that a wall reads.
+// sysctlInfo describes a kernel setting that a wall reads.
 type sysctlInfo struct {
 	name string
-	// isAmount: it is how much of something there can be, so that more allows for all
-	// that less does.
+	// isAmount means that it is a maximum, so that a higher value permits everything that a lower
+	// one does.
 	isAmount bool
-	// perNamespace: each network namespace has its own, which can be written there. Which ones
-	// do is as Linux 6.18 has it; older ones have fewer.
+	// perNamespace means that each network namespace has its own, writable there: as of Linux 6.18;
+	// older kernels have fewer.
 	perNamespace bool
-	// machineWide: it is shown in the first network namespace only, and holds for all.
+	// machineWide means that it is visible in the first network namespace only and applies to all.
 	machineWide bool
-	// kubernetesSafe: Kubernetes lets a pod set it by default, see
+	// kubernetesSafe means that Kubernetes lets a pod set it by default, see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	kubernetesSafe bool
-	// defaultValue is a value that no plan finds too high: what the kernel begins with where
-	// that is the same on each machine, and a small one where it depends on the
-	// machine's memory. It is empty for a setting that no wall changes.
+	// defaultValue is a value that no plan finds too high: the kernel's default if it is the same
+	// on each machine, or a small one if it depends on the machine's memory. It is empty for a
+	// setting that no wall changes.
 	defaultValue string
 }
 
-// registerWall declares a wall, and the settings of the kernel that it reads and no other wall
-// has declared. It returns nothing of use, so that a variable of the package can call it.
+// registerWall registers a wall and the kernel settings that it reads, unless another wall has
+// registered them. The result lets a package variable call it.
 func registerWall(w Wall, examine func(*analysis, *Wall) bool, reads ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
 	for _, s := range reads {
@@ -54,8 +52,8 @@ func registerWall(w Wall, examine func(*analysis, *Wall) bool, reads ...sysctlIn
 	return struct{}{}
 }
 
-// registerSysctlWall declares a wall whose limit is a setting of one number. Without that there
-// is no such wall.
+// registerSysctlWall registers a wall whose limit is a setting with one number. Without the setting
+// there is no such wall.
 func registerSysctlWall(w Wall, limit sysctlInfo, examine func(x *analysis, w *Wall, limit int64) bool, reads ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
 		n, ok := x.sysctlNumber(limit.name)
@@ -63,8 +61,8 @@ func registerSysctlWall(w Wall, limit sysctlInfo, examine func(x *analysis, w *W
 	}, append(reads, limit)...)
 }
 
-// analysis is one examination: the facts, the plan with its defaults filled in, and
-// the sides that are on this machine. It is read only.
+// analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints.
+// It is read-only.
 type analysis struct {
 	f         *Facts
 	p         Plan
@@ -76,9 +74,9 @@ type analysis struct {
 type endpoint struct {
 	side      Side
 	model     string // not auto
-	explicit  bool   // no other would do: auto takes another one, but not in worker processes
-	hasLoops  bool   // whether that has event loops
-	minLoops  int    // how many of them there are where descriptors don't ask for more
+	explicit  bool   // the model can't be replaced: chosen explicitly, or auto in worker processes
+	hasLoops  bool   // the model has event loops
+	minLoops  int    // number of loops unless descriptors require more
 	processes int
 }
 
@@ -88,8 +86,8 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 	return x
 }
 
-// localEndpoints are those that are on this machine. The generator has one process, and
-// with both sides here the best model whatever the server has.
+// localEndpoints returns the sides on this machine. The generator has one process and, with both
+// sides here, the best model whatever the server's.
 func (x *analysis) localEndpoints() []endpoint {
 	explicit := x.p.Model != auto
 	server := endpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
@@ -110,7 +108,7 @@ func (x *analysis) localEndpoints() []endpoint {
 	return []endpoint{server, client}
 }
 
-// resolveModel says which model auto is on a machine.
+// resolveModel replaces auto with the model it selects on a machine.
 func resolveModel(model string, f *Facts) string {
 	switch {
 	case model != auto:
@@ -124,7 +122,7 @@ func resolveModel(model string, f *Facts) string {
 // hasSide reports whether a side is on this machine.
 func (x *analysis) hasSide(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
-// countProcesses is how many processes there are, both sides together.
+// countProcesses returns the number of processes, both sides together.
 func (x *analysis) countProcesses() int64 {
 	n := int64(0)
 	for _, e := range x.endpoints {
@@ -136,9 +134,9 @@ func (x *analysis) countProcesses() int64 {
 	return n
 }
 
-// connsPerProcess is how many of the connections one process of a side is to have room for.
-// The kernel spreads them over worker processes by chance: so each has room for four
-// standard deviations more than an even share.
+// connsPerProcess returns how many connections one process must be able to hold. The kernel
+// distributes them randomly over worker processes, so each can hold four standard deviations more
+// than an even share.
 func (e *endpoint) connsPerProcess(connections int64) int64 {
 	return evenShare(connections, int64(e.processes))
 }
@@ -151,11 +149,11 @@ func evenShare(connections, processes int64) int64 {
 	return even
 }
 
-// near reports whether a wall is met before the plan is reached.
+// isExceeded reports whether the plan exceeds a wall.
 func (x *analysis) isExceeded(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerHolds takes a side's number if it is less than what the wall has from the other,
-// and makes the wall one of both if it is the same.
+// lowerHolds lowers the wall's number to a side's if that is less, and makes it a wall of both
+// sides if equal.
 func (x *analysis) lowerHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
@@ -165,13 +163,14 @@ func (x *analysis) lowerHolds(w *Wall, side Side, holds int64) {
 	}
 }
 
-// setUsage fills in how much of a limit is in use.
+// setUsage sets how much of a limit is in use.
 func (w *Wall) setUsage(used, limit int64) {
 	w.Used, w.Limit = used, limit
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctl has a wall that is near need so much of a setting.
+// requireSysctl adds the change that raises a setting to what the plan needs if the wall is
+// exceeded.
 func (x *analysis) requireSysctl(w *Wall, name string, need int64) {
 	if x.isExceeded(w) {
 		w.Needs = format.Count(need)
@@ -179,12 +178,11 @@ func (x *analysis) requireSysctl(w *Wall, name string, need int64) {
 	}
 }
 
-// sysctlChange is the change of a setting.
 func (x *analysis) sysctlChange(name, to string) Change {
 	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
 }
 
-// sysctlNumber reads a setting that is one number.
+// sysctlNumber returns a setting with one number.
 func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	n, ok := x.sysctlNumbers(name, 1)
 	if !ok {
@@ -193,8 +191,8 @@ func (x *analysis) sysctlNumber(name string) (int64, bool) {
 	return n[0], true
 }
 
-// sysctlNumbers reads a setting of so many numbers, none below zero; false if it is not
-// there or something else.
+// sysctlNumbers returns a setting with count non-negative numbers, false if it is missing or
+// different.
 func (x *analysis) sysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {
@@ -211,7 +209,7 @@ func (x *analysis) sysctlNumbers(name string, count int) ([]int64, bool) {
 	return list, true
 }
 
-// formatLimit writes a limit, of which -1 is none.
+// formatLimit formats a limit, "none" for -1.
 func formatLimit(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"

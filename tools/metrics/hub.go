@@ -10,18 +10,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// HubSource is where the figures of a hub come from: a *hub.Hub.
+// HubSource provides the statistics of a hub: a *hub.Hub.
 type HubSource interface {
 	// Stats is called once a scrape, from any goroutine.
 	Stats() hub.Stats
 }
 
-// NewHubCollector gives the Stats of a hub to Prometheus. The labels, if any, are put on each
-// of its metrics, so that several hubs of one process can be distinguished. Registering it
-// fails if source is nil or a label's name is not one, or is taken: kind, cause and le are. It
-// is safe for concurrent use, and asks for Stats once a scrape. What slow subscribers have
-// lost the server's collector tells. A hub in a cluster has metrics of that, too, some with the label
-// node, which is taken as well.
+// NewHubCollector exports the statistics of a hub. labels, if any, are added to each metric, to
+// distinguish several hubs of one process. Registration fails if source is nil, or if a label's
+// name is invalid or reserved: kind, cause, le and node. The collector is safe for concurrent use
+// and calls Stats once per scrape. Losses of slow subscribers are exported by the server's
+// collector. A hub in a cluster has additional metrics, some with the label node.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return collector.NewInvalid[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))

@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// clusterMetrics are those of a hub that is joined with others; of one that is alone there are none.
+// clusterMetrics are the metrics of a hub in a cluster; a single hub has none of them.
 var clusterMetrics = []collector.Metric[hub.Stats]{
 	clusterMetric("connected", "1 while there is a connection to NATS.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return int64(collector.BoolToInt(c.Connected)) }),
 	clusterMetric("disconnects_total", "Connections to NATS that have been lost.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Disconnects }),

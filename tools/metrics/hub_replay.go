@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/collector"
 )
 
-// replayMetrics are those of a hub that keeps messages; of another one there are none.
+// replayMetrics are the metrics of a hub with replay; other hubs have none of them.
 var replayMetrics = []collector.Metric[hub.Stats]{
 	replayMetric("ready", "1 when the hub has what the stream has.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(collector.BoolToInt(r.Ready)) }),
 	replayMetric("seq", "Number of the newest message in the stream.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(r.Seq) }),

@@ -31,8 +31,8 @@ var (
 	stderr    = regexp.MustCompile(` 2>\S+`)
 )
 
-// parseShellCommands are the commands of a document's blocks for shells, and of its tables of
-// programs, as words; an empty one stands behind each block.
+// parseShellCommands returns the commands of a document's shell blocks and program tables as words.
+// An empty command follows each block.
 func parseShellCommands(t *testing.T, document string) (all [][]string) {
 	t.Helper()
 	var script strings.Builder
@@ -68,7 +68,7 @@ func parseShellCommands(t *testing.T, document string) (all [][]string) {
 	return all
 }
 
-// readArticles are the pages in English, by their paths.
+// readArticles returns the English articles by path.
 func readArticles(t *testing.T) map[string]string {
 	t.Helper()
 	texts := readDocuments(t)
@@ -100,16 +100,15 @@ func TestArticles(t *testing.T) {
 	}
 }
 
-// articleRunner types what a page says.
+// articleRunner runs the commands of an article.
 type articleRunner struct {
 	t       *testing.T
-	dir     string // where it works
+	dir     string // working directory
 	server  *server
-	standIn bool            // for an example
-	running []chan struct{} // commands in the background
+	standIn bool            // the server stands in for an example
+	running []chan struct{} // background commands
 }
 
-// runShellCommand runs a command.
 func (r *articleRunner) runShellCommand(words []string) {
 	t := r.t
 	t.Helper()
@@ -153,7 +152,6 @@ func (r *articleRunner) runShellCommand(words []string) {
 	}
 }
 
-// removeWord takes a word out.
 func removeWord(words []string, word string) (rest []string, found bool) {
 	i := slices.Index(words, word)
 	if i < 0 {
@@ -162,7 +160,7 @@ func removeWord(words []string, word string) (rest []string, found bool) {
 	return slices.Delete(slices.Clone(words), i, i+1), true
 }
 
-// stopServerAndWait ends the server and waits for what runs in the background.
+// stopServerAndWait stops the server and waits for background commands.
 func (r *articleRunner) stopServerAndWait() {
 	for _, done := range r.running {
 		<-done
@@ -178,7 +176,6 @@ func (r *articleRunner) stopServerAndWait() {
 	r.server = nil
 }
 
-// runMyriad runs it.
 func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bool) {
 	t := r.t
 	t.Helper()
@@ -207,7 +204,7 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 		if slices.Contains(args, "--fix") {
 			return
 		}
-		if got := invoke(t, args...); got.code == 2 {
+		if got := invokeCommand(t, args...); got.code == 2 {
 			t.Errorf("myriad %q: %s", args, got.output())
 		}
 		return
@@ -218,7 +215,7 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 		args = shrinkLimits(args)
 	}
 	run := func() {
-		if got := invoke(t, args...); got.code != want && !r.standIn {
+		if got := invokeCommand(t, args...); got.code != want && !r.standIn {
 			t.Errorf("myriad %q: exit code %d, want %d: %s", args, got.code, want, got.output())
 		}
 	}
@@ -234,7 +231,8 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 	}()
 }
 
-// startArticleServer starts a server: in a process of its own where it sets what is of a whole process.
+// startArticleServer starts a server: in its own process if it changes settings of the whole
+// process.
 func (r *articleRunner) startArticleServer(env, args []string) {
 	for i, a := range args {
 		if strings.HasPrefix(a, "127.0.0.1:") {
@@ -258,7 +256,7 @@ func (r *articleRunner) startArticleServer(env, args []string) {
 	}
 }
 
-// withServerAddr is a command line for the server that runs.
+// withServerAddr replaces the address in args by that of the running server.
 func (r *articleRunner) withServerAddr(args []string) []string {
 	r.t.Helper()
 	if r.server == nil {
@@ -271,10 +269,9 @@ func (r *articleRunner) withServerAddr(args []string) []string {
 	return args
 }
 
-// examples have tests of their own: here something like each stands in for it.
+// examples maps examples to commands that stand in for them here; they have their own tests.
 var examples = map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
 
-// runGoTool runs go tool.
 func (r *articleRunner) runGoTool(words []string) {
 	switch words[1] {
 	case "tool":
@@ -289,7 +286,6 @@ func (r *articleRunner) runGoTool(words []string) {
 	}
 }
 
-// runProgram runs a program.
 func (r *articleRunner) runProgram(outFile string, words ...string) {
 	r.t.Helper()
 	cmd := exec.Command(words[0], words[1:]...)
@@ -303,7 +299,7 @@ func (r *articleRunner) runProgram(outFile string, words ...string) {
 	r.saveFile(outFile, out)
 }
 
-// saveFile writes a file, unless it has no name.
+// saveFile writes a file, unless name is empty.
 func (r *articleRunner) saveFile(name string, text []byte) {
 	if name == "" {
 		return
@@ -318,8 +314,8 @@ var (
 	seconds  = regexp.MustCompile(`seconds=\d+`)
 )
 
-// checkCurl gets what curl gets, from the admin server of the one that runs, and sees whether grep
-// finds something in it.
+// checkCurl requests what a curl command would from the running server's admin address and matches
+// the pattern of a grep.
 func (r *articleRunner) checkCurl(args []string) {
 	t := r.t
 	t.Helper()
@@ -351,7 +347,7 @@ func (r *articleRunner) checkCurl(args []string) {
 	r.saveFile(to, text)
 }
 
-// checkSysctls sees whether there are such settings, as far as no module has to bring them.
+// checkSysctls checks that the settings exist, except those of modules that may not be loaded.
 func (r *articleRunner) checkSysctls(args []string) {
 	for _, a := range args {
 		name, _, _ := strings.Cut(a, "=")
@@ -364,7 +360,7 @@ func (r *articleRunner) checkSysctls(args []string) {
 	}
 }
 
-// maxFlagValues are the most that flags may have here.
+// maxFlagValues are the limits of flag values in this test.
 var maxFlagValues = map[string]string{
 	"-c": "20", "-n": "20", "--max-conns": "1000", "--loops": "2", "--processes": "2", "--duration": "50ms", "--warmup": "1ms",
 	"--hold-before": "1ms", "--drain": "1s", "--rate": "1000", "--workers": "4",

@@ -24,7 +24,7 @@ func TestBench(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
-	got := invoke(t, "bench", mine, "--scale", "small", "--out", out)
+	got := invokeCommand(t, "bench", mine, "--scale", "small", "--out", out)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.output())
 	}
@@ -68,7 +68,7 @@ func TestBench(t *testing.T) {
 func TestBenchSubjects(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
-	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
+	got := invokeCommand(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
 	if got.code != 1 || !strings.Contains(got.stderr, "1 of 2 runs failed") {
 		t.Errorf("exit code %d, stderr %q, want that a run has failed", got.code, got.stderr)
@@ -85,7 +85,7 @@ func TestBenchHub(t *testing.T) {
 	skipIfShort(t)
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "r")
-	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--duration", "500ms", "--only", "^(own-topics|memory-one-topic)/hub$", "--out", out)
+	got := invokeCommand(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--duration", "500ms", "--only", "^(own-topics|memory-one-topic)/hub$", "--out", out)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.output())
 	}
@@ -121,7 +121,7 @@ func startBench(t *testing.T, args ...string) *benchProcess {
 	return b
 }
 
-// descendantPIDs are those that it has started, and what those have.
+// descendantPIDs returns the processes that the bench has started, directly or indirectly.
 func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -141,7 +141,7 @@ func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 	return pids
 }
 
-// isProcessBusy says whether a process with a word in its command line is at work.
+// isProcessBusy reports whether a process with word in its command line uses CPU.
 func (b *benchProcess) isProcessBusy(t *testing.T, word string) bool {
 	for _, pid := range b.descendantPIDs(t) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none when it has ended

@@ -24,8 +24,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// messageTally is what one subscriber has got, of messages such as "hub1 7": by publisher, the newest
-// number and how many are missing before it.
+// messageTally counts what one subscriber has received of messages such as "hub1 7": by publisher,
+// the newest number and how many are missing before it.
 type messageTally struct {
 	name string
 
@@ -38,7 +38,7 @@ func newMessageTally(name string) *messageTally {
 	return &messageTally{name: name, newest: make(map[string]int64), missing: make(map[string]int64)}
 }
 
-// addMessage notes a message: a number that is not above the last one is wrong.
+// addMessage counts a message. A number that is not above the last one is wrong.
 func (y *messageTally) addMessage(message string) {
 	from, number, _ := strings.Cut(message, " ")
 	number, _, _ = strings.Cut(number, " ")
@@ -56,14 +56,15 @@ func (y *messageTally) addMessage(message string) {
 	y.newest[from] = n
 }
 
-// newestFrom is the newest message of a publisher.
+// newestFrom returns the newest number of a publisher.
 func (y *messageTally) newestFrom(from string) int64 {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	return y.newest[from]
 }
 
-// checkOrder has each message of a publisher have come once and in order, and returns how many are missing.
+// checkOrder fails the test unless each message arrived at most once and in order, and returns how
+// many are missing.
 func (y *messageTally) checkOrder(t *testing.T) (missing int64) {
 	t.Helper()
 	y.mu.Lock()
@@ -77,7 +78,7 @@ func (y *messageTally) checkOrder(t *testing.T) (missing int64) {
 	return missing
 }
 
-// tallyMessages has a tally note the messages that next gives, until it says that there are none any more.
+// tallyMessages counts the messages that next returns, on a goroutine, until it returns false.
 func tallyMessages(t *testing.T, name string, end func() error, next func() (text string, ok bool)) *messageTally {
 	t.Helper()
 	y, done := newMessageTally(name), make(chan struct{})
@@ -96,7 +97,7 @@ func tallyMessages(t *testing.T, name string, end func() error, next func() (tex
 	return y
 }
 
-// lineReaderFunc gives the lines of a stream, as they are or their data.
+// lineReaderFunc returns a function that reads lines and passes them through data.
 func lineReaderFunc(in io.Reader, data func(line string) string) func() (string, bool) {
 	s := bufio.NewScanner(in)
 	return func() (string, bool) {
@@ -105,14 +106,14 @@ func lineReaderFunc(in io.Reader, data func(line string) string) func() (string,
 	}
 }
 
-// jsonData is the data of a message in JSON.
+// jsonData returns the data of a JSON message.
 func jsonData(text string) string {
 	var m struct{ Data string }
 	_ = json.Unmarshal([]byte(strings.TrimPrefix(text, "data: ")), &m)
 	return m.Data
 }
 
-// startSubscribers are clients of a node, one of each protocol, that are subscribed to t.
+// startSubscribers subscribes clients of a node to t, one for each protocol.
 func startSubscribers(t *testing.T, node, addr string) []*messageTally {
 	t.Helper()
 	redis := dial(t, addr)
@@ -139,11 +140,11 @@ func startSubscribers(t *testing.T, node, addr string) []*messageTally {
 // publisher publishes numbered messages to a hub, one after the other, until it is stopped.
 type publisher struct {
 	from      string
-	published atomic.Int64 // have been answered
+	published atomic.Int64 // answered messages
 	stop      func()
 }
 
-// startPublisher has one publish with a name of its own, every so often, messages with something behind their number.
+// startPublisher publishes numbered messages of the given size at an interval.
 func startPublisher(t *testing.T, addr, from string, every time.Duration, size int) *publisher {
 	t.Helper()
 	c, p := dial(t, addr), &publisher{from: from}
@@ -176,7 +177,7 @@ func startPublisher(t *testing.T, addr, from string, every time.Duration, size i
 	return p
 }
 
-// waitForDelivery waits until each of some subscribers gets what is published from now on.
+// waitForDelivery waits until each subscriber receives a message published from now on.
 func waitForDelivery(t *testing.T, what string, p *publisher, all ...*messageTally) {
 	t.Helper()
 	from := p.published.Load()
@@ -187,7 +188,8 @@ func waitForDelivery(t *testing.T, what string, p *publisher, all ...*messageTal
 	}
 }
 
-// stopPublishersAndDrain stops publishers and waits until all subscribers have got the last message of each.
+// stopPublishersAndDrain stops the publishers and waits until all subscribers have received their
+// last messages.
 func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*messageTally) {
 	t.Helper()
 	for _, p := range publishers {
@@ -200,7 +202,6 @@ func stopPublishersAndDrain(t *testing.T, publishers []*publisher, all []*messag
 	}
 }
 
-// fetchClusterStats is what a hub with --admin tells of its cluster.
 func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	t.Helper()
 	var shown struct{ Stats hub.Stats }
@@ -209,7 +210,7 @@ func fetchClusterStats(t *testing.T, srv *server) hub.ClusterStats {
 	return *shown.Stats.Cluster
 }
 
-// startNATS starts a server of NATS that keeps 4 MiB for a client, and returns its URL.
+// startNATS starts a NATS server that buffers 4 MiB per client, and returns its address.
 func startNATS(t *testing.T) (addr string) {
 	t.Helper()
 	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", MaxPending: 4 << 20})
@@ -218,12 +219,12 @@ func startNATS(t *testing.T) (addr string) {
 	return s.Addr().String()
 }
 
-// cuttableProxy is a way to a server. What comes waits, unread and without an error, while the cable is cut.
+// cuttableProxy is a TCP proxy. While it is cut, data waits unread and without errors.
 type cuttableProxy struct {
-	down, up chan struct{} // to the client and to the server; what passes takes what is in it, and puts it back
+	down, up chan struct{} // to the client and to the server; copying takes the token and returns it
 }
 
-// newCuttableProxy returns one, and the address at which it begins.
+// newCuttableProxy starts a proxy to target and returns it with its address.
 func newCuttableProxy(t *testing.T, target string) (c *cuttableProxy, addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -344,7 +345,7 @@ func TestClusterFails(t *testing.T) {
 	}
 }
 
-// roamingSubscriber is a subscriber that goes to another node when its own ends.
+// roamingSubscriber subscribes at the next node when its node ends.
 type roamingSubscriber struct {
 	*messageTally                     // of all connections: what is missed between two of them is missing
 	refused, repeated int64           // connections; messages, by the next node, which may be behind the last one
@@ -353,8 +354,8 @@ type roamingSubscriber struct {
 	last              time.Time       // message
 }
 
-// subscribeInTurn stays subscribed until ctx ends, to one of the nodes at a time. It has the wanderer's mutex while it
-// changes what is read elsewhere.
+// subscribeInTurn stays subscribed at one node at a time until ctx ends. It holds the mutex while
+// it changes fields that are read elsewhere.
 func (w *roamingSubscriber) subscribeInTurn(ctx context.Context, addrs []string, firstNode int, subscribed *atomic.Int64) {
 	for first := true; ctx.Err() == nil; firstNode, first = firstNode+1, false {
 		c, err := net.DialTimeout("tcp", addrs[firstNode%len(addrs)], patience)
@@ -369,7 +370,7 @@ func (w *roamingSubscriber) subscribeInTurn(ctx context.Context, addrs []string,
 	}
 }
 
-// tallyUntilClosed subscribes, and notes messages until the connection ends.
+// tallyUntilClosed subscribes and counts messages until the connection ends.
 func (w *roamingSubscriber) tallyUntilClosed(c net.Conn, first bool, subscribed *atomic.Int64) {
 	fmt.Fprint(c, "SUBSCRIBE t\r\n")
 	in := bufio.NewReader(c)

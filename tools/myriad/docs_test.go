@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// readDocuments are the texts of the repository.
+// readDocuments returns the documents of the repository by path.
 func readDocuments(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
@@ -38,8 +38,8 @@ var (
 	notWord = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// headingAnchors are the names of a document's headings, as the usual renderers make them, and
-// those that it gives itself.
+// headingAnchors returns the anchors of a document's headings, as the usual renderers generate
+// them, and explicit ones.
 func headingAnchors(text string) map[string]bool {
 	found := make(map[string]bool)
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -103,7 +103,7 @@ func TestDocumentsFlags(t *testing.T) {
 	}
 }
 
-// findSubcommand is the deepest command that the words name.
+// findSubcommand returns the deepest command that the words name.
 func findSubcommand(words []string) *cobra.Command {
 	cmd := newRootCommand()
 next:
@@ -121,5 +121,5 @@ next:
 
 var quoted = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`)
 
-// stripQuoted is a command line without what is in quotes: that is for other commands.
+// stripQuoted replaces quoted parts of a command line, which are for other commands.
 func stripQuoted(line string) string { return quoted.ReplaceAllString(line, "Q") }

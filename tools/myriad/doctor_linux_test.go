@@ -18,11 +18,11 @@ import (
 
 const portsFile = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// few is a plan which a network of a hundred ports can't hold. It needs nothing of
-// the machine's own settings.
+// few is a plan that exceeds a namespace with a hundred ports, independent of the machine's
+// settings.
 var few = []string{"doctor", "-n", "1000", "--side", "client", "--src", "127.0.0.1"}
 
-// newNamespaceWithFewPorts is a network with a hundred ports.
+// newNamespaceWithFewPorts returns a network namespace with a hundred ports.
 func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 	t.Helper()
 	ns, err := faults.NewNamespace()
@@ -39,7 +39,6 @@ func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
 	return ns
 }
 
-// readPortRange says what the network's range of ports is.
 func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	t.Helper()
 	var text string
@@ -54,7 +53,6 @@ func readPortRange(t *testing.T, ns *faults.Namespace) string {
 	return text
 }
 
-// runInNamespace runs a command in a network, with something on its standard input.
 func runInNamespace(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) outcome {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -182,16 +180,16 @@ func TestWarnings(t *testing.T) {
 		args []string
 		says []string // nothing if it is empty
 	}{
-		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` says how to move it"}},
+		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` shows how to raise it"}},
 		{"load, near", append([]string{"load", "-c", "90"}, from...), []string{"90 connections are 90% of what this machine holds, 100: ports ("}},
 		{"load, far", append([]string{"load", "-c", "50"}, from...), nil},
 		{"load, quiet", append([]string{"load", "-q", "-c", "1000"}, from...), nil},
-		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"stops at 100 connections"}},
+		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"can hold only 100 of"}},
 		{"load, a hundred", append([]string{"load"}, from...), nil},
-		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports ("}},
-		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
+		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports ("}},
+		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` shows"}},
 		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
-		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
+		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` shows"}},
 	} {
 		got := runInNamespace(t, network, newCommandProcess(t, test.args...), "") // which fails: nobody listens, or no such address
 		var said []string

@@ -47,7 +47,7 @@ func init() {
 	}
 }
 
-// limitLockedMemory limits locked memory, for root too.
+// limitLockedMemory limits locked memory, for root, too.
 func limitLockedMemory(bytes uint64) error {
 	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_IPC_LOCK, 0, 0, 0); err != nil {
 		return fmt.Errorf("no privilege to lock memory: %w", err)
@@ -55,7 +55,8 @@ func limitLockedMemory(bytes uint64) error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes})
 }
 
-// blockIOUring installs the filter. It can't be taken back.
+// blockIOUring installs a seccomp filter that makes io_uring_setup fail with errno. It can't be
+// removed.
 func blockIOUring(errno uint64) error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call: struct seccomp_data begins with it
@@ -88,7 +89,7 @@ var refusals = []struct {
 	{unix.EINVAL, "the kernel's io_uring is too old: it needs Linux 6.6: invalid argument"},
 }
 
-// wantNoMemoryText is what is to be said with a limit of locked memory.
+// wantNoMemoryText returns the expected message with a limit of locked memory.
 func wantNoMemoryText(limit uint64) string {
 	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
 		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll: cannot allocate memory",
@@ -98,7 +99,7 @@ func wantNoMemoryText(limit uint64) string {
 // ringBytes is what a loop's ring locks.
 var ringBytes = uint64(uring.LockedMemory(int64(os.Getpagesize())))
 
-// newRestrictedCommand is a command with a restriction.
+// newRestrictedCommand returns a command that starts with a restriction.
 func newRestrictedCommand(t *testing.T, restriction string, number int, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := newCommandProcess(t, args...)
@@ -106,8 +107,8 @@ func newRestrictedCommand(t *testing.T, restriction string, number int, args ...
 	return cmd
 }
 
-// checkFallsBackToEpoll has serve with --model auto and a restriction, and with 8 loops load too, say once
-// why it is epoll, and work.
+// checkFallsBackToEpoll checks that serve --model auto, and with 8 loops load, too, work with a
+// restriction and explain once why they use epoll.
 func checkFallsBackToEpoll(t *testing.T, restriction string, number int, why string, args ...string) {
 	t.Helper()
 	s := startProcess(t, newRestrictedCommand(t, restriction, number, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...))

@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// exchangeRESP says what a client of the Redis protocol does, and wants the answers, with a | for each
-// end of a line.
+// exchangeRESP sends a command of the Redis protocol and checks the answer, in which | stands for a
+// line end.
 func exchangeRESP(t *testing.T, c net.Conn, send, want string) {
 	t.Helper()
 	sendAndExpect(t, c, send, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")

@@ -24,8 +24,8 @@ import (
 
 // These tests let programs that we did not write be the clients.
 
-// runClient runs a program to its end, with input, and returns what it printed. The
-// input stays open, and the program is killed, when as much has come back, if hold is set.
+// runClient runs a program with input and returns its output. With keepInputOpen the input stays
+// open, and the program is killed after it has printed as much as was sent.
 func runClient(t *testing.T, keepInputOpen bool, input string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

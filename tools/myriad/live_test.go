@@ -10,8 +10,7 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// fakeTerminal understands what the view writes, and nothing else: it fails the test
-// on any other control.
+// fakeTerminal interprets the control sequences of the view and fails the test on any other.
 type fakeTerminal struct {
 	t      *testing.T
 	rows   []string
@@ -41,7 +40,7 @@ func (w *fakeTerminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cutControl takes a control off.
+// cutControl splits off a control sequence.
 func (w *fakeTerminal) cutControl(text string) (control, rest string) {
 	if text[0] != '\x1b' {
 		return text[:1], text[1:]
@@ -95,11 +94,10 @@ func (w *fakeTerminal) applyControl(c string) {
 	}
 }
 
-// text is what stands on the terminal.
+// text returns the text on the terminal.
 func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
 
-// newTestView is a view on a terminal on which something stands already. Its clock
-// stands still until it is set.
+// newTestView returns a view on a terminal that already has text. Its clock is set by the test.
 func newTestView(t *testing.T, on screen) (*liveView, *fakeTerminal, *time.Time) {
 	t.Helper()
 	w := &fakeTerminal{t: t, rows: []string{"before"}, row: 1, start: true}
@@ -152,7 +150,7 @@ func TestView(t *testing.T) {
 	_, w := newViewWithInterval(t, wide)
 	for _, want := range []string{
 		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s", "5,000/s, 6,000 waiting, 17 in flight",
-		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "programs waited for a processor for 30 % of the time", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "what is planned is not sent",
+		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "programs waited for a processor for 30 % of the time", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "sending is behind schedule",
 	} {
 		if !strings.Contains(strings.ReplaceAll(w.text(), "\u00a0", " "), want) {
 			t.Errorf("the view has no %q:\n%s", want, w.text())

@@ -138,7 +138,7 @@ func TestLoad(t *testing.T) {
 		"-c 2 --messages 3 --metrics 127.0.0.1:0 --csv " + dir + "/a.csv " + lines.addr:   {0, []string{"metrics on http://127.0.0.1:"}},
 	} {
 		args := append([]string{"load"}, strings.Split(line, " ")...)
-		got := invoke(t, args...)
+		got := invokeCommand(t, args...)
 		if got.code != c.code {
 			t.Errorf("load %s: exit code %d, want %d: %s", line, got.code, c.code, got.output())
 		}

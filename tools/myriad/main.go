@@ -173,5 +173,5 @@ func newVersionCommand() *cobra.Command {
 
 // buildDescription returns the version, the Go version and the platform.
 func buildDescription() string {
-	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.Myriad(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.MyriadVersion(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -57,8 +57,8 @@ type outcome struct {
 // output is what the command printed.
 func (o outcome) output() string { return o.stdout + o.stderr }
 
-// invoke runs a command line in this process.
-func invoke(t *testing.T, args ...string) outcome {
+// invokeCommand runs a command line in this process.
+func invokeCommand(t *testing.T, args ...string) outcome {
 	t.Helper()
 	var stdout, stderr lockedBuffer
 	code := runCommandLine(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
@@ -68,7 +68,7 @@ func invoke(t *testing.T, args ...string) outcome {
 // invokeLine runs a command line whose arguments have spaces between them.
 func invokeLine(t *testing.T, line string) outcome {
 	t.Helper()
-	return invoke(t, strings.Fields(line)...)
+	return invokeCommand(t, strings.Fields(line)...)
 }
 
 // newCommandProcess is the command as a process, ended when the test ends.
@@ -106,7 +106,6 @@ var (
 	adminLine   = regexp.MustCompile(`(?m)^myriad: .*metrics.* on (http://[^/]+)`)
 )
 
-// waitUntilServing waits until the server serves.
 func (s *server) waitUntilServing(t *testing.T, ended func() bool) *server {
 	t.Helper()
 	testkit.WaitFor(t, "the server's ready line", func() bool {
@@ -122,8 +121,8 @@ func (s *server) waitUntilServing(t *testing.T, ended func() bool) *server {
 	return s
 }
 
-// serveLine runs a serving command in this process, on a free port unless the line says
-// where, and ends it with the test.
+// serveLine runs a serving command in this process, on a free port unless the line has an address,
+// and stops it with the test.
 func serveLine(t *testing.T, line string) *server {
 	t.Helper()
 	if !strings.Contains(line, "--addr") {
@@ -198,7 +197,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd) *server {
 	})
 }
 
-// signalAndWait sends a signal to the process and waits; it returns the exit code.
+// signalAndWait sends a signal to the process, waits for it and returns the exit code.
 func (s *server) signalAndWait(t *testing.T, sig os.Signal) int {
 	t.Helper()
 	if err := s.Process.Signal(sig); err != nil {
@@ -219,8 +218,8 @@ func dial(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// waitForPage waits until a path of the admin server has what matches a regular expression. While one process takes
-// another's place there may be no answer.
+// waitForPage waits until a page of the admin server matches expr. During an upgrade there may be
+// no answer.
 func (s *server) waitForPage(t *testing.T, path, expr string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -236,7 +235,6 @@ func (s *server) waitForPage(t *testing.T, path, expr string) {
 	}, func() string { return fmt.Sprintf("%s has no %q: %.1000s", path, expr, text) })
 }
 
-// failOnError ends the test with an error.
 func failOnError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -244,7 +242,7 @@ func failOnError(t *testing.T, err error) {
 	}
 }
 
-// sendAndExpect sends a text on a connection and wants an answer.
+// sendAndExpect sends text and checks the answer.
 func sendAndExpect(t *testing.T, c net.Conn, text, want string) {
 	t.Helper()
 	io.WriteString(c, text)
@@ -566,7 +564,7 @@ func TestWrongUse(t *testing.T) {
 			t.Errorf("myriad %s: exit code %d, stderr %q; want 2 and %q", line, got.code, got.stderr, says)
 		}
 	}
-	if got := invoke(t, append([]string{"report"}, make([]string, maxReportFiles+1)...)...); got.code != 2 || !strings.Contains(got.stderr, "65 files; expected at most 64") {
+	if got := invokeCommand(t, append([]string{"report"}, make([]string, maxReportFiles+1)...)...); got.code != 2 || !strings.Contains(got.stderr, "65 files; expected at most 64") {
 		t.Errorf("too many files: exit code %d, stderr %q", got.code, got.stderr)
 	}
 }

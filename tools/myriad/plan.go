@@ -184,7 +184,7 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	var plans []*capacity.Plan
 	for _, n := range f.connections {
 		f.goal.Connections = n
-		p, err := planner.Plan(f.goal)
+		p, err := planner.PlanMachines(f.goal)
 		if err != nil {
 			return usageError{err}
 		}

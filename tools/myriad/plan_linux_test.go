@@ -39,7 +39,7 @@ size = 64
 phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "500ms", for = "500ms", rate = 2_000 }]
 `
 
-// hasRaceDetector says whether the race detector watches this program.
+// hasRaceDetector reports whether this program was built with the race detector.
 func hasRaceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
@@ -51,7 +51,7 @@ func hasRaceDetector() bool {
 func measureBenchSizes(t *testing.T) (out string, all []capacity.Measured) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "out")
-	if got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
+	if got := invokeCommand(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
 		t.Logf("exit code %d: %s", got.code, got.output())
 	}
 	all, err := capacity.MeasureFromBench(readReport(t, out))
@@ -87,13 +87,13 @@ func TestPlanPredicts(t *testing.T) {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most %.0f %%", p.To.Subject, off*100, most*100)
 		}
 	}
-	got := invoke(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
+	got := invokeCommand(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
 	for _, words := range []string{"Measured: 1,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n "} {
 		if got.code != 0 || !strings.Contains(got.stdout, words) {
 			t.Errorf("plan: exit code %d, want %q: %s", got.code, words, got.output())
 		}
 	}
-	if got := invoke(t, "plan", "--from", out, "--check", "--within", "0.0001%"); got.code != 1 || !strings.Contains(got.stderr, "further off than") {
+	if got := invokeCommand(t, "plan", "--from", out, "--check", "--within", "0.0001%"); got.code != 1 || !strings.Contains(got.stderr, "further off than") {
 		t.Errorf("--check --within a millionth: exit code %d, want 1: %s", got.code, got.output())
 	}
 }

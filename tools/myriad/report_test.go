@@ -24,7 +24,7 @@ func streamPath(t *testing.T) string {
 	return path
 }
 
-// reportCase is a command line of report, and what it says.
+// reportCase is a command line of report with its expected output.
 type reportCase struct {
 	args []string
 	code int
@@ -33,7 +33,7 @@ type reportCase struct {
 
 func (c *reportCase) runAndCheck(t *testing.T) {
 	t.Helper()
-	got := invoke(t, append([]string{"report"}, c.args...)...)
+	got := invokeCommand(t, append([]string{"report"}, c.args...)...)
 	if got.code != c.code {
 		t.Errorf("report %q: exit code %d, want %d; stderr %s", c.args, got.code, c.code, got.stderr)
 	}
@@ -86,7 +86,7 @@ func TestReportBadInput(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := invoke(t, "report", "--format", "html", "--out", out, path)
+		got := invokeCommand(t, "report", "--format", "html", "--out", out, path)
 		_, err := os.Stat(out)
 		if says == "" {
 			if got.code != 0 || err != nil {
@@ -105,8 +105,8 @@ func TestReportBadInput(t *testing.T) {
 	(&reportCase{[]string{"--format", "json", path}, 1, []string{"cut off"}}).runAndCheck(t)
 }
 
-// writeBenchReport writes the report of a bench with so many messages a second in each round. One more
-// run has failed.
+// writeBenchReport writes the report of a bench with a message rate for each round, and one failed
+// run.
 func writeBenchReport(t *testing.T, name string, rates ...float64) string {
 	t.Helper()
 	r := &result.Report{Scenario: scenario.Scenario{

@@ -20,8 +20,7 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// startProcessGroup runs `myriad serve --app lines` in a process group of its own, as a terminal
-// does.
+// startProcessGroup runs "myriad serve --app lines" in its own process group, as a terminal does.
 func startProcessGroup(t *testing.T, args ...string) *server {
 	t.Helper()
 	cmd := newCommandProcess(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
@@ -29,7 +28,6 @@ func startProcessGroup(t *testing.T, args ...string) *server {
 	return startProcess(t, cmd)
 }
 
-// signalGroup sends a signal to all of a server's processes.
 func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(-s.Process.Pid, sig); err != nil {
@@ -37,7 +35,7 @@ func (s *server) signalGroup(t *testing.T, sig syscall.Signal) {
 	}
 }
 
-// dialWithHalfMessage is a connection that has sent half a message.
+// dialWithHalfMessage returns a connection that has sent half a message.
 func dialWithHalfMessage(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c := dial(t, addr)
@@ -45,7 +43,7 @@ func dialWithHalfMessage(t *testing.T, addr string) net.Conn {
 	return c
 }
 
-// finishHalfMessage has the message that has begun answered, and then the end.
+// finishHalfMessage sends the other half and expects its answer and the end.
 func finishHalfMessage(t *testing.T, c net.Conn) {
 	t.Helper()
 	io.WriteString(c, " and half\n")
@@ -159,14 +157,14 @@ func TestHangupReloads(t *testing.T) {
 	}
 }
 
-// wrapInShell has a shell run something, and be the command then.
+// wrapInShell lets a shell run first and then exec the command.
 func wrapInShell(cmd *exec.Cmd, first string) *exec.Cmd {
 	cmd.Args = append([]string{"sh", "-c", first + ` && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	return cmd
 }
 
-// serveWithFDLimit is `myriad serve` with a limit of descriptors.
+// serveWithFDLimit returns "myriad serve" with a descriptor limit.
 func serveWithFDLimit(t *testing.T, limit, args string) *exec.Cmd {
 	t.Helper()
 	return wrapInShell(newCommandProcess(t, append([]string{"serve", "--addr", "127.0.0.1:0"}, strings.Fields(args)...)...), "ulimit -n "+limit)
@@ -207,7 +205,7 @@ func TestDescriptorLimits(t *testing.T) {
 	}
 }
 
-// childPIDs lists the processes that one has started.
+// childPIDs returns the child processes of pid.
 func childPIDs(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -247,7 +245,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// listenForNotify listens as systemd does, at a socket that is named by NOTIFY_SOCKET.
+// listenForNotify listens at a NOTIFY_SOCKET as systemd does.
 func listenForNotify(t *testing.T) (socket string, manager *net.UnixConn) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "notify")
@@ -260,7 +258,7 @@ func listenForNotify(t *testing.T) (socket string, manager *net.UnixConn) {
 // soon is when all is there that has been said already.
 const soon = 10 * time.Millisecond
 
-// readNotification is what is said to a service manager within a time, or "".
+// readNotification returns a notification that arrives within timeout, or "".
 func readNotification(manager *net.UnixConn, timeout time.Duration) string {
 	b := make([]byte, 100)
 	manager.SetReadDeadline(time.Now().Add(timeout))

@@ -68,7 +68,7 @@ func writeTokenFile(t *testing.T) string {
 	return path
 }
 
-// postControl gives an order to the admin server.
+// postControl sends a control request to the admin server and expects success.
 func (s *server) postControl(t *testing.T, what, token string) {
 	t.Helper()
 	if status, text := s.tryPostControl(t, what, token); status != http.StatusOK {
@@ -76,7 +76,7 @@ func (s *server) postControl(t *testing.T, what, token string) {
 	}
 }
 
-// tryPostControl gives an order, and the answer.
+// tryPostControl sends a control request and returns the answer.
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
@@ -97,11 +97,11 @@ func (s *server) tryPostControl(t *testing.T, what, token string) (status int, t
 	return answer.StatusCode, string(all)
 }
 
-// checkAdminControl pauses and resumes a server, and drains it.
+// checkAdminControl pauses, resumes and drains a server.
 func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
 	s.postControl(t, "pause", token)
-	s.waitForPage(t, "/live", "an operator has paused that")
+	s.waitForPage(t, "/live", "Accepting is paused by an operator")
 	c := dial(t, s.addr)
 	io.WriteString(c, "hello\n")
 	s.postControl(t, "resume", token)

@@ -24,13 +24,14 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startUpgradable is a server with an address of --admin that a new process can take over.
+// startUpgradable starts a server with an --admin address that a new process can take over.
 func startUpgradable(t *testing.T, args ...string) *server {
 	t.Helper()
 	return startUpgradableCmd(t, newCommandProcess(t, append(args, "--addr", "127.0.0.1:0", "--admin", uniqueLoopbackAddr(9090))...))
 }
 
-// startUpgradableCmd starts a command whose successors end with the test, too: they are of its group.
+// startUpgradableCmd starts a command whose successors end with the test, because they belong to
+// its group.
 func startUpgradableCmd(t *testing.T, cmd *exec.Cmd) *server {
 	t.Helper()
 	if cmd.SysProcAttr == nil {
@@ -42,7 +43,7 @@ func startUpgradableCmd(t *testing.T, cmd *exec.Cmd) *server {
 	return s
 }
 
-// uniqueLoopbackAddr is an address of loopback that no other test process has.
+// uniqueLoopbackAddr returns a loopback address that no other test process uses.
 func uniqueLoopbackAddr(port int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d:%d", pid>>16&255, pid>>8&255, pid&255, port)
@@ -50,15 +51,15 @@ func uniqueLoopbackAddr(port int) string {
 
 var tookOver = regexp.MustCompile(`process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
 
-// signalUpgrade sends SIGUSR2 to a process of the server, and returns the one that has taken over, in the nth upgrade of
-// all, with so many connections.
+// signalUpgrade sends SIGUSR2 to a process and returns the process that has taken over, in the nth
+// upgrade, with a number of connections.
 func (s *server) signalUpgrade(t *testing.T, from *os.Process, nth, connections int) (next *os.Process) {
 	t.Helper()
 	failOnError(t, from.Signal(syscall.SIGUSR2))
 	return s.waitForUpgrade(t, nth, connections)
 }
 
-// waitForUpgrade is upgrade without the signal.
+// waitForUpgrade waits for the nth upgrade and returns the new process.
 func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Process) {
 	t.Helper()
 	var all [][]string
@@ -76,7 +77,7 @@ func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Pr
 	return next
 }
 
-// stopSuccessor ends the new process, and waits: whoever has the old one's output has ended then.
+// stopSuccessor stops the new process and waits for the old one.
 func (s *server) stopSuccessor(t *testing.T, next *os.Process) {
 	t.Helper()
 	failOnError(t, next.Signal(syscall.SIGTERM))

@@ -33,7 +33,7 @@ func TestNewcomer(t *testing.T) {
 		if got != code {
 			t.Fatalf("the doctor: exit code %d, %s; want %d", got, doctor.Output, code)
 		}
-		return linesBelow(text, "To move them"), linesBelow(text, "in a shell of its own")
+		return linesBelow(text, "To raise them"), linesBelow(text, "in a shell of its own")
 	}
 	steps, commands := ask(1)
 	if len(steps) == 0 || len(commands) != 2 {

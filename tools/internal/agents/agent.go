@@ -67,7 +67,7 @@ type worker struct {
 // NATS requires no credentials although it is not on loopback.
 func (a *Agent) Serve(ctx context.Context) error {
 	w := &worker{Agent: new(*a), id: newID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
-	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.Myriad())
+	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
 	if w.Logf == nil {
 		w.Logf = func(string, ...any) {}
 	}

@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}
 	}
-	o.version = cmp.Or(o.version, version.Myriad())
+	o.version = cmp.Or(o.version, version.MyriadVersion())
 	c := &coordinator{Options: o, cfg: cfg, run: newID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
 	defer c.closeConns()
 	if err := c.openConns(); err != nil {

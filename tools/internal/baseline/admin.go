@@ -10,16 +10,15 @@ import (
 	"github.com/myriad-go/myriad/tools/admin"
 )
 
-// Stats says how many connections are open. It is all that a plain server knows of
-// itself: what it keeps to close them.
+// Stats returns the number of open connections, which is all that a plain server knows.
 func (s *server) Stats() tcp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdmin shows the server's figures on addr until the returned function is called,
-// which waits. listening may be nil.
+// startAdmin serves the server's figures on addr until the returned function is called, which
+// waits. onListening may be nil.
 func (s *server) startAdmin(ctx context.Context, addr string, onListening func(net.Addr)) (end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup

@@ -31,19 +31,20 @@ import (
 // has handed a connection to, is the only one that reads from the connection and
 // removes it. Closing from elsewhere, when the server ends, wakes both.
 
-// hasEpoll says that there is epoll.
+// hasEpoll reports whether the system has epoll.
 const hasEpoll = true
 
 const (
-	// pollBatch is how many events are taken at once, and pollWait the longest
-	// time between two looks at whether the server ends, in milliseconds.
+	// pollBatch is how many events are read at once, and pollWait the maximum time in milliseconds
+	// between two checks whether the server ends.
 	pollBatch, pollWait = 100, 100
-	// reactorWorkers is how many goroutines a reactor's pool has, and reactorQueue how
-	// many connections wait for them before the loop waits.
+	// reactorWorkers is the number of goroutines of a reactor's pool, and reactorQueue how many
+	// connections wait for them before the loop blocks.
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// startEpollLoops starts the loops of a design, and returns what gives each of them connections.
+// startEpollLoops starts the loops of a design and returns the function that gives each of them
+// connections.
 func (s *server) startEpollLoops(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
@@ -67,12 +68,12 @@ func (s *server) startEpollLoops(ctx context.Context, o Options) (takes []func(n
 	return takes, nil
 }
 
-// epollLoop is an epoll instance and its connections.
+// epollLoop is an epoll instance with its connections.
 type epollLoop struct {
 	server  *server
 	fd      int
 	events  uint32
-	answer  func(line []byte) []byte // nil for all that comes
+	answer  func(line []byte) []byte // nil to echo all input
 	maxLine int                      // the longest line
 
 	mu    sync.RWMutex
@@ -84,9 +85,9 @@ type epollConn struct {
 	net.Conn
 	raw         syscall.RawConn
 	fd          int32
-	partialLine []byte // a line that has not come to its end
-	// served orders what one worker has done before what the next one does: that the
-	// kernel is between them is unknown to Go's memory model.
+	partialLine []byte
+	// served orders the accesses of consecutive workers for Go's memory model, which does not know
+	// that the kernel orders them.
 	served atomic.Uint64
 }
 
@@ -103,7 +104,7 @@ func newEpollLoop(s *server, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// addConn has the loop look after a connection, or closes it.
+// addConn registers a connection with the loop, or closes it on error.
 func (l *epollLoop) addConn(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
@@ -118,7 +119,6 @@ func (l *epollLoop) addConn(conn net.Conn) {
 	}
 }
 
-// closeConn closes a connection.
 func (l *epollLoop) closeConn(c *epollConn) {
 	_ = l.epollCtl(unix.EPOLL_CTL_DEL, c) // closing does it, too
 	l.mu.Lock()
@@ -129,7 +129,7 @@ func (l *epollLoop) closeConn(c *epollConn) {
 	l.server.closeConn(c.Conn)
 }
 
-// epollCtl changes what the instance does with a connection.
+// epollCtl changes the registration of a connection.
 func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	var errno error
 	err := c.raw.Control(func(fd uintptr) {
@@ -176,7 +176,7 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newServeFunc serves a connection once, with a buffer of its own.
+// newServeFunc returns a function that serves a connection once, with its own buffer.
 func (l *epollLoop) newServeFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
@@ -186,7 +186,7 @@ func (l *epollLoop) newServeFunc(o Options) func(*epollConn) {
 	}
 }
 
-// startWorkers starts workers. What it returns hands them a connection; end ends them.
+// startWorkers starts the workers of a reactor. ready hands them a connection; end stops them.
 func (l *epollLoop) startWorkers(ctx context.Context, o Options) (ready func(*epollConn), end func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup
@@ -215,7 +215,7 @@ func (l *epollLoop) startWorkers(ctx context.Context, o Options) (ready func(*ep
 	}
 }
 
-// readAndAnswer answers what has come.
+// readAndAnswer reads once and answers.
 func (l *epollLoop) readAndAnswer(c *epollConn, buf []byte) error {
 	n, err := c.Read(buf)
 	if err != nil {

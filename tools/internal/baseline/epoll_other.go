@@ -8,7 +8,7 @@ import (
 	"net"
 )
 
-// hasEpoll says that there is epoll.
+// hasEpoll reports whether the system has epoll.
 const hasEpoll = false
 
 func (*server) startEpollLoops(context.Context, Options) ([]func(net.Conn), error) {

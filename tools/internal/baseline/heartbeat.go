@@ -9,14 +9,13 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// maxMissedHeartbeats is how many heartbeats a client may leave without a byte.
+// maxMissedHeartbeats is how many heartbeats a client may miss.
 const maxMissedHeartbeats = 2
 
-// withHeartbeats adds heartbeats to a handler in the way that most code does: each
-// connection has a second goroutine with a time.Ticker, which sends one every time
-// whatever the client does, and the reader moves its deadline with every Read.
-// It is that of the chat example of gorilla/websocket, which most others come
-// from.
+// withHeartbeats adds heartbeats to a handler the way most code does: each connection has a second
+// goroutine with a time.Ticker, which sends one every time whatever the client does, and the reader
+// extends its deadline with every Read. It follows the chat example of gorilla/websocket, from
+// which most others derive.
 func withHeartbeats(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
@@ -29,7 +28,7 @@ func withHeartbeats(handle func(net.Conn, int), interval time.Duration) func(net
 	}
 }
 
-// sendHeartbeats sends heartbeats until done or until one can't be sent.
+// sendHeartbeats sends heartbeats until done is closed or a write fails.
 func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -46,7 +45,7 @@ func sendHeartbeats(conn net.Conn, interval time.Duration, done chan struct{}) {
 	}
 }
 
-// deadlineConn waits for input for so long.
+// deadlineConn limits each Read by a timeout.
 type deadlineConn struct {
 	net.Conn
 	timeout time.Duration

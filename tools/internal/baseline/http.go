@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// serveHTTP serves HTTP with net/http, until ctx ends or ln fails.
+// serveHTTP serves with net/http until ctx ends or ln fails.
 func serveHTTP(ctx context.Context, ln net.Listener) error {
 	var open sync.WaitGroup
 	srv := http.Server{

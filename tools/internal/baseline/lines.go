@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/proof"
 )
 
-// lineHandlers are the answers of the apps that answer lines. A line and its answer
-// have their end; the answer may be the line itself, and is valid until the next.
+// lineHandlers are the apps that answer lines. Line and answer include the line end; the answer may
+// be the line itself, and is valid until the next call.
 var lineHandlers = map[string]func(line []byte) []byte{
 	app.Lines: func(line []byte) []byte { return line },
 	app.Wait: func(line []byte) []byte {
@@ -28,7 +28,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// connHandler is what is done with a connection that has a goroutine.
+// connHandler returns the handler of a connection with its own goroutine.
 func connHandler(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
@@ -67,7 +67,7 @@ func serveSink(conn net.Conn, buffer int) {
 	}
 }
 
-// serveLines writes the answers to lines until there are no more.
+// serveLines answers lines until the input ends.
 func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
 	for {
 		line, err := in.ReadSlice('\n')
@@ -80,8 +80,8 @@ func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer
 	}
 }
 
-// tenthWriter flushes with every tenth Write, as it was published. What is left when the
-// connection ends is not written, nor was it there.
+// tenthWriter flushes with every tenth Write, as published. The rest at the end of the connection
+// is not written, as in the original.
 type tenthWriter struct {
 	out    *bufio.Writer
 	writes int

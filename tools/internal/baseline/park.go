@@ -7,14 +7,13 @@ import (
 	"sync"
 )
 
-// MaxParked is the most goroutines that Park parks.
+// MaxParked limits the goroutines of ParkGoroutines.
 const MaxParked = 64 << 20
 
-// ParkGoroutines parks n goroutines, 1 to MaxParked, each waiting for the same channel and doing
-// nothing else, and calls sample before the first of them, with "ready", and when all wait,
-// with "parked". So what a goroutine takes is seen without a connection. The process should
-// do nothing else. All of them have ended when it returns. It fails when sample does, or
-// when ctx ends.
+// ParkGoroutines parks n goroutines, 1 to MaxParked, each waiting for the same channel, and calls
+// sample with "ready" before the first and with "parked" when all wait. It shows what a goroutine
+// takes without a connection; the process should do nothing else. All goroutines have ended when it
+// returns. It fails if sample does, or if ctx ends.
 func ParkGoroutines(ctx context.Context, n int, sample func(checkpoint string) error) error {
 	if n < 1 || n > MaxParked {
 		return fmt.Errorf("%d goroutines; expected 1 to %d", n, MaxParked)

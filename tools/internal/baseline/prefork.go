@@ -6,16 +6,15 @@ import (
 	"os"
 )
 
-// PreforkOptions are those of the design Prefork.
+// PreforkOptions configure the design Prefork.
 type PreforkOptions struct {
-	// Processes is how many there are, 1 to 1024.
+	// Processes is their number, 1 to 1024.
 	Processes int
-	// Command is the command line of each: it serves InheritedListener with the
-	// design OneEpoll until SIGTERM.
+	// Command is the command line of each: it serves InheritedListener with the design OneEpoll
+	// until SIGTERM.
 	Command []string
 }
 
-// maxPreforkProcesses bounds the processes of a mistyped number.
 const maxPreforkProcesses = 1024
 
 func (o *PreforkOptions) validate() error {
@@ -31,12 +30,11 @@ func (o *PreforkOptions) validate() error {
 	return nil
 }
 
-// preforkDescriptor is where a process finds its listener: the first descriptor
-// behind the standard three.
+// preforkDescriptor is the descriptor of a process's inherited listener.
 const preforkDescriptor = 3
 
-// InheritedListener is the listener that a process of the design Prefork was started
-// with. It is called once.
+// InheritedListener returns the listener with which a process of the design Prefork was started. It
+// must be called only once.
 func InheritedListener() (net.Listener, error) {
 	f := os.NewFile(preforkDescriptor, "listener")
 	if f == nil {

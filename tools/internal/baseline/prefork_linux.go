@@ -14,19 +14,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// listenReusePort is a listener that others can share the port with.
+// listenReusePort returns a listener that shares its port with others.
 func listenReusePort(ctx context.Context, addr string) (net.Listener, error) {
 	config := sock.NewListenConfig(true, nil)
 	return config.Listen(ctx, "tcp", addr)
 }
 
-// servePrefork serves with processes that share ln's port: the kernel spreads
-// connections over their listeners by a hash. The first process gets ln itself; the
-// parent keeps none, because nobody would accept its connections.
+// servePrefork serves with processes that share ln's port: the kernel distributes connections over
+// their listeners by a hash. The first process gets ln itself; the parent keeps none, because
+// nobody would accept its connections.
 //
-// A goroutine with a thread of its own starts each process and waits for it. The
-// kernel kills the process when that thread ends, so when this process does, whatever
-// the reason.
+// A goroutine with its own thread starts each process and waits for it. The kernel kills the
+// process when that thread ends, and so when this process ends for whatever reason.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -62,7 +61,7 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 	return context.Cause(running)
 }
 
-// runPreforkProcess runs a process until ctx ends, and closes the file that it gets.
+// runPreforkProcess runs a process until ctx ends. It closes listener.
 func runPreforkProcess(ctx context.Context, listener *os.File, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -1,5 +1,5 @@
-// Package baseline has the servers that Myriad is compared with: plain package net, as most
-// people write it, the designs that others have published, and parked goroutines.
+// Package baseline implements the servers that Myriad is compared with: plain package net, as most
+// people write it, published designs, and parked goroutines.
 package baseline
 
 import (
@@ -20,12 +20,12 @@ import (
 // DefaultBuffer is the buffer of a connection that most people choose, in bytes: that of
 // bufio. MinBuffer and MaxBuffer are the bounds.
 const (
-	DefaultBuffer = 4096
+	DefaultBuffer = 4096 // DefaultBuffer is the usual buffer size of a connection in bytes, that of bufio. MinBuffer and MaxBuffer are the limits.
 	MinBuffer     = 512
 	MaxBuffer     = 1 << 20
 )
 
-// MaxLoops bounds the loops of the design Epolls.
+// MaxLoops limits the loops of the design Epolls.
 const MaxLoops = 1024
 
 // The designs of a server. All but the first need Linux: epoll_linux.go.
@@ -44,41 +44,39 @@ const (
 
 var designs = []string{PerConn, OneEpoll, Epolls, Prefork, Reactor}
 
-// When the answers to lines are written.
+// When answers to lines are written.
 const (
-	// FlushEach writes every answer by itself: a system call for each.
+	// FlushEach writes every answer separately: a system call for each.
 	FlushEach = "each"
-	// FlushTenth buffers answers, and flushes with every tenth. Up to nine answers to a
-	// connection that falls silent, or that ends, are never sent: a server must not do
-	// that.
+	// FlushTenth buffers answers and flushes with every tenth. Up to nine answers to a connection
+	// that falls silent or ends are never sent, which a real server must not do.
 	FlushTenth = "tenth"
 )
 
-// Options say what Serve serves, and how.
+// Options configure Serve.
 type Options struct {
-	// App is one of package app. All designs have Echo, Lines, Wait, Pow and Sha.
-	App string
-	// Buffer is the size of a connection's buffer in bytes. Default DefaultBuffer.
+	// App is one of package app. All designs support Echo, Lines, Wait, Pow and Sha.
+	App    string
 	Buffer int
-	// Flush is FlushEach, the default, or FlushTenth: for apps that answer lines, with the
-	// design PerConn.
+	// Flush is FlushEach, the default, or FlushTenth: for apps that answer lines, with the design
+	// PerConn.
 	Flush string
-	// Design is one of those above. Default PerConn. The options below are for that only.
+	// Design is one of those above. Default PerConn. The options below apply to PerConn or the
+	// named design only.
 	Design string
-	// Loops is how many Epolls has, 1 to MaxLoops. Default one for each CPU.
+	// Loops is the number of loops of Epolls, 1 to MaxLoops. Default one per CPU.
 	Loops int
 	// Prefork is set for the design of that name.
 	Prefork *PreforkOptions
-	// TLS, if set, has every connection encrypted by crypto/tls.
+	// TLS, if set, encrypts every connection with crypto/tls.
 	TLS *tls.Config
-	// Heartbeat, unless 0, is the time between two heartbeats on each connection, from
-	// 100 ms; none with HTTP.
+	// Heartbeat, unless 0, is the time between two heartbeats on each connection, from 100 ms; not
+	// with HTTP.
 	Heartbeat time.Duration
-	// Admin, if set, is a host:port on which package admin shows Go's memory and how many
-	// connections are open; not with HTTP.
+	// Admin, if set, is a host:port at which package admin serves Go's memory and the number of
+	// connections; not with HTTP.
 	Admin string
-	// AdminListening, if set, is called with the address that Admin became, from a
-	// goroutine of its own.
+	// AdminListening, if set, is called with the address of Admin, on another goroutine.
 	AdminListening func(net.Addr)
 }
 
@@ -87,7 +85,7 @@ const (
 	maxHeartbeat = 24 * time.Hour
 )
 
-// Validate says what is wrong with the options.
+// Validate returns an error for invalid options.
 func (o Options) Validate() error {
 	o.setDefaults()
 	lines := lineHandlers[o.App] != nil
@@ -126,7 +124,6 @@ func (o Options) Validate() error {
 	return o.Prefork.validate()
 }
 
-// setDefaults sets the defaults.
 func (o *Options) setDefaults() {
 	o.Buffer = cmp.Or(o.Buffer, DefaultBuffer)
 	o.Flush = cmp.Or(o.Flush, FlushEach)
@@ -134,7 +131,7 @@ func (o *Options) setDefaults() {
 	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// Listen listens on a host:port as the design needs it: Prefork and Epolls share the port.
+// Listen listens on a host:port as the design requires: Prefork and Epolls share the port.
 func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if o.Design == Prefork || o.Design == Epolls {
 		return listenReusePort(ctx, addr)
@@ -142,18 +139,15 @@ func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) 
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
 }
 
-// Serve serves an app on ln as most people write a server on package net: an
-// accept loop, a goroutine for each connection, a buffer of that many bytes, one
-// Write for each Read or for each line; and HTTP with package net/http, which has
-// buffers of its own. With TLS the same stands on crypto/tls, and heartbeats are
-// a ticker for each connection. It is the baseline of every comparison, so it
-// counts nothing and limits nothing. A line that is longer than the buffer ends
-// its connection. Other designs that have been published are options; for Prefork
-// and Epolls ln comes from Listen.
+// Serve serves an app on ln the way most people write a server on package net: an accept loop, a
+// goroutine and a buffer per connection, one Write for each Read or line; and HTTP with net/http,
+// which has its own buffers. TLS uses crypto/tls, and heartbeats a ticker per connection. As the
+// baseline of every comparison it counts and limits nothing. A line longer than the buffer ends its
+// connection. Options select other published designs; for Prefork and Epolls ln must come from
+// Listen.
 //
-// It returns when ctx has ended, with nil, or when ln fails. By then ln and
-// every connection are closed and every goroutine has ended. Options that make no
-// sense are an error.
+// It returns nil when ctx has ended, or an error when ln fails or options are invalid. By then ln
+// and every connection are closed and every goroutine has ended.
 func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -201,7 +195,7 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	return <-ended
 }
 
-// acceptConns hands over what is accepted until ctx ends or ln fails.
+// acceptConns passes accepted connections to serveConn until ctx ends or ln fails.
 func (s *server) acceptConns(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
 	for {
 		conn, err := ln.Accept()
@@ -220,8 +214,8 @@ func (s *server) acceptConns(ctx context.Context, ln net.Listener, serveConn fun
 	}
 }
 
-// startDesign starts what a design has, and returns what is done with each connection that is
-// accepted: one function for each listener. Whatever it starts ends with ctx.
+// startDesign starts a design and returns a function for each listener that serves accepted
+// connections. Everything it starts ends with ctx.
 func (s *server) startDesign(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
@@ -238,7 +232,7 @@ func (s *server) startDesign(ctx context.Context, o Options) (takes []func(net.C
 	}}, nil
 }
 
-// server is what Serve needs to end its connections.
+// server tracks the connections that Serve must close.
 type server struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -246,8 +240,8 @@ type server struct {
 	wait   sync.WaitGroup
 }
 
-// trackConn has a connection closed in the end. It is false when that was already; then
-// the connection is closed.
+// trackConn registers a connection to be closed at the end. If the server is closed already, it
+// closes the connection and returns false.
 func (s *server) trackConn(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

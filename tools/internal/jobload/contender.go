@@ -7,21 +7,21 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Contender is a pool that jobs are offered to. Try and Workers may be called by several
-// goroutines at a time, Close when no Try is under way.
+// Contender is a pool to which jobs are submitted. TrySubmit and Workers must be safe for
+// concurrent use; Close is called when no TrySubmit is running.
 type Contender interface {
-	// TrySubmit offers a job, does not wait, and says whether the pool has accepted it.
+	// TrySubmit submits a job without waiting and reports whether the pool has accepted it.
 	TrySubmit(j *Job) bool
-	// Workers is how many workers there are now, 0 if the pool does not know.
+	// Workers returns the number of workers, 0 if unknown.
 	Workers() int
-	// Close ends the pool. Jobs that have not begun end at once then.
+	// Close closes the pool. Jobs that have not started end at once.
 	Close()
 }
 
-// Contenders makes pools, by name.
+// Contenders are constructors of pools by name.
 type Contenders map[string]func(Plan) (Contender, error)
 
-// OwnContenders are the sides that need nothing but the standard library and Myriad.
+// OwnContenders returns the contenders that need only the standard library and Myriad.
 func OwnContenders() Contenders {
 	return Contenders{
 		"naive":   func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
@@ -30,7 +30,7 @@ func OwnContenders() Contenders {
 	}
 }
 
-// goroutinePerJob is a goroutine for each job, and no bound.
+// goroutinePerJob starts a goroutine for each job, without limit.
 type goroutinePerJob struct{}
 
 func (goroutinePerJob) TrySubmit(j *Job) bool {
@@ -40,8 +40,8 @@ func (goroutinePerJob) TrySubmit(j *Job) bool {
 func (goroutinePerJob) Workers() int { return 0 }
 func (goroutinePerJob) Close()       {}
 
-// channelPool is a fixed number of workers at a buffered channel, and a send that does
-// not wait: the pool that most people write. The workers are there from the start.
+// channelPool is a fixed number of workers reading from a buffered channel, with non-blocking
+// sends: the pool that most people write. The workers exist from the start.
 type channelPool struct {
 	jobs    chan *Job
 	workers int
@@ -74,9 +74,9 @@ func (c *channelPool) Close() {
 	c.done.Wait()
 }
 
-// myriadPool is package pool. It gets the same bounds as the others, and as much of
-// the memory limit as they are through the Go runtime; not what a job takes, nor
-// how long. Each job comes with a context that ends at its deadline.
+// myriadPool is package pool. It gets the same limits as the others, and the same memory limit,
+// which they get through the Go runtime; it is not told a job's memory or duration. Each job has a
+// context that ends at its deadline.
 type myriadPool struct{ *pool.Pool }
 
 func newMyriadPool(p Plan) (Contender, error) {

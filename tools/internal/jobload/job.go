@@ -10,11 +10,11 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a job that is offered. The pool that accepts it calls exactly one of Do, Expired
-// and Shed, once, on any goroutine. From then on it is not the pool's.
+// Job is a submitted job. The pool that accepts it calls exactly one of Execute, MarkExpired and
+// MarkShed, once, on any goroutine. From then on the job does not belong to the pool.
 //
-// It is its own context, which ends when it can't be good any more. The context has a
-// timer only if somebody waits for its end.
+// A Job is its own context, which ends at the job's deadline. The context has a timer only if
+// somebody waits for its end.
 type Job struct {
 	generator *jobRun
 	number    uint64
@@ -22,12 +22,12 @@ type Job struct {
 	submitted time.Duration // since the start of the run
 	ended     atomic.Bool
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	timer *time.Timer
 	done  chan struct{}
 }
 
-// Execute does what the job is there for, unless the run is over.
+// Execute does the job's work, unless the run is over.
 func (j *Job) Execute() {
 	r := j.generator
 	if r.over.Load() || r.now() > r.limit {
@@ -58,11 +58,10 @@ func (j *Job) Execute() {
 	r.writeLineIfDue(now)
 }
 
-// MarkExpired says that the job won't run because its context has ended.
+// MarkExpired counts a job that won't run because its context has ended.
 func (j *Job) MarkExpired() { j.countDropped(nExpired) }
 
-// MarkShed says that the job won't run although it was accepted and its context has not
-// ended.
+// MarkShed counts a job that won't run although it was accepted and its context has not ended.
 func (j *Job) MarkShed() { j.countDropped(nShed) }
 
 func (j *Job) countDropped(kind int) {
@@ -73,10 +72,10 @@ func (j *Job) countDropped(kind int) {
 	})
 }
 
-// finishOnce counts the end of the job.
+// finishOnce counts the end of the job. It panics if the job has ended already.
 func (j *Job) finishOnce(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
-		panic("jobload: the pool has ended a job twice")
+		panic("jobload: the pool ended a job twice")
 	}
 	j.mu.Lock()
 	if j.timer != nil {
@@ -93,8 +92,7 @@ func (j *Job) finishOnce(count func(*countShard)) {
 // Run implements pool.Job.
 func (j *Job) Run(context.Context) { j.Execute() }
 
-// Dropped implements pool.Dropper. A job that is dropped because the pool closes stays
-// unfinished.
+// Dropped implements pool.Dropper. A job dropped because the pool closes stays unfinished.
 func (j *Job) Dropped(why error) {
 	switch {
 	case errors.Is(why, pool.ErrExpired):
@@ -132,7 +130,7 @@ func (j *Job) Done() <-chan struct{} {
 	return j.done
 }
 
-// AfterFunc is what package context looks for, to do without a goroutine.
+// AfterFunc lets package context wait without a goroutine.
 func (j *Job) AfterFunc(f func()) (stop func() bool) { return time.AfterFunc(j.timeLeft(), f).Stop }
 
 // Value implements context.Context.

@@ -9,33 +9,29 @@ import (
 	"time"
 )
 
-// Plan is what is to be offered to which pool: the command line of a side.
+// Plan defines which jobs to submit to which pool: the command line of a contender.
 type Plan struct {
-	// Pool is the side, Work the shape of its jobs.
+	// Pool is the contender, Work the shape of its jobs.
 	Pool, Work string
-	// Rate is how many jobs a second are due. 0 is a closed loop of Inflight
-	// jobs, each submitted when one has ended; 0 of those is Workers.
+	// Rate is how many jobs per second are due. 0 is a closed loop of Inflight jobs, each submitted
+	// when one has ended; Inflight 0 means Workers.
 	Rate     float64
 	Inflight int
-	// Warmup is for how long jobs are offered that are not counted, Duration for
-	// how long then those that are, and Drain how long the last of them are
-	// waited for after that.
+	// Warmup is how long jobs are submitted without being counted, Duration how long then with
+	// counting, and Drain how long to wait for the last of them.
 	Warmup, Duration, Drain time.Duration
-	// Deadline is how long after its submission a job must have ended to be
-	// good.
+	// Deadline is the time from submission within which a job must end to be good.
 	Deadline time.Duration
-	// Workers and Queue bound a pool's workers and the jobs that wait for one,
-	// where it has such bounds.
+	// Workers and Queue limit a pool's workers and queued jobs, if it has such limits.
 	Workers, Queue int
-	// Memory is how many bytes the process may use; 0 is no limit. Nine tenths
-	// of it are made Go's memory limit.
+	// Memory is how many bytes the process may use; 0 is no limit. Nine tenths of it become Go's
+	// memory limit.
 	Memory int64
-	// Iterations is how many rounds of the loop are a millisecond of computing;
-	// 0 has it measured.
+	// Iterations of the loop are a millisecond of computing; 0 measures it.
 	Iterations uint64
 }
 
-// The bounds of a plan.
+// The limits of a plan.
 const (
 	maxRate       = 1e8
 	maxTime       = time.Hour
@@ -46,7 +42,7 @@ const (
 	maxIterations = 1 << 40
 )
 
-// Flags are what flag.FlagSet and pflag.FlagSet have in common.
+// Flags is the common interface of flag.FlagSet and pflag.FlagSet.
 type Flags interface {
 	StringVar(p *string, name, value, usage string)
 	IntVar(p *int, name string, value int, usage string)
@@ -56,30 +52,29 @@ type Flags interface {
 	DurationVar(p *time.Duration, name string, value time.Duration, usage string)
 }
 
-// AddFlags adds the flags of a plan, one for each field.
 func (p *Plan) AddFlags(f Flags, sides Contenders) {
-	f.StringVar(&p.Pool, "pool", "", "offer jobs to this `POOL`: "+sortedKeys(sides))
-	f.StringVar(&p.Work, "work", Published, "offer jobs of this `SHAPE`: "+sortedKeys(shapes))
-	f.Float64Var(&p.Rate, "rate", 0, "offer as many jobs a second; 0 is a closed loop")
-	f.IntVar(&p.Inflight, "inflight", 0, "with a closed loop, have as many jobs in flight (default: as --workers)")
-	f.DurationVar(&p.Warmup, "warmup", 0, "offer jobs for this long before, which are not counted")
-	f.DurationVar(&p.Duration, "duration", 10*time.Second, "offer jobs for this long")
+	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL`: "+sortedKeys(sides))
+	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+sortedKeys(shapes))
+	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second; 0 is a closed loop")
+	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight of a closed loop (default: as --workers)")
+	f.DurationVar(&p.Warmup, "warmup", 0, "submit jobs without counting for this long first")
+	f.DurationVar(&p.Duration, "duration", 10*time.Second, "submit jobs for this long")
 	f.DurationVar(&p.Drain, "drain", 5*time.Second, "wait for the last jobs for this long")
-	f.DurationVar(&p.Deadline, "deadline", time.Second, "a job is good that has ended this long after its submission")
-	f.IntVar(&p.Workers, "workers", 5000, "bound a pool's workers")
-	f.IntVar(&p.Queue, "queue", 100_000, "bound a pool's queue")
-	f.Int64Var(&p.Memory, "memory", 0, "tell the runtime, and a pool that knows limits, to stay below as many `BYTES`; 0 is no limit")
-	f.Uint64Var(&p.Iterations, "iterations", 0, "take as many rounds of the loop as a millisecond of computing; 0 has it measured")
+	f.DurationVar(&p.Deadline, "deadline", time.Second, "time from submission within which a job must end to be good")
+	f.IntVar(&p.Workers, "workers", 5000, "limit for the pool's workers")
+	f.IntVar(&p.Queue, "queue", 100_000, "limit for the pool's queue")
+	f.Int64Var(&p.Memory, "memory", 0, "memory limit of the runtime, and of a pool that supports one, in `BYTES`; 0 is no limit")
+	f.Uint64Var(&p.Iterations, "iterations", 0, "rounds of the work loop per millisecond of computing; 0 measures it")
 }
 
-// PlanError is an error of a plan: what was wrong, and what was expected.
+// PlanError is an invalid plan: what was wrong, and what was expected.
 type PlanError struct{ text string }
 
 func (e PlanError) Error() string { return e.text }
 
 func planErrorf(format string, args ...any) error { return PlanError{fmt.Sprintf(format, args...)} }
 
-// Validate says what is wrong with a plan, with a PlanError.
+// Validate returns a PlanError for an invalid plan.
 func (p *Plan) Validate(sides Contenders) error {
 	if sides[p.Pool] == nil {
 		return planErrorf("--pool is %q; expected one of %s", p.Pool, sortedKeys(sides))
@@ -117,5 +112,5 @@ func checkRange[T cmp.Ordered](flag string, v, min, max T) error {
 	return nil
 }
 
-// sortedKeys are the keys of a map in order.
+// sortedKeys lists the keys of a map in order.
 func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// lineWriter is what a run has written. Whoever comes first when a line is due writes it, if nobody
-// else is writing: nobody waits for another but for the last line, behind which there is none.
+// lineWriter writes progress lines. The first goroutine that finds a line due writes it unless
+// another one is writing; only the last line waits for the lock, and nothing follows it.
 type lineWriter struct {
 	due atomic.Int64 // the time of the next line
 
@@ -19,8 +19,8 @@ type lineWriter struct {
 	err    error // the first of writing
 }
 
-// writeLinesUntil observes the run and writes a Line at each multiple of reporting, also where no
-// job is done, until stop is closed.
+// writeLinesUntil samples peaks and writes a Line at each multiple of reportInterval, even if no
+// job ends, until stop is closed.
 func (r *jobRun) writeLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -36,7 +36,6 @@ func (r *jobRun) writeLinesUntil(stop <-chan struct{}) {
 	}
 }
 
-// writeLineIfDue writes a Line if one is due.
 func (r *jobRun) writeLineIfDue(now time.Duration) {
 	due := r.lines.due.Load()
 	if int64(now) < max(due, int64(reportInterval)) || !r.lines.due.CompareAndSwap(due, int64(now.Truncate(reportInterval)+reportInterval)) {
@@ -49,7 +48,7 @@ func (r *jobRun) writeLineIfDue(now time.Duration) {
 	r.lines.tryWriteLine(line, now)
 }
 
-// tryWriteLine writes a line, but not behind a later one.
+// tryWriteLine writes a line unless another goroutine is writing or a later line has been written.
 func (s *lineWriter) tryWriteLine(l Line, now time.Duration) {
 	if !s.mu.TryLock() {
 		return
@@ -61,7 +60,7 @@ func (s *lineWriter) tryWriteLine(l Line, now time.Duration) {
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-// writeLastLine writes the last line, and returns the first error of all.
+// writeLastLine writes the last line and returns the first error of all.
 func (s *lineWriter) writeLastLine(l Line) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,73 +23,66 @@ import (
 //	Offered  = Accepted + Rejected
 //	Accepted = Finished + Expired + Shed + Unfinished
 type Result struct {
-	// Pool is the side, Work the shape of its jobs.
+	// Pool is the contender, Work the shape of its jobs.
 	Pool string `json:"pool"`
 	Work string `json:"work"`
-	// Rate is how many jobs a second were to be offered; 0 is a closed loop.
+	// Rate is the planned number of jobs per second; 0 is a closed loop.
 	Rate float64 `json:"rate"`
-	// Warmup is for how long jobs were offered before the window, Duration for
-	// how long in it. Elapsed is how long it took from the beginning of the
-	// window until the last of its jobs ended, or until that was not waited for
-	// any longer.
+	// Warmup is how long jobs were submitted before the window, Duration the length of the window.
+	// Elapsed is the time from the start of the window until the last of its jobs ended, or until
+	// waiting was given up.
 	Warmup   time.Duration `json:"warmup"`
 	Duration time.Duration `json:"duration"`
 	Elapsed  time.Duration `json:"elapsed"`
-	// Iterations is how many rounds of the work's loop were taken to be a
-	// millisecond of computing.
+	// Iterations is how many rounds of the work's loop counted as a millisecond of computing.
 	Iterations uint64 `json:"iterations"`
 
-	// Offered is how many jobs were submitted, Late how many of them more than
-	// 10 ms after they were due. LateP99 is how late 99 % of them were at most; in
-	// a closed loop nothing is due, and it is 0. Missed were due and had not been
-	// submitted, because the generator did not get that far: the pool held it up,
-	// or all processors. The latencies do not have in them what is counted here.
+	// Offered is how many jobs were submitted, Late how many of them more than 10 ms after they
+	// were due. LateP99 is the 99th percentile of the lateness, 0 in a closed loop. Missed jobs
+	// were due but never submitted, because the pool blocked the generator or all processors were
+	// busy. Latencies do not include lateness.
 	Offered uint64        `json:"offered"`
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
 	Missed  uint64        `json:"missed"`
-	// Accepted and Rejected are what the pool said when a job was submitted.
+	// Accepted and Rejected are the pool's answers at submission.
 	Accepted uint64 `json:"accepted"`
 	Rejected uint64 `json:"rejected"`
-	// Finished jobs have run: Good ones of them have ended within their deadline.
+	// Finished jobs have run; Good ones of them ended within their deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
-	// Steady is how many jobs have ended in the window, within their deadline,
-	// also those that were submitted in the warm-up. With a warm-up, this is what
-	// there is to divide by Duration: what was under way at the beginning of the
-	// window makes up for what still is at its end, whether a pool runs the oldest
-	// first or the newest.
+	// Steady is how many jobs ended in the window within their deadline, including those submitted
+	// in the warm-up. With a warm-up, goodput is Steady divided by Duration: what was in progress
+	// at the start of the window makes up for what still is at its end, whether a pool runs the
+	// oldest or the newest jobs first.
 	Steady uint64 `json:"steady"`
-	// Expired and Shed were accepted, and the pool said later that they won't
-	// run. Unfinished had not ended when the run did.
+	// Expired and Shed jobs were accepted, but the pool reported later that they won't run.
+	// Unfinished jobs had not ended when the run did.
 	Expired    uint64 `json:"expired"`
 	Shed       uint64 `json:"shed"`
 	Unfinished uint64 `json:"unfinished"`
 
-	// The latencies of finished jobs, from right before they were submitted to
-	// the pool until they had ended.
+	// The latencies of finished jobs, from just before submission to the pool until their end.
 	P50  time.Duration `json:"p50"`
 	P99  time.Duration `json:"p99"`
 	P999 time.Duration `json:"p999"`
 	Max  time.Duration `json:"max"`
 	Mean time.Duration `json:"mean"`
 
-	// Process is what the process has used, generator included: processor time since the
-	// window began, memory at the end, and the most memory that it has ever had.
+	// Process is the usage of the process including the generator: processor time since the window
+	// began, memory at the end, and peak memory.
 	sample.Process
-	// PeakGoroutines and PeakWorkers are the most goroutines, those of the generator
-	// included, and workers that were seen when it was looked, twenty times a second, also in
-	// the warm-up; 0 where the pool does not tell.
+	// PeakGoroutines and PeakWorkers are the maxima of goroutines, including the generator's, and
+	// workers, sampled twenty times a second, also in the warm-up; 0 if unknown.
 	PeakGoroutines int `json:"peak_goroutines"`
 	PeakWorkers    int `json:"peak_workers"`
 
-	// Overran says why the run ended early, or that it was ended because it did not end, ""
-	// otherwise.
+	// Overran explains why the run ended early or was terminated, "" otherwise.
 	Overran string `json:"overran,omitempty"`
 }
 
-// Line is a line of what a process of this package prints: each quarter of a second one
-// with Warming in the warm-up, or with Progress in the window, and at last one with Result.
+// Line is a line of output: every quarter of a second one with Warming in the warm-up or Progress
+// in the window, and finally one with Result.
 type Line struct {
 	// Warming has the peaks so far and no counts.
 	Warming *Result `json:"warming,omitempty"`
@@ -98,7 +91,7 @@ type Line struct {
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseLine reads a line that Write has written.
+// ParseLine parses a line written by Line.Write.
 func ParseLine(b []byte) (l Line, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -120,10 +113,9 @@ func ParseLine(b []byte) (l Line, err error) {
 	return l, nil
 }
 
-// Write writes the line.
 func (l Line) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
 
-// The counts of jobs, by their place in counts.
+// The indexes of counts.
 const (
 	nOffered = iota
 	nLate
@@ -151,7 +143,6 @@ type countShard struct {
 	_                   [64]byte // keeps shards apart
 }
 
-// newCountShards makes the shards.
 func newCountShards() []countShard {
 	all := make([]countShard, 2*runtime.GOMAXPROCS(0))
 	for i := range all {
@@ -160,17 +151,17 @@ func newCountShards() []countShard {
 	return all
 }
 
-// maxRecorded is the longest time that histograms tell from longer ones.
+// maxRecorded is the largest duration that histograms distinguish.
 const maxRecorded = 73 * time.Minute
 
-// newHistogram makes one with two significant digits: less than 0.8 % off.
+// newHistogram returns a histogram with two significant digits: less than 0.8 % off.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxRecorded), 2) }
 
 func recordDuration(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(int64(min(d, maxRecorded))) // which it has room for
 }
 
-// sumShards adds up the shards.
+// sumShards sums up the shards.
 func (r *Result) sumShards(shards []countShard) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
 	var all counts

@@ -1,19 +1,17 @@
-// Package jobload submits jobs to a pool in an open loop and counts what becomes of them:
-// one side of a comparison of pools under overload, as a process.
+// Package jobload submits jobs to a pool in an open loop and counts the outcomes: one contender of
+// a comparison of pools under overload, as a process.
 //
-// Jobs are due at fixed times, whether or not the pool keeps up. A job's latency runs
-// from its submission, the moment right before the pool is asked, until it has ended; its
-// deadline counts from there, too. How late jobs were submitted is reported beside it:
-// the generator shares the processors with the pool, and what it is late by is not the
-// pool's latency. But a pool that holds up its submitter must not look better for that
-// (coordinated omission, G. Tene): every job that was due is submitted, late if it has to
-// be, or counted as missed.
+// Jobs are due at fixed times, whether or not the pool keeps up. A job's latency and its deadline
+// count from its submission, just before the pool is called. The lateness of submissions is
+// reported separately: the generator shares the processors with the pool, and its delay is not the
+// pool's latency. To avoid coordinated omission (G. Tene), a pool gains nothing by blocking its
+// submitter: every due job is submitted, late if necessary, or counted as missed.
 //
-// One goroutine submits, with some in reserve for when it is held up, and the pool's own
-// run the jobs. How the run is going is written by a goroutine that is there for that, or by
-// one that has done a job, if it comes first: among very many goroutines one alone would not
-// run for seconds. What is counted is in shards, each under its lock. A job belongs to the generator until it is accepted, then to the pool, and to
-// nobody when it has ended. Run starts all and waits for them, but not for a pool that
+// One goroutine submits, with reserves for when it is blocked, and the pool's own goroutines run
+// the jobs. Progress is written by a dedicated goroutine or by one that has finished a job,
+// whichever comes first: among very many goroutines a single one would not run for seconds. Counts
+// are sharded, each shard with a lock. A job belongs to the generator until it is accepted, then to
+// the pool, and to nobody when it has ended. Run waits for all goroutines, but not for a pool that
 // hangs.
 package jobload
 
@@ -34,28 +32,28 @@ import (
 )
 
 const (
-	// lateAfter is how much later than due a submission counts as late.
+	// lateAfter is the delay from which a submission counts as late.
 	lateAfter = 10 * time.Millisecond
-	// workSlice is how long the generator works before it sleeps for nap, also when it is
-	// behind. Go preempts who works for longer than 10 ms and puts it behind all that is
-	// runnable; with thousands of goroutines it would not run again for seconds. One that
-	// has slept, on a thread of its own, runs next.
+	// workSlice is how long the generator works before it sleeps for workPause, even when it is
+	// behind. Go preempts a goroutine after 10 ms and queues it behind all runnable ones; with
+	// thousands of goroutines it would not run again for seconds. One that has slept, on its own
+	// thread, runs next.
 	workSlice = 4 * time.Millisecond
 	workPause = 20 * time.Microsecond
-	// reserveSubmitters is how many goroutines are in reserve. The first submits what is late by
-	// more than relief, each other one what is late by twice as much as that before.
+	// reserveSubmitters is the number of reserve goroutines. The first submits what is late by more
+	// than reserveDelay; each further one doubles the delay.
 	reserveSubmitters = 3
 	reserveDelay      = 5 * time.Millisecond
-	// retryDelay is when a closed loop offers again after a rejection.
+	// retryDelay is the time before a closed loop submits again after a rejection.
 	retryDelay = 100 * time.Microsecond
-	// sampleInterval is how often goroutines and workers are counted, reporting how often a
-	// Line is written: so often that a process that is killed has said what it counted.
+	// sampleInterval is the time between two counts of goroutines and workers, reportInterval
+	// between two Lines, short enough that a killed process has reported its counts.
 	sampleInterval = 50 * time.Millisecond
 	reportInterval = 250 * time.Millisecond
-	// pollInterval is how often it is looked whether the last jobs have ended.
+	// pollInterval is the time between two checks whether the last jobs have ended.
 	pollInterval = time.Millisecond
-	// submitTimeout and closeTimeout are how long a submission that is under way at the end, and
-	// the pool's Close, are waited for.
+	// submitTimeout and closeTimeout limit the wait for a submission in progress at the end and for
+	// the pool's Close.
 	submitTimeout, closeTimeout = 3 * time.Second, 2 * time.Second
 )
 
@@ -99,7 +97,7 @@ func newJobRun(p Plan, side Contender, out io.Writer) *jobRun {
 	return r
 }
 
-// processUsage is what this process has used, as far as the system tells.
+// processUsage returns what this process has used, as far as the system reports it.
 func processUsage() sample.Process {
 	s, _ := sample.Take(sample.CPU|sample.Memory, os.Getpid())
 	return s.Total()
@@ -107,13 +105,12 @@ func processUsage() sample.Process {
 
 func (r *jobRun) now() time.Duration { return time.Since(r.start) }
 
-// countShard is the shard of a job.
+// shardOf returns the shard of a job.
 func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%uint64(len(r.shards))] }
 
-// Run offers the jobs of a plan to one of the sides. It writes a Line each quarter of a
-// second, and at last one with the Result. When ctx ends it does so early. It does not
-// wait for a pool that hangs: goroutines of it may be left then. The error is a PlanError
-// for a plan that makes no sense.
+// Run submits the jobs of a plan to one of the contenders. It writes a Line every quarter of a
+// second and finally one with the Result, early if ctx ends. It does not wait for a pool that
+// hangs, whose goroutines may remain. An invalid plan results in a PlanError.
 func Run(ctx context.Context, p Plan, sides Contenders, out io.Writer) error {
 	if err := p.Validate(sides); err != nil {
 		return err
@@ -172,8 +169,8 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobs waits until all jobs have been submitted and have ended, or for as long as the
-// plan says. It returns why that was early, if it was.
+// waitForJobs waits until all jobs have been submitted and have ended, or for the planned time. It
+// returns why it ended early, if it did.
 func (r *jobRun) waitForJobs(ctx context.Context) (overran string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
@@ -195,7 +192,7 @@ func (r *jobRun) waitForJobs(ctx context.Context) (overran string) {
 	}
 }
 
-// countUnfinished is how many jobs of the window have not ended.
+// countUnfinished returns how many jobs of the window have not ended.
 func (r *jobRun) countUnfinished() (n uint64) {
 	for i := range r.shards {
 		t := &r.shards[i]
@@ -206,9 +203,8 @@ func (r *jobRun) countUnfinished() (n uint64) {
 	return n
 }
 
-// startSubmitters starts goroutines that submit all jobs of the plan, or those up to when ctx
-// ends. So the load is what the plan says as long as any of them runs, and comes from one
-// as long as that one does.
+// startSubmitters starts goroutines that submit all jobs of the plan until ctx ends. The load is as
+// planned while any of them runs, and comes from the first one while that one runs.
 func (r *jobRun) startSubmitters(ctx context.Context) {
 	loops := []func(g *submitter){r.submitWhenDone}
 	if r.pacer != nil {
@@ -229,7 +225,7 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 	}
 }
 
-// submitter is what one of the goroutines has that submit jobs.
+// submitter is the state of a submitting goroutine.
 type submitter struct {
 	ctx   context.Context
 	timer *time.Timer
@@ -244,8 +240,8 @@ func (g *submitter) sleep(d time.Duration) {
 	}
 }
 
-// submitWhenDue submits each job when it is due, those in reserve when it is late by more than
-// their patience. What nobody has got to when Drain is over is missed.
+// submitWhenDue submits each job when it is due, or in reserve goroutines when it is late by more
+// than minLateness. What is not submitted by the end of Drain is missed.
 func (r *jobRun) submitWhenDue(g *submitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
@@ -271,7 +267,7 @@ func (r *jobRun) submitWhenDue(g *submitter, minLateness time.Duration) {
 	}
 }
 
-// submitWhenDone submits a job each time that one has ended.
+// submitWhenDone submits a job each time one has ended.
 func (r *jobRun) submitWhenDone(g *submitter) {
 	ctx, cancel := context.WithTimeout(g.ctx, r.windowEnd)
 	defer cancel()
@@ -292,8 +288,7 @@ func (r *jobRun) submitWhenDone(g *submitter) {
 	}
 }
 
-// submitJob submits a job now, which is late by so much. It reports whether the job was
-// accepted.
+// submitJob submits a job now, with its lateness, and reports whether it was accepted.
 func (r *jobRun) submitJob(g *submitter, inWindow bool, now, lateness time.Duration) bool {
 	j := g.spare
 	if j == nil || j.timer != nil {
@@ -323,16 +318,15 @@ func (r *jobRun) submitJob(g *submitter, inWindow bool, now, lateness time.Durat
 	return false
 }
 
-// releaseSlot makes room for another job in a closed loop.
+// releaseSlot lets a closed loop submit another job.
 func (r *jobRun) releaseSlot() {
 	if r.slots != nil {
 		<-r.slots
 	}
 }
 
-// samplePeaks counts goroutines and workers now and then, and notes what was used when the
-// window begins. It makes no system call but at the beginning of
-// the window.
+// samplePeaks counts goroutines and workers from time to time, and records the usage when the
+// window begins, which is its only system call.
 func (r *jobRun) samplePeaks(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
@@ -345,7 +339,7 @@ func (r *jobRun) samplePeaks(now time.Duration) {
 	storeMax(&r.peakWorkers, int64(r.contender.Workers()))
 }
 
-// storeMax makes a value at least as great as n.
+// storeMax raises v to at least n.
 func storeMax(v *atomic.Int64, n int64) {
 	for {
 		if old := v.Load(); n <= old || v.CompareAndSwap(old, n) {
@@ -354,7 +348,7 @@ func storeMax(v *atomic.Int64, n int64) {
 	}
 }
 
-// newResult is the Result by now. What the system does not tell stays 0.
+// newResult returns the Result so far. Unknown figures are 0.
 func (r *jobRun) newResult(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{

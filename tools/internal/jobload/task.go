@@ -11,24 +11,22 @@ import (
 
 // The shapes of jobs.
 const (
-	// Published jobs wait for 20 ms and hold 500 KB meanwhile: those of the
-	// experiment of go-adaptive-pool.
+	// Published jobs wait for 20 ms and hold 500 KB: those of the experiment of go-adaptive-pool.
 	Published = "published"
 	// CPU jobs compute for a millisecond.
 	CPU = "cpu"
-	// Mixed jobs are, of a hundred, 80 that compute for 0.2 ms, 19 that wait
-	// for 5 ms and compute for 0.1 ms, and one that waits for 50 ms and holds
-	// 100 KB.
+	// Of a hundred Mixed jobs, 80 compute for 0.2 ms, 19 wait for 5 ms and compute for 0.1 ms, and
+	// one waits for 50 ms and holds 100 KB.
 	Mixed = "mixed"
 )
 
-// jobTask is what a job does.
+// jobTask is the work of a job.
 type jobTask struct {
 	wait, compute time.Duration
 	bytes         int
 }
 
-// shapes are the tasks of a hundred jobs, by shape: so many of each.
+// shapes are the tasks of a hundred jobs by shape, with the number of each.
 var shapes = map[string][]struct {
 	percent uint64
 	jobTask
@@ -42,7 +40,8 @@ var shapes = map[string][]struct {
 	},
 }
 
-// taskForJob is the task of the job with a number. All sides get the same ones in the same order.
+// taskForJob returns the task of the job with a number. All contenders get the same tasks in the
+// same order.
 func taskForJob(shape string, number uint64) jobTask {
 	n := pacer.Random(1, number) % 100
 	for _, s := range shapes[shape] {
@@ -54,14 +53,14 @@ func taskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// computeAndWait does it, with so many iterations for a millisecond of computing.
+// computeAndWait does the task; iterations are a millisecond of computing.
 func (t jobTask) computeAndWait(iterations uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
 		hold[i] = 1
 	}
 	if t.compute > 0 {
-		spin(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
+		spinCPU(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
 	}
 	if t.wait > 0 {
 		time.Sleep(t.wait)
@@ -71,25 +70,24 @@ func (t jobTask) computeAndWait(iterations uint64) {
 
 var pageSize = os.Getpagesize()
 
-// MeasureIterations measures how many iterations are a millisecond of computing while nothing
-// else runs. It takes some 30 ms.
+// MeasureIterations measures how many iterations are a millisecond of computing while nothing else
+// runs. It takes some 30 ms.
 func MeasureIterations() uint64 {
 	const try = 1 << 16 // so short that some are not interrupted on a busy machine
 	best := time.Hour
 	for range 192 {
 		begin := time.Now()
-		spin(try)
+		spinCPU(try)
 		best = min(best, time.Since(begin))
 	}
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
 }
 
-// computed stands for a use of what was computed, so that the compiler keeps it. It is
-// hardly ever written.
+// computed makes the compiler keep the computation. It is hardly ever written.
 var computed atomic.Bool
 
-// spin computes for so many iterations, each of which needs the one before.
-func spin(iterations uint64) {
+// spinCPU computes for a number of iterations, each of which depends on the previous one.
+func spinCPU(iterations uint64) {
 	x := iterations
 	for range iterations {
 		x = (x ^ x>>29) * 0xbf58476d1ce4e5b9

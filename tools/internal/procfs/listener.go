@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// The bounds of a search for who listens.
+// The limits of a search for listening processes.
 const (
 	// maxRows bounds the rows that are read of a table of sockets.
 	maxRows = 4 << 20
@@ -31,21 +31,19 @@ const (
 // errRows means that a table was not read to its end.
 var errRows = errors.New("more rows than are read")
 
-// errNobody means that nothing listens.
+// errNobody means that no process listens.
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListeners returns the processes that listen on a TCP port of this machine, in
-// ascending order: those that have a descriptor of a socket that listens at addr
-// or, where none does, at the wildcard address, as the kernel chooses. They can
-// be several: a group that has inherited the socket, or one with SO_REUSEPORT.
+// FindListeners returns the processes that listen on a TCP port of this machine, in ascending
+// order: those with a descriptor of a socket listening at addr or, if there is none, at the
+// wildcard address, as the kernel chooses. There can be several: a group that has inherited the
+// socket, or one with SO_REUSEPORT.
 //
-// addr is to be an address of this machine: of any other address it would find
-// who listens at the wildcard. It fails if nobody listens, if the processes belong
-// to another user, or are in another network or process namespace, and for a
-// socket among the descriptors of a process after the first 16,384. It takes some
-// 10 ms where there are a hundred processes, and looks at 262,144
-// descriptors at most. Where no process has such a descriptor it looks at so many
-// once more, those of threads, which can have a table of their own.
+// addr must be an address of this machine; for others it would find a listener at the wildcard. It
+// fails if nobody listens, if the processes belong to another user or to another network or process
+// namespace, and for sockets beyond the first 16,384 descriptors of a process. It takes some 10 ms
+// with a hundred processes and scans at most 262,144 descriptors, and as many again of threads,
+// which can have their own table, if no process has one.
 func FindListeners(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
@@ -67,9 +65,8 @@ func FindListeners(port uint16, addr netip.Addr) ([]int, error) {
 	return findOwners(name, inodes)
 }
 
-// FindUnixListeners is Listener for a unix socket, by the path that it was bound to;
-// "@name" is an abstract one. One that was bound to a relative path is found by
-// that path only.
+// FindUnixListeners is FindListeners for a unix socket, by the path to which it was bound; "@name"
+// is an abstract one. A socket bound to a relative path is found by that path only.
 func FindUnixListeners(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
@@ -122,9 +119,8 @@ func parseUnixRow(row string) (inode, path string) {
 	return fields[6], strings.TrimRight(path, " ")
 }
 
-// addrMatchRank returns how well a socket that is bound to an address fits connections to
-// another, 0 for not at all: first the very address, then the wildcard of its
-// family, then that of IPv6 for both.
+// addrMatchRank returns how well a socket bound to an address matches connections to another, 0 for
+// no match: the exact address first, then the wildcard of its family, then that of IPv6.
 func addrMatchRank(bound, to netip.Addr) int {
 	switch {
 	case bound == to:
@@ -168,9 +164,9 @@ func findOwners(name string, inodes []string) ([]int, error) {
 // ownerSearch looks for the processes that have one of the links.
 type ownerSearch struct {
 	links  map[string]bool
-	left   int // descriptors that may be looked at yet
+	left   int // remaining descriptors to scan
 	pids   []int
-	denied int // processes that may not be looked at
+	denied int // processes without permission
 }
 
 // searchProcess looks at the descriptors of a process up to the first that fits.

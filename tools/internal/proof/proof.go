@@ -1,4 +1,4 @@
-// Package proof finds proofs of work: what stands for a handler that computes.
+// Package proof computes proofs of work, which stand for a handler that computes.
 package proof
 
 import (
@@ -8,20 +8,20 @@ import (
 	"math/bits"
 )
 
-// MaxZeros bounds the zero bits that can be asked for: each more doubles the work.
+// MaxZeros limits the requested zero bits; each one doubles the work.
 const MaxZeros = 32
 
-// AppendProofLine appends the answer to a line that is given without its end: the line, a
-// space, its proof as 16 hexadecimal digits, and a line's end.
+// AppendProofLine appends the answer to a line, given without its end: the line, a space, its proof
+// as 16 hexadecimal digits, and a line end.
 func AppendProofLine(out, line []byte, zeros int) []byte {
 	nonce := binary.BigEndian.AppendUint64(nil, FindNonce(line, zeros))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// FindNonce finds the proof of a line: the smallest nonce for which the SHA-256 of the
-// line and the nonce, as 8 bytes in big-endian order, starts with so many zero bits,
-// from 0 to MaxZeros.
+// FindNonce returns the proof of a line: the smallest nonce for which the SHA-256 of the line and
+// the nonce, as 8 bytes in big-endian order, starts with the given number of zero bits, 0 to
+// MaxZeros.
 func FindNonce(line []byte, zeros int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)

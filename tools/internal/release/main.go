@@ -97,7 +97,7 @@ func newReleaseEnv(checkout string) (*releaseEnv, error) {
 
 func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// runGo returns a go command in a folder. Its stderr is part of its error.
+// runGo runs a go command in a directory. Its stderr becomes part of its error.
 func (w *releaseEnv) runGo(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder
@@ -127,7 +127,8 @@ func (w *releaseEnv) tidyAll() error {
 	return nil
 }
 
-// dropOwnSums drops the lines about this repository's modules: their sums change with each commit.
+// dropOwnSums removes the lines about this repository's modules, whose sums change with each
+// commit.
 func dropOwnSums(sum string) string {
 	lines := strings.SplitAfter(sum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
@@ -135,7 +136,7 @@ func dropOwnSums(sum string) string {
 	}), "")
 }
 
-// checkRelease reports an error if the modules can't be published as they are.
+// checkRelease returns an error if the modules can't be published as they are.
 func (w *releaseEnv) checkRelease(log *os.File) error {
 	for _, step := range []struct {
 		name string

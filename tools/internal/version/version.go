@@ -1,4 +1,4 @@
-// Package version tells which Myriad an executable has.
+// Package version returns the version of Myriad in an executable.
 package version
 
 import (
@@ -7,23 +7,21 @@ import (
 	"strings"
 )
 
-// commit is what -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=..." of a
-// build says that it is of: for builds that Go stamps with nothing, such as those from a
-// tarball, with -buildvcs=false and by "go run".
+// commit is set by -ldflags "-X github.com/myriad-go/myriad/tools/internal/version.commit=..." for
+// builds without a VCS stamp, such as those from a tarball, with -buildvcs=false or by "go run".
 var commit string
 
-// Myriad is the version of the Myriad that this executable has, "" where it is not known.
-func Myriad() string {
+// MyriadVersion returns the version of Myriad in this executable, "" if unknown.
+func MyriadVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return commit
 	}
-	return in(info, commit)
+	return formatBuildVersion(info, commit)
 }
 
-// in is the version of Myriad, or the commit that it was built of, where there is that
-// alone.
-func in(info *debug.BuildInfo, commit string) string {
+// formatBuildVersion returns the version of Myriad, or its commit if there is no version.
+func formatBuildVersion(info *debug.BuildInfo, commit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {
 		i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == path })

@@ -67,11 +67,11 @@ func TestCoresOfIdle(t *testing.T) {
 	p.Measured = idling
 	g := newGoal()
 	g.Rate = 0
-	if got, err := p.Plan(g); err != nil || math.Abs(got.IdleCores-float64(got.Each)*1e-6) > 1e-9 || got.Cores != got.IdleCores {
+	if got, err := p.PlanMachines(g); err != nil || math.Abs(got.IdleCores-float64(got.Each)*1e-6) > 1e-9 || got.Cores != got.IdleCores {
 		t.Errorf("%+v, %v, want a millionth of a core for each idle connection and no other", got, err)
 	}
 	g.Memory = 1 << 40
-	if got, err := p.Plan(g); err != nil || got.Limit != "CPU" || got.Holds != 11_200_000 {
+	if got, err := p.PlanMachines(g); err != nil || got.Limit != "CPU" || got.Holds != 11_200_000 {
 		t.Errorf("%+v, %v, want 11.2 million idle connections on 70 %% of 16 cores", got, err)
 	}
 }
@@ -94,7 +94,7 @@ func newPlanner() *Planner { return &Planner{Measured: server, Facts: &doctor.Fa
 
 func mustPlan(t *testing.T, g Goal) *Plan {
 	t.Helper()
-	p, err := newPlanner().Plan(g)
+	p, err := newPlanner().PlanMachines(g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestPlanSaysWhatIsWrong(t *testing.T) {
 	} {
 		g := newGoal()
 		change(&g)
-		if _, err := newPlanner().Plan(g); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newPlanner().PlanMachines(g); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}

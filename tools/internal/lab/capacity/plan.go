@@ -222,9 +222,9 @@ func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, name string) {
 	return n, exceeded(n + 1)
 }
 
-// Plan plans for a goal, whose TLS must match the measurement. It fails like Goal.Validate, and if
+// PlanMachines plans for a goal, whose TLS must match the measurement. It fails like Goal.Validate, and if
 // a machine can't hold one connection.
-func (p *Planner) Plan(g Goal) (*Plan, error) {
+func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 	if err := g.Validate(); err != nil {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
 	}
 	s := &experiment{options: o, set: &result.Set{
-		Format: result.Format, Version: version.Myriad(), Machine: result.ReadMachine(), Date: time.Now().UTC(),
+		Format: result.Format, Version: version.MyriadVersion(), Machine: result.ReadMachine(), Date: time.Now().UTC(),
 		Command: cmp.Or(o.Command, strings.Join(os.Args, " ")), Scale: o.Scale, Strict: o.Strict,
 	}}
 	s.pinning = choosePinning()

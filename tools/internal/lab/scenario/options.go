@@ -72,7 +72,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	}
 	s.noteChanges(&was, o)
 	s.noteLimitedSubjects(o.Only)
-	return s, s.Check()
+	return s, s.Validate()
 }
 
 // String names the options that reduce workloads or change durations.

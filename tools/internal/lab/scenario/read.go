@@ -29,9 +29,9 @@ type Reader struct {
 // maxFileBytes limits a scenario's file.
 const maxFileBytes = 1 << 20
 
-// Read reads a scenario from TOML, at most 1 MiB, and checks it as written and at each of its
+// ReadScenario reads a scenario from TOML, at most 1 MiB, and checks it as written and at each of its
 // scales.
-func (r Reader) Read(in io.Reader) (s Scenario, err error) {
+func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
 	if err != nil {
 		return s, err
@@ -113,7 +113,7 @@ func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 		}
 	}
 	whole := s.expandForHost(anyHost)
-	if err := whole.Check(); err != nil {
+	if err := whole.Validate(); err != nil {
 		return err
 	}
 	s.Baseline = cmp.Or(s.Baseline, whole.Subjects[0].Name)
@@ -125,7 +125,7 @@ func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 		err := x.validate(name)
 		if err == nil {
 			small := x.scaleScenario(whole)
-			err = small.Check()
+			err = small.Validate()
 		}
 		if err != nil {
 			return at("scale."+name, 0, Errorf("scale %s: %v", name, err))
@@ -141,7 +141,7 @@ func (r Reader) ReadFile(name string) (s Scenario, err error) {
 		return s, err
 	}
 	defer f.Close()
-	s, err = r.Read(f)
+	s, err = r.ReadScenario(f)
 	return s, addFileName(name, err)
 }
 
@@ -194,6 +194,6 @@ func (r Reader) ReadBuiltIn(name string) (s Scenario, err error) {
 	if err != nil {
 		return s, err
 	}
-	s, err = r.Read(bytes.NewReader(text))
+	s, err = r.ReadScenario(bytes.NewReader(text))
 	return s, addFileName(name+extension, err)
 }

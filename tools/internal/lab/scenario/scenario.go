@@ -61,8 +61,8 @@ const (
 	MaxParts = 64
 )
 
-// Check returns an Error if the scenario can't be run.
-func (s *Scenario) Check() error {
+// Validate returns an Error if the scenario can't be run.
+func (s *Scenario) Validate() error {
 	if s.Rounds < 1 || s.Rounds > maxRounds {
 		return Errorf("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
 	}

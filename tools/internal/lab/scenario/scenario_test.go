@@ -41,7 +41,7 @@ duration = "500ms"
 `
 
 func TestRead(t *testing.T) {
-	s, err := reader.Read(strings.NewReader(whole))
+	s, err := reader.ReadScenario(strings.NewReader(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func TestRead(t *testing.T) {
 		if change == "" {
 			text = "name = "
 		}
-		if _, err := reader.Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := reader.ReadScenario(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want %q", change, err, says)
 		}
 	}
-	if _, err := reader.Read(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := reader.ReadScenario(strings.NewReader(strings.Repeat("#", maxFileBytes+1))); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("a file that is too long: %v", err)
 	}
 }
@@ -160,7 +160,7 @@ func TestPhases(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	s, err := reader.Read(strings.NewReader(whole))
+	s, err := reader.ReadScenario(strings.NewReader(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
