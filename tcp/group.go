@@ -6,9 +6,9 @@ import "github.com/myriad-go/myriad/internal/engine"
 // is empty. Its methods are safe for concurrent use. Add and Remove wait for a running broadcast
 // at most as long as it takes to post the message to 8 connections.
 //
-// Closed connections are removed by the next broadcast and, two per call, by Add; so under churn
-// a group rarely holds more closed connections than open ones, or than 8. A handler that needs an
-// exact Len calls Remove in Closed.
+// Closed connections are removed by the next broadcast, and by Add, which checks two connections
+// a call; so under churn a group rarely holds more closed connections than open ones, or than 8.
+// A handler that needs an exact Len calls Remove in Closed.
 //
 // A group of one connection takes 40 bytes, for which Add allocates nothing; 2 to 8 connections
 // take about 100 bytes plus 16 each, larger groups about 30 bytes each (go test -run '^$' -bench

@@ -17,8 +17,8 @@ type Heartbeat struct {
 	// changed while the server runs.
 	Message []byte
 	// Send, if set, writes the heartbeat instead. It is called like a handler, never at the same
-	// time as another call for the connection, and always on the event loop, so it must not
-	// block.
+	// time as another call for the connection, and on the event loop also with Server.Workers, so
+	// it must not block.
 	Send func(c *Conn)
 	// MaxMissed is the number of unanswered heartbeats, after which, one interval later, the
 	// connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an answer. The

@@ -25,8 +25,7 @@
 //   - 1xx responses are not sent to HTTP/1.0 clients, an invalid Content-Length set by a handler
 //     is omitted, and the connection of a client still waiting for 100 Continue is closed at
 //     once.
-//   - A request that exceeds the memory or pool limits is answered with 503 without running its
-//     handler.
+//   - A request for which the pool has no capacity is answered with 503 without running its handler.
 //   - Heads are limited to 32 KiB ([HTTP.MaxHeaderBytes]), and must be smaller than
 //     Limits.MaxMessage.
 package web
