@@ -41,12 +41,10 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serv
 	}
 }
 
-// netpollEcho echoes all input.
 func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
 	return echoBytes(in, out, in.Len())
 }
 
-// netpollLines echoes all complete lines in one write.
 func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {

@@ -11,13 +11,11 @@ import (
 // and all connections. It calls ready once clients can connect.
 type serveFunc func(ctx context.Context, ln net.Listener, ready func()) error
 
-// app is a protocol that a server supports.
 type app struct {
 	name  string
 	serve serveFunc
 }
 
-// servers are the servers to compare with.
 var servers = []struct {
 	name, does string
 	apps       []app
@@ -40,7 +38,6 @@ var servers = []struct {
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
 }
 
-// findServer returns the function that serves an app with a server.
 func findServer(server, app string) (serveFunc, error) {
 	var known []string
 	for _, s := range servers {

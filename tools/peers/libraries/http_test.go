@@ -76,7 +76,6 @@ func newHandler() http.Handler {
 
 type goneKey struct{}
 
-// newHandlerReportingGone returns newHandler with the channel that its /gone uses.
 func newHandlerReportingGone(gone chan bool) http.Handler {
 	h := newHandler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
