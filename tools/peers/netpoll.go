@@ -41,11 +41,11 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serv
 	}
 }
 
-func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
+func echoNetpoll(in netpoll.Reader, out netpoll.Writer) error {
 	return echoBytes(in, out, in.Len())
 }
 
-func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
+func echoNetpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
 		return err
@@ -76,8 +76,8 @@ func echoBytes(in netpoll.Reader, out netpoll.Writer, n int) error {
 	return in.Release()
 }
 
-// netpollHTTP replies to all complete requests in one write.
-func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
+// replyNetpollHTTP replies to all complete requests in one write.
+func replyNetpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
 		return err

@@ -21,9 +21,9 @@ var servers = []struct {
 	apps       []app
 }{
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
-		{"echo", serveNetpoll(netpollEcho)},
-		{"lines", serveNetpoll(netpollLines)},
-		{"http", serveNetpoll(netpollHTTP)},
+		{"echo", serveNetpoll(echoNetpoll)},
+		{"lines", serveNetpoll(echoNetpollLines)},
+		{"http", serveNetpoll(replyNetpollHTTP)},
 	}},
 	{"gnet", "github.com/panjf2000/gnet", []app{
 		{"echo", serveGnet(replyEcho)},
@@ -50,12 +50,12 @@ func findServer(server, app string) (serveFunc, error) {
 				return a.serve, nil
 			}
 		}
-		return nil, usagef("--app is %q; expected what %s has: %s", app, server, appNames(s.apps))
+		return nil, usagef("--app is %q; expected what %s has: %s", app, server, joinAppNames(s.apps))
 	}
 	return nil, usagef("--server is %q; expected one of %s", server, strings.Join(known, ", "))
 }
 
-func appNames(apps []app) string {
+func joinAppNames(apps []app) string {
 	var names []string
 	for _, a := range apps {
 		names = append(names, a.name)
@@ -66,7 +66,7 @@ func appNames(apps []app) string {
 func describeServers() string {
 	var b strings.Builder
 	for _, s := range servers {
-		fmt.Fprintf(&b, "  %-10s %s (%s)\n", s.name, s.does, appNames(s.apps))
+		fmt.Fprintf(&b, "  %-10s %s (%s)\n", s.name, s.does, joinAppNames(s.apps))
 	}
 	return b.String()
 }
