@@ -41,7 +41,6 @@ func buildExamplesAndRun(m *testing.M) (code int) {
 	return m.Run()
 }
 
-// programPath returns the path of a built example.
 func programPath(t *testing.T, name string) (path string) {
 	t.Helper()
 	if programs == "" {
@@ -65,7 +64,6 @@ func startProgram(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stop func())
 	return p, stop
 }
 
-// startAndReadAddr runs an example that prints its address, and returns the address.
 func startAndReadAddr(t *testing.T, name string, args ...string) (addr string) {
 	t.Helper()
 	p, _ := startProgram(t, exec.Command(programPath(t, name), append(args, "-addr", "127.0.0.1:0")...))

@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// startEchoServer starts an echo server on package net.
 func startEchoServer(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

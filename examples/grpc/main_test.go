@@ -39,7 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echoService returns what it receives.
 type echoService struct {
 	grpc_testing.UnimplementedBenchmarkServiceServer
 }
@@ -165,7 +164,6 @@ func exchangeStream(ctx context.Context, c grpc_testing.BenchmarkServiceClient, 
 	return nil
 }
 
-// idleConns is the number of connections in TestIdleMemory.
 const idleConns = 300
 
 // runIdleClients opens idle connections, with one call each, and keeps them until standard input ends.

@@ -94,7 +94,6 @@ func KeptSockets() (names []string, files []*os.File) {
 	return nil, nil
 }
 
-// toListeners creates listeners for files.
 func toListeners(names []string, files []*os.File) (all []NamedListener, err error) {
 	for i, f := range files {
 		l, err := net.FileListener(f) // duplicates the descriptor

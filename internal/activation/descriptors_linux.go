@@ -57,7 +57,6 @@ func isStreamSocket(domain, kind, protocol int) bool {
 	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
 }
 
-// formatMonotonicTime returns the time of a notification.
 func formatMonotonicTime() string {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // never fails

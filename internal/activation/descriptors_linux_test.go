@@ -34,7 +34,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childReport is the output of the child.
 type childReport struct {
 	Err, Again string // of the first and the second call
 	Same       bool   // both calls returned the same
@@ -82,7 +81,6 @@ func reportListeners() (r childReport) {
 	return r
 }
 
-// runChild starts the child with these descriptors and variables.
 func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -111,7 +109,6 @@ func runChild(t *testing.T, files []*os.File, env ...string) (r childReport) {
 	return r
 }
 
-// dupFile returns a descriptor for the child.
 func dupFile(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
 	t.Helper()
 	if err != nil {

@@ -63,7 +63,6 @@ func NewController(c Config) *Controller {
 	return a
 }
 
-// reservedUnit is one reserved slot in slots.
 const reservedUnit = 1 << 32
 
 // AcquireConn takes a slot for a connection. It reports false if all MaxConns are open or reserved. The

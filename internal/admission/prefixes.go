@@ -42,7 +42,6 @@ func mergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
 	return p
 }
 
-// toAddrRange returns the range of a prefix.
 func toAddrRange(prefix netip.Prefix) addrRange {
 	a, bits := prefix.Addr().WithZone(""), prefix.Bits()
 	if a.Is4In6() && bits >= 96 { // larger ones are IPv6 prefixes

@@ -42,7 +42,6 @@ func newSources(max, bits int) *sources {
 	return s
 }
 
-// locateShard returns the source of an address and its shard.
 func (s *sources) locateShard(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// countSources returns the number of entries.
 func (c *Controller) countSources() (n int) {
 	for i := range c.sources.shards {
 		s := &c.sources.shards[i]

@@ -94,7 +94,6 @@ func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	}
 }
 
-// deliverAndForward delivers a broadcast of this process and forwards it to the peers.
 func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 	defer g.endBroadcast()
 	links := g.peers.Load()

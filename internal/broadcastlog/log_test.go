@@ -16,7 +16,6 @@ import (
 
 var errFull = errors.New("full")
 
-// recorder records delivered broadcasts.
 type recorder struct {
 	mu  sync.Mutex
 	got []string

@@ -23,7 +23,6 @@ type Limit struct {
 	From, File string
 }
 
-// headroom returns what is not used.
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
 // Limits are the limits of a process's groups. Usage includes that of all groups below, so each limit is

@@ -12,7 +12,6 @@ import (
 	"testing"
 )
 
-// writeTree writes files below a new directory.
 func writeTree(t *testing.T, files map[string]string) (root string) {
 	t.Helper()
 	if runtime.GOOS != "linux" {

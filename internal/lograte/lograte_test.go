@@ -111,7 +111,6 @@ func TestMaxMessages(t *testing.T) {
 	})
 }
 
-// countingHandler counts records.
 type countingHandler struct {
 	mu                 sync.Mutex
 	passed, suppressed int64

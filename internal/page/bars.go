@@ -25,7 +25,6 @@ func (b *Bars) Add(name string, value float64, text string, tone Tone) {
 	b.Bars = append(b.Bars, Bar{name, value, text, tone})
 }
 
-// formatBarValue returns the bar's value for readers.
 func (b *Bars) formatBarValue(bar Bar) string {
 	if bar.Text != "" {
 		return bar.Text

@@ -84,7 +84,6 @@ func (a Application) WriteHTML(w io.Writer) error {
 	return v.executeTemplate(w, "page")
 }
 
-// templateData is the input of the template.
 type templateData struct {
 	*Page
 	// Own is the body of an Application.

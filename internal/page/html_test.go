@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// renderHTMLForms returns each form of the page, by name.
 func renderHTMLForms(t testing.TB, p *Page) map[string]string {
 	t.Helper()
 	all := map[string]string{}

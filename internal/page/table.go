@@ -22,7 +22,6 @@ type Table struct {
 	Actions []Action
 }
 
-// isTextColumn reports whether a column contains text, not figures.
 func (t *Table) isTextColumn(column int) bool {
 	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
 }

@@ -54,7 +54,6 @@ func TestWriteText(t *testing.T) {
 	}
 }
 
-// failingWriter always fails.
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("full") }

@@ -49,7 +49,6 @@ func headerWithChecksum(h Header, before, after string) string {
 
 var addresses4 = "\xc0\x00\x02\x01\xc6\x33\x64\x07\xdc\x04\x01\xbb"
 
-// validHeaders are valid headers and their meaning.
 var validHeaders = []struct {
 	name, in string
 	want     Header

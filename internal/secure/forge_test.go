@@ -26,7 +26,6 @@ type forger struct {
 	seq    uint64
 }
 
-// secretFromKeyLog returns the secret with the given label.
 func secretFromKeyLog(t *testing.T, log, label string) []byte {
 	t.Helper()
 	for line := range strings.Lines(log) {
@@ -91,7 +90,6 @@ func (f *forger) updateKey() {
 	f.deriveKeys()
 }
 
-// sealRecord returns an encrypted record.
 func (f *forger) sealRecord(kind byte, content []byte) []byte {
 	inner := append(bytes.Clone(content), kind)
 	head := []byte{23, 3, 3}
@@ -99,7 +97,6 @@ func (f *forger) sealRecord(kind byte, content []byte) []byte {
 	return f.aead.Seal(head, f.nonce(), inner, head)
 }
 
-// openRecord decrypts a record and returns its type and content.
 func (f *forger) openRecord(record []byte) (kind byte, content []byte) {
 	f.t.Helper()
 	inner, err := f.aead.Open(nil, f.nonce(), record[headerLen:], record[:headerLen])

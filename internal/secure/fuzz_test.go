@@ -48,7 +48,6 @@ func FuzzSession(f *testing.F) {
 	})
 }
 
-// newPeerAtStage returns a session at a stage of its life.
 func newPeerAtStage(t *testing.T, stage byte, version uint16) (*testPeer, []*HandshakeLimiter) {
 	serverCfg, clientCfg := newConfigs(version)
 	g := NewHandshakeLimiter(1, 1)

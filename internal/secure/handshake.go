@@ -175,7 +175,6 @@ func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	return out, h.isDone, h.err
 }
 
-// runHandshake is the handshake's goroutine.
 func (h *handshake) runHandshake() {
 	defer h.limiter.releaseSlot(h)
 	err := errors.New("secure: a callback of the tls.Config ended the goroutine of the handshake")
@@ -199,7 +198,6 @@ func (h *handshake) runHandshake() {
 	}
 }
 
-// setResult stores the result for the owner.
 func (h *handshake) setResult(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -90,7 +90,6 @@ func TestEndlessHello(t *testing.T) {
 	}
 }
 
-// splitMessage puts the message into records of n bytes.
 func splitMessage(message []byte, n int) (out []byte) {
 	for len(message) > 0 {
 		k := min(n, len(message))
@@ -102,7 +101,6 @@ func splitMessage(message []byte, n int) (out []byte) {
 	return out
 }
 
-// joinRecords returns the message in the records.
 func joinRecords(t *testing.T, in []byte) (message []byte, largest int) {
 	for len(in) > 0 {
 		n := recordLen(in)
@@ -155,7 +153,6 @@ func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	}
 }
 
-// TestFragmented checks a ClientHello that the client has fragmented.
 func TestFragmented(t *testing.T) {
 	hello := recordClientHello(t)
 	message, _ := joinRecords(t, hello)

@@ -23,7 +23,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// An authority signs the certificates of the tests.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -64,7 +63,6 @@ func newCertTemplate(name string) *x509.Certificate {
 	}
 }
 
-// issueCert returns a certificate for name, also as PEM.
 func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 	a, key := rootAuthority(), newKey()
 	der, err := x509.CreateCertificate(rand.Reader, newCertTemplate(name), a.cert, &key.PublicKey, a.key)
@@ -85,7 +83,6 @@ func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 
 var siteCert = sync.OnceValue(func() tls.Certificate { c, _, _ := issueCert("site.test"); return c })
 
-// newConfigs returns configurations of a server and a client for one TLS version.
 func newConfigs(version uint16) (server, client *tls.Config) {
 	server = &tls.Config{Certificates: []tls.Certificate{siteCert()}, MinVersion: version, MaxVersion: version}
 	client = &tls.Config{RootCAs: rootAuthority().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
@@ -94,7 +91,6 @@ func newConfigs(version uint16) (server, client *tls.Config) {
 
 var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 
-// A testPeer is a Session with its owner.
 type testPeer struct {
 	t       testing.TB
 	session *Session
@@ -215,10 +211,8 @@ func randomPieceSizes(seed uint64, n int) func() int {
 	return func() int { return 1 + r.IntN(n) }
 }
 
-// fixedPieceSize returns a function that always returns n.
 func fixedPieceSize(n int) func() int { return func() int { return n } }
 
-// pumpUntil pumps until the condition holds.
 func (p *pump) pumpUntil(what string, done func() bool) {
 	p.t.Helper()
 	testkit.WaitFor(p.t, what, func() bool {
@@ -255,7 +249,6 @@ func randomBytes(seed uint64, n int) []byte {
 	return b
 }
 
-// newOpenPair returns two open sessions.
 func newOpenPair(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *testPeer, p *pump) {
 	t.Helper()
 	server = newServerPeer(t, serverCfg, NewHandshakeLimiter(4, 2))

@@ -87,7 +87,6 @@ func (r *Reloader) loadIfChanged(force bool) (changed bool, err error) {
 	return true, err
 }
 
-// certExpiry returns when the certificate expires.
 func certExpiry(c *tls.Certificate) time.Time {
 	if c.Leaf == nil { // GODEBUG=x509keypairleaf=0
 		return time.Time{}

@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// A pairDir is a directory with a pair of files.
 type pairDir struct {
 	t         *testing.T
 	cert, key string
@@ -36,7 +35,6 @@ func (d *pairDir) replaceFile(file string, data []byte) {
 	}
 }
 
-// writePair writes a pair for the name.
 func (d *pairDir) writePair(name string) {
 	_, cert, key := issueCert(name)
 	d.replaceFile(d.cert, cert)

@@ -144,7 +144,6 @@ func (s *Session) completeHandshake(h *handshake) {
 	s.hs.Store(nil)
 }
 
-// failHandshake ends a session during its handshake.
 func (s *Session) failHandshake(err error) {
 	s.Abort()
 	s.err = err

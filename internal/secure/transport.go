@@ -100,7 +100,6 @@ func (s *Session) findNextRecord() bool {
 	return true
 }
 
-// beginRecord starts the record at the beginning of p.
 func (s *Session) beginRecord(p []byte) {
 	s.recordLeft = int32(recordLen(p))
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
@@ -113,7 +112,6 @@ const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
 
-// appendPartial appends to the kept input.
 func (s *Session) appendPartial(p []byte) {
 	if n := len(s.partial) - int(s.partialOffset) + len(p); n > maxSmallPartial && n <= maxRecord && cap(s.partial) < maxRecord {
 		all := partialBuffers.Get().(*[maxRecord]byte)
@@ -155,5 +153,4 @@ func recordLen(b []byte) int {
 	return headerLen + n
 }
 
-// hasWholeRecord reports whether b begins with a complete record.
 func hasWholeRecord(b []byte) bool { return len(b) >= recordLen(b) }

@@ -46,7 +46,6 @@ func ListAcceptQueues() (found []AcceptQueue, err error) {
 	return found, err
 }
 
-// diagQuery selects sockets.
 type diagQuery struct {
 	family      uint8
 	states      uint32
@@ -72,7 +71,6 @@ func parseDiagAddr(family uint8, b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b)).Unmap()
 }
 
-// encodeRequest encodes the query as a netlink message.
 func (q diagQuery) encodeRequest() []byte {
 	filter := q.encodePortFilter()
 	b := make([]byte, unix.NLMSG_HDRLEN+diagRequestSize, unix.NLMSG_HDRLEN+diagRequestSize+unix.NLA_HDRLEN+len(filter))

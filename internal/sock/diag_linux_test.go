@@ -12,7 +12,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// listenWithoutAccepting listens on a free port with the given backlog.
 func listenWithoutAccepting(t testing.TB, network, host string, backlog int) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
@@ -42,7 +41,6 @@ func dialConns(t testing.TB, to netip.AddrPort, n int) {
 	}
 }
 
-// connectAndAccept makes n clients connect to a server on a free port, which accepts them.
 func connectAndAccept(t testing.TB, network, host, to string, n int) (at netip.AddrPort, clients, served []net.Conn) {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
@@ -108,7 +106,6 @@ func TestSumSegments(t *testing.T) {
 	}
 }
 
-// sendSegments sends n single-byte segments.
 func sendSegments(t *testing.T, from, to net.Conn, n int) {
 	t.Helper()
 	for range n {

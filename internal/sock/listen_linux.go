@@ -155,7 +155,6 @@ func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net
 	})
 }
 
-// listenFunc listens on addr, exclusively or with a shared port.
 type listenFunc func(addr string, shared bool) (net.Listener, error)
 
 func listenSharedRetrying(addr string, sockets int, listen listenFunc) (listeners []net.Listener, err error) {

@@ -31,7 +31,6 @@ func (r *flakyListener) listen(addr string, shared bool) (net.Listener, error) {
 	return l, err
 }
 
-// countOpen counts the open listeners.
 func (r *flakyListener) countOpen() (n int) {
 	for _, l := range r.listeners {
 		if fd, err := DupConnDescriptor(l); err == nil {

@@ -141,7 +141,6 @@ func toAddrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// fromNetworkOrder converts a port from network byte order.
 func fromNetworkOrder(port uint16) uint16 {
 	b := (*[2]byte)(unsafe.Pointer(&port))
 	return uint16(b[0])<<8 | uint16(b[1])

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isListening reports whether a program listens at path.
 func isListening(path string) bool {
 	c, err := net.Dial("unix", path)
 	if err == nil {
@@ -115,7 +114,6 @@ func TestListenUnixInUse(t *testing.T) {
 	}
 }
 
-// listenWithFullQueue opens a listener at path and fills its queue.
 func listenWithFullQueue(t *testing.T, path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

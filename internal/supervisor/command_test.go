@@ -80,7 +80,6 @@ func TestCommandsWhileDraining(t *testing.T) {
 	}
 }
 
-// recordingEngine records calls.
 type recordingEngine struct {
 	engine.Engine
 	calls []string

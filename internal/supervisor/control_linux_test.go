@@ -55,7 +55,6 @@ func TestOutbox(t *testing.T) {
 	}
 }
 
-// TestOutboxClosedByPeer checks that a failed write closes the outbox.
 func TestOutboxClosedByPeer(t *testing.T) {
 	o, _, theirs := newOutboxPair(t)
 	theirs.Close()

@@ -10,7 +10,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// publishEvery is the interval at which a worker publishes its counters.
 const publishEvery = 100 * time.Millisecond
 
 // counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its
@@ -21,7 +20,6 @@ type counterBlock struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// listenerCounters are the counters of one listener.
 type listenerCounters struct{ open, accepted, refused atomic.Int64 }
 
 func (l *listenerCounters) store(from engine.ListenerStats) {
@@ -36,7 +34,6 @@ func (l *listenerCounters) addTo(sum *engine.ListenerStats) {
 	sum.Refused += l.refused.Load()
 }
 
-// endedCounters sums the counters of workers that have ended.
 type endedCounters struct {
 	counts    engine.Counters
 	listeners [engine.MaxListeners]listenerCounters

@@ -120,7 +120,6 @@ func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) 
 	}
 }
 
-// recordServing records that a worker serves.
 func (s *Supervisor) recordServing(workerIndex int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

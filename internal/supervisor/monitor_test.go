@@ -118,7 +118,6 @@ func (n *fakeSpawner) spawnWorker(workerIndex int, _ func([]byte)) (process, err
 	return a, nil
 }
 
-// allProcesses returns all processes spawned so far.
 func (n *fakeSpawner) allProcesses() []*fakeProcess {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -128,7 +127,6 @@ func (n *fakeSpawner) allProcesses() []*fakeProcess {
 func (n *fakeSpawner) closeListeners() { n.listenersClosed = true }
 func (n *fakeSpawner) freeCounters()   { n.countersFreed = true }
 
-// startWithScripts starts a supervisor with a fakeSpawner.
 func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor, *fakeSpawner) {
 	n := &fakeSpawner{scripts: scripts, runs: make([]int, len(scripts))}
 	n.counters = make(sharedCounters, len(scripts)*blockStride)
@@ -208,7 +206,6 @@ func TestRestartWhileOneServes(t *testing.T) {
 	})
 }
 
-// TestFailuresResetByServing checks that serving once resets the failure count.
 func TestFailuresResetByServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad, good := script{lifetime: time.Millisecond}, script{serves: true, lifetime: time.Second}
@@ -294,7 +291,6 @@ func TestEndsJustBeforeStop(t *testing.T) {
 	}
 }
 
-// TestStopWhileResting checks that Stop interrupts the wait for a restart.
 func TestStopWhileResting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := startWithScripts(nil, []script{{lifetime: time.Second}})

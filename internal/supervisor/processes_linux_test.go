@@ -80,7 +80,6 @@ func (w *Worker) serveOnce() error {
 	return w.Run(context.Background(), e, 50*time.Millisecond, log)
 }
 
-// discardHandler discards all input.
 type discardHandler struct{}
 
 func (discardHandler) Opened(*engine.Conn)                    {}
@@ -102,7 +101,6 @@ func runSupervisorUntilKilled() int {
 	select {}
 }
 
-// shortTiming is for tests.
 var shortTiming = timing{backoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, resetAfter: time.Hour, maxFailures: 3,
 	startTimeout: 100 * time.Millisecond, exitTimeout: 50 * time.Millisecond}
 

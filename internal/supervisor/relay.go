@@ -78,7 +78,6 @@ func (s *Supervisor) relayFrames(ended <-chan struct{}) {
 	}
 }
 
-// sendToAllWorkers sends a frame to all serving workers.
 func (s *Supervisor) sendToAllWorkers(frame []byte) {
 	s.mu.Lock()
 	all := slices.Clone(s.workers)

@@ -182,7 +182,6 @@ func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- s
 	os.Exit(1)
 }
 
-// executeCommand executes an operator's command.
 func executeCommand(e engine.Engine, kind byte, payload []byte) error {
 	switch kind {
 	case kindPause, kindResume:

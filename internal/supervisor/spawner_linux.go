@@ -92,7 +92,6 @@ func (sp *execSpawner) workerSockets(workerIndex int) (sockets [][]*os.File) {
 	return sockets
 }
 
-// createSharedCounters creates and maps the shared counters.
 func (sp *execSpawner) createSharedCounters() error {
 	fd, err := unix.MemfdCreate("myriad-counters", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -169,7 +168,6 @@ func (sp *execSpawner) startProcess(cmd *exec.Cmd, workerIndex int) error {
 	return cmd.Start()
 }
 
-// newControlSocketPair creates a control socket; theirs is for the worker.
 func newControlSocketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -102,7 +102,6 @@ type Supervisor struct {
 	err      error // why it gave up
 }
 
-// workerState is the state of a worker across its runs.
 type workerState struct {
 	process   process       // nil if none runs
 	collected chan struct{} // closed when the process has ended and its counters are added
@@ -143,7 +142,6 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	return s
 }
 
-// announceServing calls OnServing when all workers have served.
 func (s *Supervisor) announceServing() {
 	select {
 	case <-s.allServed:

@@ -8,7 +8,6 @@ import (
 // spareDescriptors remain free for descriptors that no test reserves.
 const spareDescriptors = 64
 
-// reserved is the number of descriptors reserved by tests.
 var reserved int
 
 // released is signalled when a test releases descriptors. Its lock guards reserved.

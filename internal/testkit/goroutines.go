@@ -56,7 +56,6 @@ func CheckGoroutines(ignore map[string]bool) error {
 	}
 }
 
-// goroutine is one entry of a stack dump.
 type goroutine struct{ id, stack string }
 
 // isExpected reports whether g belongs to the testing or os/signal package or to the runtime's tracer.

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// fakeTB is a test that is expected to fail.
 type fakeTB struct {
 	testing.TB
 	message string

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newTestOrderConns returns both ends of a connection.
 func newTestOrderConns(t *testing.T) (supervisor, worker *OrderConn) {
 	t.Helper()
 	supervisor, theirs, err := NewOrderConnPair()

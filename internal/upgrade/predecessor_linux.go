@@ -69,7 +69,6 @@ var connectPredecessor = sync.OnceValues(func() (*Predecessor, error) {
 	return p, nil
 })
 
-// receiveHelloAndListeners reads the hello message and the listeners.
 func (p *Predecessor) receiveHelloAndListeners() error {
 	var h Hello
 	if _, err := p.expectMessage(context.Background(), kindHello, &h, Timeout); err != nil {

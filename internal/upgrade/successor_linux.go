@@ -99,7 +99,6 @@ func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
 	return r, nil
 }
 
-// waitReply waits for a message of the given kind.
 func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error {
 	_, err := s.expectMessage(ctx, kind, reply, s.replyTimeout)
 	switch {

@@ -17,7 +17,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// newTestControlPair returns both ends of a socket pair.
 func newTestControlPair(t *testing.T) (old, next controlSocket) {
 	t.Helper()
 	pair, err := sock.NewFDSocketpair()

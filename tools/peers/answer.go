@@ -6,16 +6,13 @@ import "bytes"
 // reply may be built in buf.
 type replyFunc func(input, buf []byte) (out []byte, used int)
 
-// replyEcho echoes all input.
 func replyEcho(input, _ []byte) ([]byte, int) { return input, len(input) }
 
-// replyLines echoes all complete lines.
 func replyLines(input, _ []byte) ([]byte, int) {
 	whole := bytes.LastIndexByte(input, '\n') + 1
 	return input[:whole], whole
 }
 
-// replyHTTP replies to all complete requests.
 func replyHTTP(input, buf []byte) ([]byte, int) {
 	requests, used := countRequests(input)
 	text := responseNow()

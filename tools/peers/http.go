@@ -64,7 +64,6 @@ type cachedResponse struct {
 
 var currentResponse atomic.Pointer[cachedResponse]
 
-// responseNow returns the response for the current second.
 func responseNow() []byte {
 	now := time.Now()
 	a := currentResponse.Load()

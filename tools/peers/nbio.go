@@ -56,7 +56,6 @@ func listenFuncFor(ln net.Listener) func(network, addr string) (net.Listener, er
 	return func(_, _ string) (net.Listener, error) { return ln, nil }
 }
 
-// runNbio runs an engine until ctx ends.
 func runNbio(ctx context.Context, ready func(), engine interface {
 	Start() error
 	Shutdown(context.Context) error

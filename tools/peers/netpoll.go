@@ -41,13 +41,11 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) serv
 	}
 }
 
-// netpollEcho echoes all input.
-func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
+func echoNetpoll(in netpoll.Reader, out netpoll.Writer) error {
 	return echoBytes(in, out, in.Len())
 }
 
-// netpollLines echoes all complete lines in one write.
-func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
+func echoNetpollLines(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
 		return err
@@ -78,8 +76,8 @@ func echoBytes(in netpoll.Reader, out netpoll.Writer, n int) error {
 	return in.Release()
 }
 
-// netpollHTTP replies to all complete requests in one write.
-func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
+// replyNetpollHTTP replies to all complete requests in one write.
+func replyNetpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
 	have, err := in.Peek(in.Len())
 	if err != nil {
 		return err

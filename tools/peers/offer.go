@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/jobload"
 )
 
-// pools are the pools to compare with.
 var pools = jobload.Contenders{"ants": newAnts, "pond": newPond, "failsafe": newFailsafe}
 
 // Package ants creates a pool with two tickers itself, which is not used here.
@@ -110,7 +109,6 @@ func (l *limiter) TrySubmit(j *jobload.Job) bool {
 	return true
 }
 
-// waitForPermit runs a job when it has a permit.
 func (l *limiter) waitForPermit(j *jobload.Job) {
 	permit, err := l.AcquirePermit(j)
 	switch {
@@ -125,7 +123,6 @@ func (l *limiter) waitForPermit(j *jobload.Job) {
 	l.done.Done()
 }
 
-// runJob runs a job that has a permit.
 func (l *limiter) runJob(j *jobload.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {

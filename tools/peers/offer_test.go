@@ -68,7 +68,6 @@ func TestOfferTooMany(t *testing.T) {
 	}
 }
 
-// TestOfferEnded cancels a run.
 func TestOfferEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, context.Canceled)
 	defer cancel()

@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// testCommand is a running command.
 type testCommand struct {
 	addr   string
 	cancel context.CancelFunc
@@ -53,7 +52,6 @@ func (r *testCommand) stop(t *testing.T) {
 	r.code = nil
 }
 
-// fullServers are the servers with all apps.
 var fullServers = []string{"netpoll", "gnet", "nbio"}
 
 // TestEcho exchanges small and large messages, and stops with an open connection.
@@ -84,7 +82,6 @@ func TestEcho(t *testing.T) {
 	}
 }
 
-// TestLines sends lines in pieces.
 func TestLines(t *testing.T) {
 	for _, server := range fullServers {
 		t.Run(server, func(t *testing.T) {

@@ -11,21 +11,19 @@ import (
 // and all connections. It calls ready once clients can connect.
 type serveFunc func(ctx context.Context, ln net.Listener, ready func()) error
 
-// app is a protocol that a server supports.
 type app struct {
 	name  string
 	serve serveFunc
 }
 
-// servers are the servers to compare with.
 var servers = []struct {
 	name, does string
 	apps       []app
 }{
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
-		{"echo", serveNetpoll(netpollEcho)},
-		{"lines", serveNetpoll(netpollLines)},
-		{"http", serveNetpoll(netpollHTTP)},
+		{"echo", serveNetpoll(echoNetpoll)},
+		{"lines", serveNetpoll(echoNetpollLines)},
+		{"http", serveNetpoll(replyNetpollHTTP)},
 	}},
 	{"gnet", "github.com/panjf2000/gnet", []app{
 		{"echo", serveGnet(replyEcho)},
@@ -40,7 +38,6 @@ var servers = []struct {
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
 }
 
-// findServer returns the function that serves an app with a server.
 func findServer(server, app string) (serveFunc, error) {
 	var known []string
 	for _, s := range servers {
@@ -53,12 +50,12 @@ func findServer(server, app string) (serveFunc, error) {
 				return a.serve, nil
 			}
 		}
-		return nil, usagef("--app is %q; expected what %s has: %s", app, server, appNames(s.apps))
+		return nil, usagef("--app is %q; expected what %s has: %s", app, server, joinAppNames(s.apps))
 	}
 	return nil, usagef("--server is %q; expected one of %s", server, strings.Join(known, ", "))
 }
 
-func appNames(apps []app) string {
+func joinAppNames(apps []app) string {
 	var names []string
 	for _, a := range apps {
 		names = append(names, a.name)
@@ -69,7 +66,7 @@ func appNames(apps []app) string {
 func describeServers() string {
 	var b strings.Builder
 	for _, s := range servers {
-		fmt.Fprintf(&b, "  %-10s %s (%s)\n", s.name, s.does, appNames(s.apps))
+		fmt.Fprintf(&b, "  %-10s %s (%s)\n", s.name, s.does, joinAppNames(s.apps))
 	}
 	return b.String()
 }

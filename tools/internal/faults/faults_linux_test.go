@@ -123,7 +123,6 @@ func dropPackets(c net.Conn, share float64) error {
 	})
 }
 
-// withDescriptor calls f with a connection's descriptor.
 func withDescriptor(c net.Conn, f func(fd int) error) error {
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {

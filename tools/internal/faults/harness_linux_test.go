@@ -33,7 +33,6 @@ const (
 	idleWorkers = 64
 )
 
-// raceEnabled reports whether the race detector is active.
 var raceEnabled = func() bool {
 	info, _ := debug.ReadBuildInfo()
 	for _, s := range info.Settings {
@@ -150,7 +149,6 @@ type testServer struct {
 	statsBefore tcp.Stats
 }
 
-// startServer starts a server, which ends with the test.
 func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 	t.Helper()
 	if sp.Limits.Linger == 0 {
@@ -180,7 +178,6 @@ func startServer(t testing.TB, sp serverSpec, cmd *exec.Cmd) *testServer {
 	return s
 }
 
-// sendOrder sends an order and decodes the reply.
 func (s *testServer) sendOrder(order string, reply any) {
 	s.Helper()
 	if _, err := io.WriteString(s.orders, order+"\n"); err != nil {
@@ -203,7 +200,6 @@ func (s *testServer) readStats() (st tcp.Stats) { s.sendOrder("stats", &st); ret
 
 func (s *testServer) readServerHeap() (h heapUsage) { s.sendOrder("memory", &h); return h }
 
-// startHonestClients starts honest clients and measures the server once all of them are served.
 func (s *testServer) startHonestClients(h *HonestClients) {
 	s.Helper()
 	s.clients, h.Addr = h, s.addr.String()
@@ -280,7 +276,6 @@ func (s *testServer) readFootprint() Footprint {
 	return f
 }
 
-// startSwarm starts a swarm, which ends with the test at the latest.
 func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	s.Helper()
 	if w.Interval == 0 {
@@ -293,7 +288,6 @@ func (s *testServer) startSwarm(w *Swarm) *Swarm {
 	return w
 }
 
-// waitAllConnsLost waits until the server has closed all connections of the swarms.
 func (s *testServer) waitAllConnsLost(swarms ...*Swarm) {
 	s.Helper()
 	for _, w := range swarms {
@@ -310,13 +304,11 @@ func (s *testServer) stopSwarms(swarms ...*Swarm) {
 	s.waitForStats("all are gone", func(st tcp.Stats) bool { return st.Open == s.statsBefore.Open })
 }
 
-// waitForSwarm waits until done accepts the swarm's counters.
 func (s *testServer) waitForSwarm(w *Swarm, what string, done func(c SwarmCounts) bool) {
 	s.Helper()
 	s.waitFor(func() bool { return done(w.Counts()) }, func() string { return fmt.Sprintf("%s: %+v", what, w.Counts()) })
 }
 
-// waitForStats waits until done accepts the server's counters.
 func (s *testServer) waitForStats(what string, done func(st tcp.Stats) bool) tcp.Stats {
 	s.Helper()
 	var st tcp.Stats
@@ -338,7 +330,6 @@ type peakUsage struct {
 	at                 time.Time // time of the last memory measurement
 }
 
-// record measures a server.
 func (p *peakUsage) record(s *testServer) {
 	p.buffered = max(p.buffered, s.readStats().Buffered)
 	if time.Since(p.at) > 50*time.Millisecond { // measuring costs time

@@ -49,7 +49,6 @@ type HonestClients struct {
 	ended   sync.WaitGroup
 }
 
-// honestClient is one of the clients.
 type honestClient struct {
 	*HonestClients
 	index   int

@@ -30,7 +30,6 @@ const (
 	soakBudget = 4 << 30
 )
 
-// measuredAttacks are the attacks to measure.
 var measuredAttacks = []struct {
 	name   string
 	swarms func(s *testServer) []*Swarm
@@ -59,7 +58,6 @@ func newSlowSwarms(s *testServer) []*Swarm {
 	}
 }
 
-// windowReading contains the results of one measurement.
 type windowReading struct {
 	rate     float64       // answers per second to honest clients
 	p99      time.Duration // latency of those
@@ -93,7 +91,6 @@ func BenchmarkUnderAttack(b *testing.B) {
 	table.Flush()
 }
 
-// printResults prints the lines of one attack.
 func printResults(b *testing.B, table io.Writer, name string, alone, attacked map[string][]windowReading) {
 	other := combineReadings(attacked[plainModel]).rate
 	for _, model := range append(tcp.Models(), plainModel) {
@@ -116,7 +113,6 @@ func combineReadings(all []windowReading) (r windowReading) {
 	return r
 }
 
-// measureUnderAttack measures one model under one attack.
 func measureUnderAttack(b *testing.B, model string, attack func(s *testServer) []*Swarm) (alone, attacked windowReading) {
 	s := startServer(b, serverSpec{Model: model, Limits: tcp.Limits{MaxBuffered: soakBudget}}, exec.Command(os.Args[0]))
 	s.startHonestClients(&HonestClients{Conns: *honest})

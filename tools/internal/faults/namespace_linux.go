@@ -42,7 +42,6 @@ func (n *Namespace) RunInside(f func() error) (err error) {
 	return err
 }
 
-// setInterfaceUp activates a network interface.
 func setInterfaceUp(name string) error {
 	control, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

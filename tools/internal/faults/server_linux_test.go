@@ -31,7 +31,6 @@ const specEnv = "MYRIAD_FAULTS_SERVER"
 // limits.
 const plainModel = "plain"
 
-// serverSpec configures the server under test.
 type serverSpec struct {
 	Model              string
 	Processes, Loops   int

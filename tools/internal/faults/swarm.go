@@ -75,7 +75,6 @@ func (s *Swarm) Counts() SwarmCounts {
 	return s.counts
 }
 
-// addCount adds n to a counter.
 func (s *Swarm) addCount(count *int64, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

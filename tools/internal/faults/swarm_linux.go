@@ -25,7 +25,6 @@ const fullSpeedSendBuffer = 32 << 10
 // eventBatch is how many FullSpeed connections act between two checks of the clock.
 const eventBatch = 64
 
-// swarmConn is a connection of a swarm.
 type swarmConn struct {
 	fd        int32 // 0 if there is none (descriptor 0 is standard input)
 	sent      int32 // bytes of First and Stream
@@ -37,7 +36,6 @@ type swarmConn struct {
 	inputOnly bool // watched for input only, because it has nothing to send
 }
 
-// swarmLoop is the goroutine of a swarm with its state.
 type swarmLoop struct {
 	*Swarm
 	conns         []swarmConn
@@ -60,7 +58,6 @@ func (s *Swarm) startLoop() error {
 	return nil
 }
 
-// runUntilStopped is the goroutine.
 func (w *swarmLoop) runUntilStopped() {
 	tick := time.NewTicker(stepInterval)
 	defer tick.Stop()
@@ -134,7 +131,6 @@ func (w *swarmLoop) actOnSchedule(elapsed time.Duration) {
 	}
 }
 
-// actOnce performs one act of a connection.
 func (w *swarmLoop) actOnce(i int) {
 	m := &w.conns[i]
 	if m.fd == 0 && !w.dialConn(i) {
@@ -283,7 +279,6 @@ func (w *swarmLoop) closeLost(m *swarmConn) {
 	w.closeConn(m)
 }
 
-// closeDeliberately closes a connection, if there is one.
 func (w *swarmLoop) closeDeliberately(m *swarmConn) {
 	if m.fd != 0 {
 		w.addCount(&w.counts.Closed, 1)

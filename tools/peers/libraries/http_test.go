@@ -23,8 +23,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// newHandler returns a handler that uses many features of net/http.
-func newHandler() http.Handler {
+// newTestHandler returns a handler that uses many features of net/http.
+func newTestHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from %s to %s", r.Context().Value(http.LocalAddrContextKey), r.RemoteAddr)
@@ -76,9 +76,8 @@ func newHandler() http.Handler {
 
 type goneKey struct{}
 
-// newHandlerReportingGone returns newHandler with the channel that its /gone uses.
 func newHandlerReportingGone(gone chan bool) http.Handler {
-	h := newHandler()
+	h := newTestHandler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
 	})

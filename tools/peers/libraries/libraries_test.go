@@ -15,7 +15,6 @@ import (
 
 const testTimeout = time.Minute
 
-// runUnderModels runs a test under every model.
 func runUnderModels(t *testing.T, test func(t *testing.T, model string)) {
 	for _, model := range []string{tcp.Goroutine, tcp.Epoll, tcp.Uring, tcp.Auto} {
 		t.Run(model, func(t *testing.T) { test(t, model) })

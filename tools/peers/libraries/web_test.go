@@ -79,7 +79,7 @@ func TestWebCurl(t *testing.T) {
 		Closed: func(c *tcp.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", newHandler())
+	mux.Handle("/", newTestHandler())
 	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
 	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { events.Subscribe(w, r, r.Header.Get("Last-Event-ID")) })
 	runUnderWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {

@@ -52,7 +52,6 @@ func (e *echoSockets) Message(s web.Socket, kind web.Kind, message []byte) {
 
 func (e *echoSockets) Closed(_ web.Socket, why error) { e.closed <- why }
 
-// waitClosed waits until a socket is closed and checks the code and the reason.
 func (e *echoSockets) waitClosed(t *testing.T, code int, reason string) {
 	t.Helper()
 	var is *web.CloseError
@@ -63,7 +62,6 @@ func (e *echoSockets) waitClosed(t *testing.T, code int, reason string) {
 
 var sizes = []int{0, 1, 125, 126, 8191, 65535, 65536, 1 << 20}
 
-// newEchoServer returns the server for the clients of other libraries.
 func newEchoServer() (*echoSockets, *web.HTTP) {
 	e := &echoSockets{closed: make(chan error, 1)}
 	mux := http.NewServeMux()
