@@ -86,7 +86,9 @@ func withShards(m engine.Model) engine.Model {
 }
 
 // fixedPool configures a pool of n workers and queue entries.
-func fixedPool(n int) pool.Config { return pool.Config{Max: n, Queue: n, FixedLimit: true, KeepQueued: true, FIFO: true} }
+func fixedPool(n int) pool.Config {
+	return pool.Config{Max: n, Queue: n, FixedLimit: true, KeepQueued: true, FIFO: true}
+}
 
 // withPool returns a model that starts a pool with each engine.
 func withPool(m engine.Model, settings pool.Config) engine.Model {

@@ -165,7 +165,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 
 // A shard whose descriptor table is full early passes connections on, too.
 func TestTableFullEarly(t *testing.T) {
-	limitDescriptors(t, sock.Guard+40)
+	limitDescriptors(t, sock.FirstPrivateFD+40)
 	forEachModelWithLoops(t, func(t *testing.T, m engine.Model) {
 		e := startShards(t, m, &echo{}, 4, 1000)
 		var open []*testkit.Conn
