@@ -29,25 +29,25 @@ func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Coll
 }
 
 var hubMetrics = []collector.Metric[hub.Stats]{
-	collector.LabelledMetric("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
+	collector.LabelledMetric("topics", "Topics and patterns with subscribers.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
-	collector.Gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
-	collector.Gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
-	collector.Counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
-	collector.Counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
-	collector.Counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
+	collector.Gauge("subscriptions", "Subscriptions of all clients, including patterns.", func(s *hub.Stats) int64 { return s.Subscriptions }),
+	collector.Gauge("pattern_work", "Maximum work of matching one message against all patterns, in units of about 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
+	collector.Counter("published_total", "Published messages.", func(s *hub.Stats) int64 { return s.Published }),
+	collector.Counter("delivered_total", "Messages queued for delivery, counted per subscriber.", func(s *hub.Stats) int64 { return s.Delivered }),
+	collector.Counter("dropped_total", "Messages dropped because a subscriber's queue was full, counted per subscriber.",
 		func(s *hub.Stats) int64 { return s.Dropped }),
-	collector.Counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
+	collector.Counter("lost_total", "Delivered messages that were pending when a slow subscriber was closed, estimated by their mean size.",
 		func(s *hub.Stats) int64 { return s.Lost }),
-	collector.Counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
-	collector.LabelledMetric("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
+	collector.Counter("lost_bytes_total", "Bytes of lost messages.", func(s *hub.Stats) int64 { return s.LostBytes }),
+	collector.LabelledMetric("refused_total", "Rejected requests of clients.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,
 			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
 		}
 	}),
-	collector.Gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
-	collector.Gauge("last_values_bytes", "The memory that they take, in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
-	collector.Counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
+	collector.Gauge("last_values", "Topics whose newest message is kept.", func(s *hub.Stats) int64 { return s.LastValues }),
+	collector.Gauge("last_values_bytes", "Memory of the kept newest messages in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
+	collector.Counter("last_values_evicted_total", "Newest messages evicted because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
 }
