@@ -166,7 +166,7 @@ func (k *Reaper) waitExitReport(pid int) error {
 		case ok:
 			return exitError(pid, how)
 		case left <= 0:
-			return fmt.Errorf("the serving process %d has exited", pid)
+			return fmt.Errorf("the serving process %d has ended", pid)
 		}
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(k.statusPipe.read), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
 	}
@@ -202,7 +202,7 @@ func (k *Reaper) WaitServerExit() error {
 				if k.successor.exitErr == nil {
 					return nil
 				}
-				return fmt.Errorf("the serving process %d has exited: %w", serves, k.successor.exitErr)
+				return fmt.Errorf("the serving process %d has ended: %w", serves, k.successor.exitErr)
 			}
 		}
 	}
@@ -221,5 +221,5 @@ func exitError(pid int, how string) error {
 	if how == exitedZero {
 		return nil
 	}
-	return fmt.Errorf("the serving process %d has exited: %s", pid, how)
+	return fmt.Errorf("the serving process %d has ended: %s", pid, how)
 }
