@@ -39,7 +39,7 @@ func ExamplePool() {
 	// Output: 4950 from 100 jobs
 }
 
-// A call returns a result, and an error that tells whether and why it did not run.
+// A call returns a result, and an error if it did not run.
 func ExampleCall() {
 	p, err := pool.New(pool.Config{Max: 4})
 	if err != nil {

@@ -102,7 +102,7 @@ func TestAutobahn(t *testing.T) {
 	type row struct {
 		number string
 		send   string
-		chop   int             // send it in pieces of so many bytes
+		chop   int             // size of the pieces in which it is sent, in bytes
 		want   []expectedFrame // then the connection stays open, or
 		code   int             // a close with this code comes
 	}

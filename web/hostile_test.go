@@ -437,7 +437,7 @@ func TestYield(t *testing.T) {
 	} {
 		for _, model := range tcp.Models() {
 			if model == tcp.Goroutine {
-				continue // Go's scheduler sees to it
+				continue // Go's scheduler shares the processors
 			}
 			t.Run(name+"/"+model, func(t *testing.T) {
 				var seen, before atomic.Int64

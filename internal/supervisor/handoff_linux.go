@@ -45,7 +45,7 @@ func (m *handoffReply) toError(workerIndex int, sendErr error) error {
 	return nil
 }
 
-// Ends implements engine.Migrator. All workers have the same number of loops.
+// ChannelsNeeded implements engine.Migrator. All workers have the same number of loops.
 func (s *Supervisor) ChannelsNeeded() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,11 +79,11 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// ShareListeners implements engine.Migrator. It does nothing: neither the supervisor nor the workers
+// SetListenersShared implements engine.Migrator. It does nothing: neither the supervisor nor the workers
 // shut down listeners, because all of them share the sockets.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// HandOver implements engine.Migrator. The connections of a worker that dies meanwhile count as
+// ExportConns implements engine.Migrator. The connections of a worker that dies meanwhile count as
 // unknown, as many as it published last.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex

@@ -18,13 +18,13 @@ func (s *Supervisor) Broadcast(p []byte) error {
 	return s.enqueueFrame(frame, s.draining)
 }
 
-// Hold implements engine.Engine: all workers stop or resume accepting. Draining workers do not
+// PauseAccept implements engine.Engine: all workers stop or resume accepting. Draining workers do not
 // accept.
 func (s *Supervisor) PauseAccept(on bool) error {
 	return s.enqueueFrame(encodePauseAccept(on), s.draining)
 }
 
-// Expel implements engine.Engine: it closes the connections from a peer in all workers, draining
+// ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers, draining
 // ones included.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.enqueueFrame(encodeExpel(peer), s.done)

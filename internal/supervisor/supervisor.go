@@ -199,7 +199,7 @@ func isClosed(c <-chan struct{}) bool {
 // Addr returns the first listening address.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening returns the listeners and their counters, which are as recent as those of Counters.
+// ListenerStats returns the listeners and their counters, which are as recent as those of Counters.
 func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -122,7 +122,7 @@ func (w *Worker) Broadcast(p []byte) error {
 	return w.out.enqueue(frame, 0)
 }
 
-// Hold makes all workers stop or resume accepting.
+// PauseAccept makes all workers stop or resume accepting.
 func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseAccept(on), 0) }
 
 // ClosePeerConns closes the connections from a peer in all workers.

@@ -25,7 +25,7 @@ import (
 
 // statusPipe is this process's part of the pipe. Nobody blocks on it.
 type statusPipe struct {
-	isFirstProcess bool // the process that keeps running; it has the read end
+	isFirstProcess bool // the process that keeps running and reads the pipe
 	read           int
 	write          *os.File
 }

@@ -188,8 +188,8 @@ func TestHeld(t *testing.T) {
 func TestEach(t *testing.T) {
 	s, srv, _ := startRecorded(t, func(srv *tcp.Server) { srv.Limits.MaxConns = 2 })
 	a, b := s.Dial(), s.Dial()
-	turnedAway := s.Dial()
-	turnedAway.ExpectClosed(tcp.ErrTooManyConns)
+	rejected := s.Dial()
+	rejected.ExpectClosed(tcp.ErrTooManyConns)
 	a.Reset()
 	a.ExpectClosed(syscall.ECONNRESET)
 	seen := make(chan string, 3)

@@ -212,7 +212,7 @@ func TestTraceOfTheProgram(t *testing.T) {
 	}
 }
 
-// TestTraceEndsWithItsPeer has the peer take nothing.
+// TestTraceEndsWithItsPeer checks that a trace ends if the peer reads nothing.
 func TestTraceEndsWithItsPeer(t *testing.T) {
 	h := Handler(Config{Source: newFakeSource(tcp.Stats{})})
 	w := newNotifyingWriter()

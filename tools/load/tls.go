@@ -66,7 +66,7 @@ func (h *handshakeLayer) OnRead(c *engine.Conn, p []byte) error {
 }
 func (h *handshakeLayer) Resume(c *engine.Conn) error { return h.removeWhenDone(c, h.Layer.Resume(c)) }
 
-// Ended records that the server has closed.
+// OnEOF records that the server has closed.
 func (h *handshakeLayer) OnEOF(c *engine.Conn) error {
 	h.serverEnded = true
 	return h.removeWhenDone(c, h.Layer.OnEOF(c))

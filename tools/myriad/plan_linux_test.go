@@ -82,7 +82,7 @@ func TestPlanPredicts(t *testing.T) {
 		for _, c := range p.Figures {
 			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Format(c.Predicted), c.Format(c.Measured), c.RelativeError()*100)
 		}
-		const most = 0.1 // but the race detector takes memory as it likes
+		const most = 0.1 // the race detector changes memory use
 		if off := p.Figures[0].RelativeError(); math.Abs(off) > most && !hasRaceDetector() {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most %.0f %%", p.To.Subject, off*100, most*100)
 		}

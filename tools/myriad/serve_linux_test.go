@@ -97,8 +97,8 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
-// A terminal that is closed ends whoever reads standard error, too, and sends SIGHUP more
-// than once: what has begun comes to its end all the same.
+// A closed terminal also ends the reader of standard error and sends SIGHUP more than once. Running
+// requests still complete.
 func TestHangupDrains(t *testing.T) {
 	cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0")
 	reader, writer, err := os.Pipe()
@@ -266,8 +266,8 @@ func readNotification(manager *net.UnixConn, timeout time.Duration) string {
 	return string(b[:n])
 }
 
-// The service manager hears once that the server serves and once that it ends, whoever
-// has ordered that, and nothing from worker processes.
+// The service manager is notified once when the server serves and once when it stops, whatever
+// caused the stop, and never by worker processes.
 func TestServiceManager(t *testing.T) {
 	for _, args := range [][]string{nil, {"--processes", "2"}} {
 		socket, manager := listenForNotify(t)

@@ -413,7 +413,7 @@ func testExportCloseInSave(b *testEnv) {
 		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
 	}
 	if err := refs[0].Send([]byte("x\n")); moved.Exported == 0 && err != nil || moved.Exported == 1 && !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("sent to one of whom %d have gone: %v", moved.Exported, err)
+		b.Errorf("Send to a connection, %d of which were exported: %v", moved.Exported, err)
 	} else if err == nil {
 		c.Expect("x\n")
 	}

@@ -29,7 +29,7 @@ func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	}
 }
 
-// QueueRead implements engine.Loop: the loop reads from c in one of its next turns.
+// QueueYielded implements engine.Loop: the loop reads from c in one of its next turns.
 func (l *Loop) QueueYielded(c *engine.Conn) {
 	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() | BulkQueued)

@@ -14,7 +14,7 @@ import (
 )
 
 // A new user on a machine that nobody has tuned types `myriad doctor -n 100000`, copies
-// what it prints, and nothing else, and has so many connections.
+// what it prints, and nothing else, and holds that number of connections.
 func TestNewcomer(t *testing.T) {
 	wanted := 100_000
 	if testing.Short() {

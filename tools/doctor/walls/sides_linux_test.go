@@ -73,7 +73,7 @@ func writeUnreadByConn(conns []int) error {
 }
 
 // unreadSender is a client that makes connections and, when it is told by a byte of standard
-// input, sends so many bytes on each, one after the other, as far as the kernel takes
+// input, sends Bytes bytes on each, one after the other, as far as the kernel takes
 // them. It holds the connections.
 type unreadSender struct{ Port, Conns, Bytes int }
 
