@@ -190,7 +190,7 @@ func (cr *clientReplay) sendPending(ctx context.Context) error {
 	cancel()
 	switch {
 	case err == nil:
-		cr.markPendingSent()
+		cr.countPendingAsSent()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 		return cr.timeoutOrSendError(ctx, err)
@@ -201,8 +201,8 @@ func (cr *clientReplay) sendPending(ctx context.Context) error {
 	return cr.waitUntilRead(ctx)
 }
 
-// markPendingSent counts the pending step as sent.
-func (cr *clientReplay) markPendingSent() {
+// countPendingAsSent counts the pending step as sent.
+func (cr *clientReplay) countPendingAsSent() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
 	r.gaps.Add(cr.pending.gaps)
@@ -474,7 +474,7 @@ func (cr *clientReplay) sendPendingAndJoinGroups() bool {
 			return false
 		}
 	}
-	cr.markPendingSent()
+	cr.countPendingAsSent()
 	for _, t := range cr.topics {
 		t.groupFor(cr.client.format).Add(cr.ref)
 	}

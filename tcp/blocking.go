@@ -165,19 +165,19 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 		return
 	}
 	b.running++
-	go b.runCallbacks(n)
+	go b.runWaitingCallbacks(n)
 }
 
-// runCallbacks runs the callback of n and then those of queued connections until none is queued.
+// runWaitingCallbacks runs the callback of n and then those of queued connections until none is queued.
 // Server.blockingCalls counts connections whose callbacks run or are queued.
-func (b *Blocking) runCallbacks(n *NetConn) {
+func (b *Blocking) runWaitingCallbacks(first *NetConn) {
 	engine.SurviveGoexit(func() {
 		for {
-			if next := n; next != nil {
-				n = nil // must come first: the function may call runtime.Goexit
+			if next := first; next != nil {
+				first = nil // must come first: the function may call runtime.Goexit
 				b.invokeCallback(next)
 			}
-			if n = b.dequeueWaiting(); n == nil {
+			if first = b.dequeueWaiting(); first == nil {
 				return
 			}
 		}

@@ -84,10 +84,10 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if g := s.broadcasts.Load(); g != nil {
 		return g.Broadcast(broadcastlog.Broadcast(b))
 	}
-	return s.sendToGroup(b) // before the start
+	return s.callSendToGroup(b) // before the start
 }
 
-func (s *Server) sendToGroup(b Broadcast) (receivers int, err error) {
+func (s *Server) callSendToGroup(b Broadcast) (receivers int, err error) {
 	h, ok := handlerAs[BroadcastHandler](s.Handler)
 	if !ok {
 		return 0, errNoGroups
@@ -119,7 +119,7 @@ func (s *Server) initBroadcasts(e engine.Engine, l Limits) {
 		if b.All {
 			return 0, publicError(e.Broadcast(b.Message))
 		}
-		return s.sendToGroup(Broadcast(b))
+		return s.callSendToGroup(Broadcast(b))
 	}
 	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it

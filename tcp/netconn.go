@@ -412,12 +412,12 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 func (n *NetConn) handleDeadlineTimer(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d.expireOrRearm(); d.expired {
+	if d.markExpiredOrRearm(); d.expired {
 		wake()
 	}
 }
 
-// deadline limits blocking calls. Its timer may fire for an earlier setting, so expireOrRearm
+// deadline limits blocking calls. Its timer may fire for an earlier setting, so markExpiredOrRearm
 // compares the time.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
@@ -446,7 +446,7 @@ func (d *deadline) stop() {
 	}
 }
 
-func (d *deadline) expireOrRearm() {
+func (d *deadline) markExpiredOrRearm() {
 	if d.at.IsZero() {
 		return
 	}

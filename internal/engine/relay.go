@@ -329,9 +329,9 @@ func (c *Conn) writeRelayed(p []byte) {
 	}
 }
 
-// SpliceTarget returns the partner if received bytes may be spliced to it: nothing is buffered, and
+// SpliceTargetIfReady returns the partner if received bytes may be spliced to it: nothing is buffered, and
 // neither has a layer. Otherwise it returns nil.
-func (c *Conn) SpliceTarget() *Conn {
+func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
 	}

@@ -246,7 +246,7 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		return g.receiveWithoutState(c, in)
+		return g.receiveByConnKind(c, in)
 	}
 	now := g.now()
 	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {

@@ -54,8 +54,8 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-// receiveWithoutState handles input of a connection that has no connState.
-func (g *generator) receiveWithoutState(c *engine.Conn, in []byte) int {
+// receiveByConnKind handles input of a connection that has no connState.
+func (g *generator) receiveByConnKind(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		return g.receiveHandshakeResponse(c, v, in)

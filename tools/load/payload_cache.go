@@ -60,9 +60,9 @@ func (r *payloadCache) checkAnswers(_ *engine.Conn, cs *connState, in []byte, an
 
 func (r *payloadCache) expectedBytes(cs *connState) []byte { return expectedRest(r, cs) }
 
-// sendMessages writes n messages to a connection, from msgNumber on, without copying them first. It
+// writeMessages writes n messages to a connection, from msgNumber on, without copying them first. It
 // returns their size.
-func (r *payloadCache) sendMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
+func (r *payloadCache) writeMessages(c *engine.Conn, connNumber uint32, msgNumber uint64, n int) int {
 	at, left := r.messageOffset(connNumber, msgNumber), n*r.block.size
 	if msgNumber == 0 {
 		left += r.partialNext

@@ -27,10 +27,10 @@ func (r *run) runPhases(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{
 		r.waitForOtherGenerators,
-		r.verifyHeldConns,
+		r.runVerification,
 		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldBefore) },
 		r.exchangeMessages,
-		r.verifyHeldConns,
+		r.runVerification,
 		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {

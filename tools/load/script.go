@@ -105,11 +105,11 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// sendMessages writes n messages to a connection, from msgNumber on, and returns their size in
+// writeMessages writes n messages to a connection, from msgNumber on, and returns their size in
 // bytes.
 func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
-		return s.direct.sendMessages(c, cs.number, msgNumber, n)
+		return s.direct.writeMessages(c, cs.number, msgNumber, n)
 	}
 	b := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(b)

@@ -236,8 +236,8 @@ func (g *generator) stopVerification(v *verification) (missing int64) {
 	return missing
 }
 
-// verifyHeldConns runs a verification of all held connections and reports its outcome.
-func (r *run) verifyHeldConns(ctx context.Context) error {
+// runVerification runs a verification of all held connections and reports its outcome.
+func (r *run) runVerification(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
 	}

@@ -85,7 +85,7 @@ func (f *reportFlags) runReport(cmd *cobra.Command, names []string) error {
 	}
 	formats, report := loadFormats, f.reportLoads
 	if files[0].isBench {
-		formats, report = benchFormats, f.reportBench
+		formats, report = benchFormats, f.writeBenchReport
 	}
 	if !slices.Contains(formats, f.format) {
 		return usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))

@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/result"
 )
 
-// reportBench writes the report of a bench.
-func (f *reportFlags) reportBench(cmd *cobra.Command, files []reportFile) error {
+// writeBenchReport writes the report of a bench.
+func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) error {
 	switch {
 	case f.merge || len(f.expect) > 0:
 		return usagef("--merge and --expect are for loads; expected neither with the report of a bench")

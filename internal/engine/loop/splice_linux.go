@@ -13,7 +13,7 @@ import (
 
 // readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
 func (l *Loop) readOrSplice(c *engine.Conn) {
-	partner := c.SpliceTarget()
+	partner := c.SpliceTargetIfReady()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {
 		l.driver.ReadOnce(c)
 		return
