@@ -59,9 +59,9 @@ func (b *Buffer) capacity() int {
 
 // discardFront removes n bytes of this piece from the front. It moves the rest once the free space
 // in front is the larger part, so that a queue that is never empty does not grow.
-func (b *Buffer) discardFront(n int) {
+func (b *Buffer) discardFront(count int) {
 	b.inKernel, b.kernelFull = false, false
-	b.start += n
+	b.start += count
 	if b.start == len(b.bytes) {
 		b.bytes, b.start = b.bytes[:0], 0
 	} else if b.start > cap(b.bytes)/2 {

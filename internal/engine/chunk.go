@@ -70,8 +70,8 @@ func (c *Conn) countDropOrCloseSlow() {
 
 // broadcast posts a message to each connection of the chunk that has not been removed.
 func (m *ConnChunk) broadcast(s *Shared) (t PostTally) {
-	h := m.refs[0].c.runtime
-	if p, ok := h.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= h.Limits.MaxUnsent {
+	rt := m.refs[0].c.runtime
+	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
 		return p.PostToChunk(m, s)
 	}
 	for _, r := range m.refs {

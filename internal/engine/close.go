@@ -236,7 +236,7 @@ func (c *Conn) OnClosed() {
 	switch {
 	case c.is(handshaking):
 		c.runtime.Counters.Add(Handshaking, -1)
-		c.runtime.recordRejected(c)
+		c.runtime.recordEndBeforeOpened(c)
 		if o := c.ConnHandler(); o != nil {
 			c.runtime.NotifyDialFailed(o, c.extra.closeReason)
 		}

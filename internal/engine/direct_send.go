@@ -120,8 +120,8 @@ func (c *Conn) writevDirect(pieces [][]byte) int {
 
 // discardSentOutput removes n sent bytes from the output. It returns how many are left, and how many no
 // longer count as posted.
-func (c *Conn) discardSentOutput(n int) (left, released int) {
-	c.out.discardFront(n)
+func (c *Conn) discardSentOutput(count int) (left, released int) {
+	c.out.discardFront(count)
 	left = c.out.Len()
 	if released = c.out.postedBytes - left; released <= 0 {
 		return left, 0

@@ -415,9 +415,9 @@ type Migrator interface {
 }
 
 // CountPerListener returns how often each of n listeners occurs in numbers.
-func CountPerListener(numbers []int, n int) []int {
+func CountPerListener(listenerNumbers []int, n int) []int {
 	counts := make([]int, n)
-	for _, number := range numbers {
+	for _, number := range listenerNumbers {
 		counts[number]++
 	}
 	return counts

@@ -152,18 +152,18 @@ func (c *Conn) IsPaused() bool {
 // before, but the peer's EOF and a drain wait for the kept input. A transport error may close the
 // connection and lose input in the kernel. SetReading has no effect if the input does not belong to
 // the handler. It must be called within a handler call.
-func (c *Conn) SetReading(on bool) {
+func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
-		c.setReading(on)
+		c.setReading(enabled)
 	}
 }
 
-func (c *Conn) setReading(on bool) {
+func (c *Conn) setReading(enabled bool) {
 	switch {
-	case on && c.is(readPaused):
+	case enabled && c.is(readPaused):
 		c.state &^= readPaused
 		c.restartPeerTimeouts()
-	case !on && c.is(open):
+	case !enabled && c.is(open):
 		c.state |= readPaused
 	}
 }
@@ -200,8 +200,8 @@ func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
 
 // SetIndependentDirections makes reading independent of unsent output, and a drain wait for the
 // peer's EOF even after CloseWrite, for handlers that limit both directions themselves.
-func (c *Conn) SetIndependentDirections(on bool) {
-	if on && c.is(open) {
+func (c *Conn) SetIndependentDirections(enabled bool) {
+	if enabled && c.is(open) {
 		c.ensureExtra().independentDirections = true
 	} else if c.extra != nil {
 		c.extra.independentDirections = false

@@ -26,12 +26,12 @@ type versionedValue struct {
 }
 
 // Set makes p, which must not change any more, the newest value.
-func (t *LatestValue) Set(p []byte) {
+func (t *LatestValue) Set(value []byte) {
 	number := int64(1)
 	if last := t.newest.Load(); last != nil {
 		number += last.number
 	}
-	t.newest.Store(&versionedValue{p, number})
+	t.newest.Store(&versionedValue{value, number})
 }
 
 // LatestSubscription is the state of one connection for a LatestValue.
@@ -174,9 +174,9 @@ func (c *Conn) writeLatestValues() {
 }
 
 // AddMissedMessages adds n messages that were lost without this connection's owner noticing.
-func (c *Conn) AddMissedMessages(n int64) {
-	if n > 0 {
-		c.ensureExtra().droppedMessages += n
+func (c *Conn) AddMissedMessages(count int64) {
+	if count > 0 {
+		c.ensureExtra().droppedMessages += count
 	}
 }
 

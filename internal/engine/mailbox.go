@@ -172,11 +172,11 @@ const (
 )
 
 // MailboxBounds returns the limits of one mailbox if there are as many as loops.
-func (l *Limits) MailboxBounds(loops int) (maxRequests, maxBytes int) {
+func (l *Limits) MailboxBounds(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
 	}
-	share := l.MaxBuffered / mailboxShare / loops
+	share := l.MaxBuffered / mailboxShare / numLoops
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 

@@ -120,8 +120,8 @@ func (r Ref) ID() uint64 {
 	if r.c == nil {
 		return 0
 	}
-	h := r.c.runtime
-	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(h.Loops, 1))+uint32(h.Index)+1)
+	rt := r.c.runtime
+	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
 // Location returns the connection's owner, its slot there and its generation.

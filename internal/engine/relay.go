@@ -313,19 +313,19 @@ func (c *Conn) writeRelayed(p []byte) {
 		return
 	}
 	c.lastHeard = c.runtime.coarseNow()
-	h := c.runtime
-	if !c.hasOutput() && c.layer() == nil && h.SendDirect != nil && len(p) >= h.MinDirectSend {
-		n := h.SendDirect(c, p, nil)
+	rt := c.runtime
+	if !c.hasOutput() && c.layer() == nil && rt.SendDirect != nil && len(p) >= rt.MinDirectSend {
+		n := rt.SendDirect(c, p, nil)
 		if n > 0 {
-			h.Counters.Add(Writes, 1)
-			h.Counters.Add(BytesOut, int64(n))
+			rt.Counters.Add(Writes, 1)
+			rt.Counters.Add(BytesOut, int64(n))
 		}
 		p = p[n:]
 	}
 	c.writeThroughLayer(p)
-	if !c.is(overHighWater) && c.UnsentBytes() > h.Limits.HighWater {
+	if !c.is(overHighWater) && c.UnsentBytes() > rt.Limits.HighWater {
 		c.state |= overHighWater
-		h.Counters.Add(Paused, 1)
+		rt.Counters.Add(Paused, 1)
 	}
 }
 

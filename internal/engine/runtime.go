@@ -171,19 +171,19 @@ func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
 }
 
 // appendOutput appends to the last piece of b and adds pieces as needed.
-func appendOutput[T []byte | string](h *Runtime, b *Buffer, p T) {
+func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
-		last, maxSize := b.lastPiece(), h.maxPieceSize
+		last, maxSize := b.lastPiece(), rt.maxPieceSize
 		n := min(len(p), last.spaceLeft(maxSize))
 		if n == 0 {
-			last = h.getBuffer(len(p))
+			last = rt.getBuffer(len(p))
 			b.rest = append(b.rest, last)
 			n = min(len(p), last.spaceLeft(maxSize))
 		}
 		if last == b {
-			h.growBuffer(last, n, maxSize)
+			rt.growBuffer(last, n, maxSize)
 		} else {
-			h.growBuffer(last, max(n, min(b.Len(), maxSize-len(last.bytes))), maxSize) // doubles the total size
+			rt.growBuffer(last, max(n, min(b.Len(), maxSize-len(last.bytes))), maxSize) // doubles the total size
 			b.restBytes += n
 		}
 		last.bytes = append(last.bytes, p[:n]...)
@@ -228,9 +228,9 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
 	rt.reportSlowHandler(c, took)
 }
 
-// recordRejected counts and logs a connection that has closed before Opened. Those closed by a
+// recordEndBeforeOpened counts and logs a connection that has closed before Opened. Those closed by a
 // silent peer, such as a probe, are not logged.
-func (rt *Runtime) recordRejected(c *Conn) {
+func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
 	if _, ok := errors.AsType[*PanicError](why); ok {

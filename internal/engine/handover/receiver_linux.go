@@ -85,8 +85,8 @@ func (r *Receiver) updateCredit(in *InChannel) {
 	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *InChannel) bool { return w == in })
 }
 
-func scheduleConfirms(inlets []*InChannel) {
-	for _, in := range inlets {
+func scheduleConfirms(channels []*InChannel) {
+	for _, in := range channels {
 		in.owner.ScheduleConfirm(in)
 	}
 }

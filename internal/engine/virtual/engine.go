@@ -174,9 +174,9 @@ func (e *Engine) Broadcast(p []byte) error {
 	return err
 }
 
-func (e *Engine) PauseAccept(on bool) error {
+func (e *Engine) PauseAccept(paused bool) error {
 	return e.postRequest(func(w *pendingRequests) error {
-		w.acceptPaused = on
+		w.acceptPaused = paused
 		return nil
 	})
 }
