@@ -108,7 +108,7 @@ func TestPoolClosedEarly(t *testing.T) {
 		if st := s.Stats(); st.Closed.Other != 6 || st.Closed.Reset != 1 {
 			t.Errorf("counted %+v, want 6 under Other and a reset", st.Closed)
 		}
-		if n := strings.Count(log.String(), "was closed before the server had ended"); n != 1 {
+		if n := strings.Count(log.String(), "was closed before the server:"); n != 1 {
 			t.Errorf("the log says so %d times, want once:\n%s", n, log.String())
 		}
 		expectNoError(t, s.Shutdown(context.Background()))
