@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -270,6 +271,21 @@ func TestBodyBackpressure(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent.
+func TestResponseAboveMaxUnsent(t *testing.T) {
+	body := strings.Repeat("0123456789abcdef", 16<<10)
+	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		if _, err := io.WriteString(w, body); err != nil {
+			t.Errorf("Write: %v", err)
+		}
+	})}
+	addr := startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}})
+	c := testkit.Dial(t, addr)
+	c.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	expectBody(t, c, body)
 }
 
 // TestContinueWhileAnswering reads a body while the response begins: a client that waits for 100

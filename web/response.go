@@ -242,8 +242,8 @@ func (w *response) send(p []byte) error {
 	}
 	w.x.markSentFromHandler()
 	limit := maxSendSize
-	if limit := w.x.limits.MaxUnsent; limit != 0 {
-		limit = min(limit, limit)
+	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
+		limit = min(limit, unsent)
 	}
 	var err error
 	for len(p) > 0 && err == nil {

@@ -81,7 +81,7 @@ type Channels struct {
 
 // Done is the last message of the old process, after the handoff.
 type Done struct {
-	// Counters are its monotonic counters by name, see engine.Counts.Named.
+	// Counters are its monotonic counters by name, see engine.Counts.ByName.
 	Counters map[string]int64
 	// Listeners are the counters of its listeners, in the order of Hello.
 	Listeners []ListenerCounts

@@ -34,7 +34,7 @@ const (
 	acceptToken  = -2
 )
 
-// The driver's bits of Conn.Armed.
+// The driver's bits of Conn.DriverFlags.
 const (
 	watchedIn  uint16 = 1 << (loop.DriverBits + iota) // watched for input
 	watchedOut                                        // watched for writability

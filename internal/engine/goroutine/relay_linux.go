@@ -7,7 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Relaying to a partner's socket; see engine.Host.Pass. The partner's RawConn keeps its descriptor open
+// Relaying to a partner's socket; see engine.Runtime.SendToPartner. The partner's RawConn keeps its descriptor open
 // meanwhile. What a bulk connection receives moves within the kernel, through a pipe of the engine: one for
 // each connection whose turn it is, and empty between two calls.
 
@@ -21,7 +21,7 @@ func (e *goroutineEngine) withDescriptor(target *engine.Conn, f func(fd uintptr)
 	}
 }
 
-// sendToPartner implements Host.Pass. The partner finds an error by itself.
+// sendToPartner implements Runtime.SendToPartner. The partner finds an error by itself.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
 	e.withDescriptor(partner, func(fd uintptr) {
 		if sent, errno := sock.Send(int32(fd), data); errno == 0 {

@@ -17,7 +17,7 @@ import (
 const stoppedThreshold = time.Second
 
 // runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
-// engine.MinSlice, which also advances the clock.
+// engine.MinSliceInterval, which also advances the clock.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -78,7 +78,7 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 }
 
 // advance reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each
-// wait of engine.MinSlice, so that a stop at any time is found. The limit permits a sweeper that is late
+// wait of engine.MinSliceInterval, so that a stop at any time is found. The limit permits a sweeper that is late
 // without a stop: otherwise the clock would stop and time limits would end early. After a stop, a peer heard
 // before the sweeper wakes has up to stoppedThreshold more.
 func (k *pausableClock) advance(now time.Duration) time.Duration {

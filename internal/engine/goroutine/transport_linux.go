@@ -63,7 +63,7 @@ func (c *conn) initTransport() error {
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
-// sendDirect implements Host.Direct. The descriptor is open, because the goroutine that calls the handler is
+// sendDirect implements Runtime.SendDirect. The descriptor is open, because the goroutine that calls the handler is
 // the one that closes it.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)

@@ -102,7 +102,7 @@ func (in *InChannel) sendConfirmation(credit uint32) {
 // ReceiveBatch reads about one batch from the channel and calls importConn for each connection,
 // which then owns the descriptor and the record and has a reserved place. It reports whether
 // Confirm must be called. It returns io.EOF if the sender has ended. buffer needs
-// sock.MaxRightsMessage bytes.
+// sock.MaxFDMessageSize bytes.
 func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {

@@ -10,7 +10,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // ordinary again. So floods cost other connections at most half of the time and maxTaskTime a turn, whatever
 // their number: sparse flows go first, as in FQ-CoDel (RFC 8290).
 //
-// A connection whose handler has yielded (Conn.Yield) waits in the same queue with its input.
+// A connection whose handler has yielded (Conn.YieldInput) waits in the same queue with its input.
 //
 // The queue contains Refs, so that connections that have begun to close are skipped. IsReadQueued clears
 // their bit.

@@ -14,7 +14,7 @@ import (
 // A driver passes the size of each read to Loop.QueueIfBulk, and does not watch a connection for input while
 // Loop.IsReadQueued reports true.
 //
-// A driver keeps its own state of a connection in Conn.Armed, above the loop's bits. It touches nothing else
+// A driver keeps its own state of a connection in Conn.DriverFlags, above the loop's bits. It touches nothing else
 // of a connection that is Busy, and defers events of it with Loop.DeferUntilReturned.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's
@@ -53,7 +53,7 @@ type Driver interface {
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 
-// The loop's bits of Conn.Armed. The loop reads them also while a worker has the connection.
+// The loop's bits of Conn.DriverFlags. The loop reads them also while a worker has the connection.
 //
 //	bit            meaning                                   set by              cleared by
 //	Connecting     is being dialled                          startDial           FinishDial, failDial
@@ -62,7 +62,7 @@ type Driver interface {
 //	Busy           with a worker, or waiting for one         submitToPool        reclaimFromWorker
 //	ClosePending   and the worker will call Closed           CloseConn
 //	CloseOnReturn  missed data while Busy; to be closed      closeWhenReturned
-//	BulkQueued     waits for the loop to read from it        QueueRead           readBulkConns, IsReadQueued
+//	BulkQueued     waits for the loop to read from it        QueueYielded        readBulkConns, IsReadQueued
 //
 // All are cleared when the slot is freed.
 const (

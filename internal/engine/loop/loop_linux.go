@@ -138,7 +138,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 // Log returns the logger for what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// sendDirect implements Host.Direct. Errors surface on the next send.
+// sendDirect implements Runtime.SendDirect. Errors surface on the next send.
 func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }

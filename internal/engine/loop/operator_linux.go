@@ -111,7 +111,7 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	return err
 }
 
-// VisitConns implements engine.Visitor: it queues mail for connections, as far as there is capacity.
+// VisitConns implements engine.ConnVisitor: it queues mail for connections, as far as there is capacity.
 func (e *loopEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
 	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)

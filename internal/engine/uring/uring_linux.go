@@ -77,7 +77,7 @@ const (
 	tagIgnored
 )
 
-// Operations in progress for a connection, and the driver's other bits of Conn.Armed.
+// Operations in progress for a connection, and the driver's other bits of Conn.DriverFlags.
 const (
 	receiving      uint16 = 1 << (loop.DriverBits + iota) // a receive
 	polling                                               // a poll

@@ -46,7 +46,7 @@ func TestReadTables(t *testing.T) {
 			t.Errorf("tables %+v, %v; want two", tables, err)
 			return
 		}
-		// Its descriptors below sock.Guard are all taken, and none above but these.
+		// Its descriptors below sock.FirstPrivateFD are all taken, and none above but these.
 		if own := tables[1]; own.Thread != unix.Gettid() || own.Open != sock.FirstPrivateFD+more {
 			t.Errorf("the thread's own table is %+v, want thread %d with %d descriptors", own, unix.Gettid(), sock.FirstPrivateFD+more)
 		}
