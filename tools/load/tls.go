@@ -85,8 +85,8 @@ func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 	return err
 }
 
-// Closed reports a failed handshake; the engine calls it only in that case.
-func (h *handshakeLayer) Closed(c *engine.Conn) {
+// OnClosed reports a failed handshake; the engine calls it only in that case.
+func (h *handshakeLayer) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
 		h.client.onFailure(handshakeError{h.failureCause()})
