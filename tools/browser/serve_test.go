@@ -177,7 +177,7 @@ func TestLivePage(t *testing.T) {
 // control uses the buttons.
 func (p *tab) control(s liveServer, n int) {
 	p.allow(`button[data-post="control/pause"]`)
-	p.until(`document.querySelector("header .lead").textContent.includes("accepts nothing")`)
+	p.until(`document.querySelector("header .lead").textContent.includes("Accepting is paused")`)
 	if !s.stats(p.t).AcceptingPaused {
 		p.t.Error("the page says that accepting is paused, and the server that it is not")
 	}
