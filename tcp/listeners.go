@@ -199,9 +199,9 @@ func servableListener(field string, l net.Listener) (net.Listener, error) {
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// openListeners creates unix sockets and the engine's listener configuration. cleanup closes them
+// configureListeners creates unix sockets and the engine's listener configuration. cleanup closes them
 // and removes their files.
-func (s *Server) openListeners(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
+func (s *Server) configureListeners(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
 		for _, end := range slices.Backward(cleanups) {

@@ -142,7 +142,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 
 // serveAsWorker implements ListenAndServe in a worker process.
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.openListeners(listeners) // no cleanup: there are no unix sockets
+	cfg, _, err := s.configureListeners(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}

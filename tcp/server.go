@@ -301,7 +301,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	if err := s.findPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.openListeners(listeners)
+	cfg, done, err := s.configureListeners(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)

@@ -134,7 +134,7 @@ var _ = registerSysctlWall(Wall{
 		return true
 	}
 	w.Unit = "files"
-	sides, open := int64(len(x.endpoints)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.countProcesses())
+	sides, open := int64(len(x.endpoints)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.countEndpointProcesses())
 	w.Holds = satSub(limit, open) / sides
 	x.requireSysctl(w, "fs.file-max", satAdd(open, sides*x.n))
 	return true
@@ -156,7 +156,7 @@ var _ = registerSysctlWall(Wall{
 	if watched == 0 {
 		return false
 	}
-	spare := 16 * x.countProcesses()
+	spare := 16 * x.countEndpointProcesses()
 	w.Present, w.Holds = format.Count(limit), satSub(limit, spare)/watched
 	x.requireSysctl(w, "fs.epoll.max_user_watches", watched*x.n+spare)
 	return true

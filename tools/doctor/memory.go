@@ -102,7 +102,7 @@ func (x *analysis) userBytesPerConnOf(e *endpoint) int64 {
 // baseBytes returns the memory of the processes before the first connection, with the loops of the
 // plan.
 func (x *analysis) baseBytes() int64 {
-	sum := satMul(x.countProcesses(), processBase)
+	sum := satMul(x.countEndpointProcesses(), processBase)
 	for i := range x.endpoints {
 		e, loop := &x.endpoints[i], int64(epollBase)
 		if e.model == uring {

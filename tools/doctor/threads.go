@@ -41,7 +41,7 @@ func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
 // threadCount returns the number of threads for a number of connections, on all sides and in all
 // processes.
 func (x *analysis) threadCount(connections int64) int64 {
-	sum := satMul(x.countProcesses(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
+	sum := satMul(x.countEndpointProcesses(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
 	for i := range x.endpoints {
 		sum = satAdd(sum, satMul(int64(x.endpoints[i].processes), x.loopsPerProcess(&x.endpoints[i], connections)))
 	}

@@ -122,8 +122,8 @@ func resolveModel(model string, f *Facts) string {
 // hasSide reports whether a side is on this machine.
 func (x *analysis) hasSide(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
-// countProcesses returns the number of processes, both sides together.
-func (x *analysis) countProcesses() int64 {
+// countEndpointProcesses returns the number of processes, both sides together.
+func (x *analysis) countEndpointProcesses() int64 {
 	n := int64(0)
 	for _, e := range x.endpoints {
 		n += int64(e.processes)

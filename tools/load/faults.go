@@ -107,9 +107,9 @@ func (f *faultRecorder) recordExhaustion(err error) {
 	f.exhausted[errno]++
 }
 
-// endConnectCounts stops the counting of attempts. If there is a cause, attempts that have neither
+// failPendingConnects stops the counting of attempts. If there is a cause, attempts that have neither
 // opened nor failed count as failed.
-func (f *faultRecorder) endConnectCounts(attempted, opened int64, cause string) {
+func (f *faultRecorder) failPendingConnects(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
@@ -157,8 +157,8 @@ func (f *faultRecorder) recordUnexpectedLine(line []byte) {
 	f.countFault(strayLine, "not expected", 1)
 }
 
-// recordUnanswered counts lines of a verification without an answer.
-func (f *faultRecorder) recordUnanswered(n int64) {
+// recordMissingInVerification counts lines of a verification without an answer.
+func (f *faultRecorder) recordMissingInVerification(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()

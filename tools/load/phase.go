@@ -120,7 +120,7 @@ func (r *run) endConnectPhase(cause string) {
 		s.stopNewConns()
 	}
 	sum := r.sumTotals()
-	r.generator.faults.endConnectCounts(int64(r.dialer.issued), sum.run[nOpened], cause)
+	r.generator.faults.failPendingConnects(int64(r.dialer.issued), sum.run[nOpened], cause)
 	if sum.run[nOpened] > 0 {
 		r.connectTime = sum.lastOpened - r.connectStart
 	}

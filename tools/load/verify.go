@@ -232,7 +232,7 @@ func (g *generator) stopVerification(v *verification) (missing int64) {
 		s.pendingLines = nil
 		s.mu.Unlock()
 	}
-	g.faults.recordUnanswered(missing)
+	g.faults.recordMissingInVerification(missing)
 	return missing
 }
 

@@ -28,8 +28,8 @@ var apps = []struct {
 	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigest) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
-	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.echoLineAfterWait) }},
-	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSlowLineHandler(f.writeProofOfWork) }},
+	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newBlockingLineHandler(f.echoLineAfterWait) }},
+	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newBlockingLineHandler(f.writeProofOfWork) }},
 	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return newLineHandler(broadcastEcho{srv}.handleLine) }},
 	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newLoggingEcho()) }},
 	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
@@ -124,10 +124,10 @@ func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler,
 // newLineHandler returns a handler that calls onLine with every line.
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newSlowLineHandler returns a line handler for an application that blocks its loop on purpose: it
+// newBlockingLineHandler returns a line handler for an application that blocks its loop on purpose: it
 // stands for one that waits, such as for a database, or computes. With --shed it rejects lines
 // under overload.
-func (f *appFlags) newSlowLineHandler(onLine tcp.MessageFunc) tcp.Handler {
+func (f *appFlags) newBlockingLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
 	}

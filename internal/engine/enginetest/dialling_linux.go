@@ -27,7 +27,7 @@ func init() {
 	systemCases = append(systemCases,
 		testCase{"Dial from an address that is not ours", testDialFromForeignAddress},
 		testCase{"Stop while dialling", testStopWhileDialling},
-		testCase{"Dial after a connection whose socket stays open elsewhere", testDialAfterSharedListeners},
+		testCase{"Dial after a connection whose socket stays open elsewhere", testDialAfterSharedSocket},
 	)
 }
 
@@ -135,15 +135,15 @@ func testStopWhileDialling(b *testEnv) {
 	s.wantDialFailed(slices.Repeat([]error{engine.ErrClosed}, n-made)...)
 }
 
-// testDialAfterSharedListeners closes a connection whose socket is still open by another
+// testDialAfterSharedSocket closes a connection whose socket is still open by another
 // descriptor, as after an export or in a forked child, and then dials. The socket's events must not
 // be taken for those of the dial, which never completes.
-func testDialAfterSharedListeners(b *testEnv) {
+func testDialAfterSharedSocket(b *testEnv) {
 	target := newNeverAcceptingListener(b)
-	for {
+	for range 10 { // until the backlog is full
 		nc, err := net.DialTimeout("tcp", target.String(), short)
 		if err != nil {
-			break // the backlog is full
+			break
 		}
 		defer nc.Close()
 	}

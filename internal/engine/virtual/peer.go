@@ -157,14 +157,14 @@ func (p *Peer) applyEngineRequests(req *pendingRequests) {
 // driveConn performs actions and reports events until there are none. It reports whether there were
 // any.
 func (p *Peer) driveConn() (acted bool) {
-	for p.conn.IsOpen() && (p.performNextAction() || p.reportReadiness()) {
+	for p.conn.IsOpen() && (p.performConnAction() || p.reportReadiness()) {
 		acted = true
 	}
 	return acted
 }
 
-// performNextAction performs an action and reports whether there was one.
-func (p *Peer) performNextAction() bool {
+// performConnAction performs an action and reports whether there was one.
+func (p *Peer) performConnAction() bool {
 	c := &p.conn
 	switch c.NextAction() {
 	case engine.Send:
