@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -40,15 +41,21 @@ func Start(t testing.TB, s *tcp.Server) (addr string, stop func()) {
 	return addr, stop
 }
 
-// FreeAddr returns a loopback address that is free now.
+// FreeAddr returns a loopback address on which nothing listens. Its port is below those that systems
+// assign to outgoing connections, so that it stays free while a test restarts a server there.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const low, high, attempts = 20_000, 32_000, 100
+	var err error
+	for range attempts {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", low+rand.IntN(high-low))); err == nil {
+			l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatalf("%d ports of 127.0.0.1 from %d to %d are not free: %v", attempts, low, high, err)
+	return ""
 }
 
 // Build builds a command of the module in folder root, without cgo, into dir.
