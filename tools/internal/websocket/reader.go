@@ -113,8 +113,22 @@ func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error)
 	return part, n, nil
 }
 
-// parseHead parses a frame's head. A wrong byte is an error even if the head is incomplete.
+// parseHead parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong byte
+// determines the error, so that it does not depend on how the stream is divided.
 func (r *Reader) parseHead(in []byte) (h wsframe.Head, err error) {
+	if h, err = r.checkHead(in); err == nil {
+		return h, nil
+	}
+	for n := 1; n < min(len(in), 3); n++ {
+		if _, first := r.checkHead(in[:n]); first != nil {
+			return h, first
+		}
+	}
+	return h, err
+}
+
+// checkHead parses a frame's head and returns an error if the frame may not follow those before it.
+func (r *Reader) checkHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {
 	case err != nil:

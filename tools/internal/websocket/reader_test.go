@@ -171,6 +171,7 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte("\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00more"), byte(9))
 	f.Add([]byte("\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00"), byte(2))
 	f.Add([]byte(serverFrame(0x88, "\x00\x01")+"x"), byte(2))
+	f.Add([]byte("\x30\xff\xff\xff\x7fc0000"), byte(1)) // reserved bits and an invalid length
 	f.Fuzz(func(t *testing.T, stream []byte, most byte) {
 		want, wantErr := readEvents(t, string(stream), max(len(stream), 1))
 		for _, m := range []int{1, max(int(most), 1)} {
