@@ -55,7 +55,7 @@ var mutations = []mutation{
 	{"lose a job that is shed", "pool/queue.go",
 		"\t\t*shed = append(*shed, e.Task)\n\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "\t\ts.tally.shed++\n\t}\n}\n\n// sweep", "./pool"},
 	{"queue a job without waking a worker", "pool/submit.go",
-		"\t\t\t\tif p.searching.Load() == 0 {\n\t\t\t\t\tp.wakeWorker()\n\t\t\t\t}\n", "", "./pool"},
+		"\t\t\t\tif p.searching.Load() == 0 {\n\t\t\t\t\tp.wakeOrStartWorker()\n\t\t\t\t}\n", "", "./pool"},
 	{"accept Content-Length together with Transfer-Encoding", "web/head.go",
 		"case h.seenTE && h.seenLen:", "case h.seenTE && h.seenLen && !eleven:", "./web"},
 	{"unmask frames with the wrong byte of the mask", "internal/wsframe/frame.go",

@@ -11,15 +11,15 @@ import (
 // target; once there is slack it is the full capacity.
 func TestAdmission(t *testing.T) {
 	const capacity = 1000
-	begin := func() (*overload, *admission, func(refused bool, queued int)) {
+	begin := func() (*overload, *queueAdmission, func(refused bool, queued int)) {
 		o := &overload{interval: int64(100 * time.Millisecond), shedding: true}
 		o.target.Store(int64(20 * time.Millisecond))
 		o.until.Store(int64(50 * time.Millisecond))
-		a := &admission{limit: capacity}
+		a := &queueAdmission{limit: capacity}
 		now := int64(0)
 		return o, a, func(refused bool, queued int) {
 			now += adjustPeriod
-			a.updateLimit(o, now, totals{busy: 40, queued: queued}, refused, capacity, int64(10*time.Millisecond))
+			a.updateQueueLimit(o, now, totals{busy: 40, queued: queued}, refused, capacity, int64(10*time.Millisecond))
 		}
 	}
 	o, a, step := begin()
@@ -47,9 +47,9 @@ func TestAdmission(t *testing.T) {
 
 	// An unknown duration, or a pool that may not shed, has no limit.
 	o, a, _ = begin()
-	a.updateLimit(o, adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, 0)
+	a.updateQueueLimit(o, adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, 0)
 	o.shedding = false
-	a.updateLimit(o, 2*adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, int64(10*time.Millisecond))
+	a.updateQueueLimit(o, 2*adjustPeriod, totals{busy: 40, queued: 50}, true, capacity, int64(10*time.Millisecond))
 	if a.limit != capacity {
 		t.Errorf("room for %d, want %d", a.limit, capacity)
 	}

@@ -17,7 +17,7 @@ type memoryBudget struct {
 	usedAtCut  int64  // memory in use then, in bytes
 	futileCuts int    // consecutive reductions without effect
 	samples    []metrics.Sample
-	readUsage  func() (used int64, cycle uint64) // liveBytes, except in tests
+	readUsage  func() (used int64, cycle uint64) // readLiveMemory, except in tests
 }
 
 const (
@@ -32,7 +32,7 @@ func newMemoryBudget(limit int64) *memoryBudget {
 	b := &memoryBudget{limit: limit, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
-	b.readUsage = b.liveBytes
+	b.readUsage = b.readLiveMemory
 	switch {
 	case limit == 0:
 		b.limit, _ = cgroup.MemoryLimit()
@@ -42,29 +42,29 @@ func newMemoryBudget(limit int64) *memoryBudget {
 	return b
 }
 
-// maxWorkers returns how many workers the memory allows, up to limit, given the current number.
-func (b *memoryBudget) maxWorkers(current, limit int) int {
+// updateMaxWorkers returns how many workers the memory allows, up to configuredMax, given the currentWorkers number.
+func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	if b.limit == math.MaxInt64 {
-		return limit
+		return configuredMax
 	}
 	if b.allowed == 0 {
-		b.allowed = limit
+		b.allowed = configuredMax
 	}
 	switch used, cycle := b.readUsage(); {
 	case used > b.limit/100*highWater:
 		if cycle != b.lastCycle {
 			b.lastCycle = cycle
-			b.reduceWorkers(current, used)
+			b.reduceAllowedWorkers(currentWorkers, used)
 		}
 	case used < b.limit/100*lowWater:
 		b.futileCuts, b.usedAtCut = 0, 0
-		b.allowed = min(b.allowed+b.allowed/8+1, limit)
+		b.allowed = min(b.allowed+b.allowed/8+1, configuredMax)
 	}
-	return min(b.allowed, limit)
+	return min(b.allowed, configuredMax)
 }
 
-// reduceWorkers removes a fifth of the workers, unless earlier reductions had no effect.
-func (b *memoryBudget) reduceWorkers(current int, usedBytes int64) {
+// reduceAllowedWorkers removes a fifth of the workers, unless earlier reductions had no effect.
+func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64) {
 	if b.usedAtCut > 0 && usedBytes > b.usedAtCut-b.usedAtCut/20 {
 		b.futileCuts++
 	} else {
@@ -72,13 +72,13 @@ func (b *memoryBudget) reduceWorkers(current int, usedBytes int64) {
 	}
 	b.usedAtCut = usedBytes
 	if b.futileCuts < maxFutile {
-		b.allowed = max(1, min(b.allowed, current)*4/5)
+		b.allowed = max(1, min(b.allowed, currentWorkers)*4/5)
 	}
 }
 
-// liveBytes returns the bytes of the live heap and of stacks, and the number of the garbage
+// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage
 // collection that measured them.
-func (b *memoryBudget) liveBytes() (bytes int64, cycle uint64) {
+func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {
 		if v := b.samples[i].Value; v.Kind() == metrics.KindUint64 {

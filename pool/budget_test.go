@@ -6,31 +6,31 @@ func TestBudget(t *testing.T) {
 	b := newMemoryBudget(1000)
 	used, cycle := int64(0), uint64(0)
 	b.readUsage = func() (int64, uint64) { return used, cycle }
-	if got := b.maxWorkers(100, 500); got != 500 {
+	if got := b.updateMaxWorkers(100, 500); got != 500 {
 		t.Errorf("%d workers without need; expected 500", got)
 	}
 	used = 800
 	last := 100
 	for range 3 {
 		cycle++
-		got := b.maxWorkers(last, 500)
+		got := b.updateMaxWorkers(last, 500)
 		if got >= last {
 			t.Errorf("%d workers with %d of 1,000 used; expected fewer than %d", got, used, last)
 		}
-		if again := b.maxWorkers(last, 500); again != got {
+		if again := b.updateMaxWorkers(last, 500); again != got {
 			t.Errorf("%d workers at a second look without a garbage collection; expected %d", again, got)
 		}
 		last = got
 		used -= 42
 	}
 	used = 650
-	if got := b.maxWorkers(last, 500); got != last {
+	if got := b.updateMaxWorkers(last, 500); got != last {
 		t.Errorf("%d workers in between; expected %d as before", got, last)
 	}
 	used = 990
 	for range 20 {
 		cycle++
-		last = b.maxWorkers(last, 500)
+		last = b.updateMaxWorkers(last, 500)
 	}
 	if last < 15 {
 		t.Errorf("%d workers although fewer don't help; expected no more cuts than %d", last, maxFutile)
@@ -40,12 +40,12 @@ func TestBudget(t *testing.T) {
 		if i > 200 {
 			t.Fatalf("%d workers long after", last)
 		}
-		last = b.maxWorkers(last, 500)
+		last = b.updateMaxWorkers(last, 500)
 	}
-	if got := newMemoryBudget(-1).maxWorkers(5, 77); got != 77 {
+	if got := newMemoryBudget(-1).updateMaxWorkers(5, 77); got != 77 {
 		t.Errorf("%d workers without a limit; expected 77", got)
 	}
-	if used, _ := newMemoryBudget(0).liveBytes(); used <= 0 {
+	if used, _ := newMemoryBudget(0).readLiveMemory(); used <= 0 {
 		t.Errorf("used %d", used)
 	}
 }

@@ -18,20 +18,20 @@ type controller struct {
 	quit chan struct{}
 	done sync.WaitGroup
 
-	sizer     sizer
-	admission admission
+	sizer     workerSizer
+	admission queueAdmission
 	budget    *memoryBudget
-	runnable  func() int // runnableGoroutines, except in tests
+	runnable  func() int // newRunnableGoroutineCounter, except in tests
 
 	ticks       atomic.Int64
 	lastWaitAt  int64  // when jobs waited last
 	lastRefused uint64 // totals.refused at the last tick
-	lastTotals  totals // at the last call of adjustOverload
+	lastTotals  totals // at the last call of updateOverloadTargetAndAdmission
 	meanService int64  // moving average of the duration of jobs; 0 if unknown
-	adjustAt    int64  // when adjustOverload is due
+	adjustAt    int64  // when updateOverloadTargetAndAdmission is due
 	memoryAt    int64  // when the memory budget is due
-	trimAt      int64  // when removeIdleWorkers is due
-	minIdle     int    // minimum number of idle workers since removeIdleWorkers
+	trimAt      int64  // when stopQuarterOfIdleWorkers is due
+	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
 // Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have
@@ -56,10 +56,10 @@ type totals struct {
 }
 
 // init prepares the controller. New starts its goroutine.
-func (c *controller) init(p *Pool, runnable func() int) {
-	c.p, c.runnable = p, runnable
+func (c *controller) init(p *Pool, countRunnable func() int) {
+	c.p, c.runnable = p, countRunnable
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
-	c.sizer = newSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
+	c.sizer = newWorkerSizer(p.cfg.Min, p.cfg.Max, int(p.procs))
 	if p.cfg.FixedLimit {
 		c.sizer.limit = p.cfg.Max
 	}
@@ -68,7 +68,7 @@ func (c *controller) init(p *Pool, runnable func() int) {
 	p.limit.Store(int64(c.sizer.limit))
 }
 
-func (c *controller) runTicks() {
+func (c *controller) tickUntilQuit() {
 	timer := time.NewTimer(time.Duration(fastPeriod))
 	defer timer.Stop()
 	for {
@@ -108,12 +108,12 @@ func (p *Pool) wakeController() {
 }
 
 // tick runs one cycle. It returns the time until the next one, or 0 to sleep until woken.
-func (c *controller) tick() (period int64) {
+func (c *controller) tick() (nextPeriod int64) {
 	p := c.p
 	c.ticks.Add(1)
 	now := p.now()
 	var shed []Task
-	s := c.collectTotals(now, &shed)
+	s := c.collectTotalsAndShedOverdue(now, &shed)
 	waiting := s.queued + int(s.refused-c.lastRefused) + int(p.waiting.Load())
 	c.lastRefused = s.refused
 	if waiting > 0 {
@@ -124,26 +124,26 @@ func (c *controller) tick() (period int64) {
 	if !p.cfg.FixedLimit {
 		if now >= c.memoryAt {
 			c.memoryAt = now + memoryPeriod
-			c.sizer.ceiling = c.budget.maxWorkers(int(p.workerCount()), p.cfg.Max)
+			c.sizer.ceiling = c.budget.updateMaxWorkers(int(p.workerCount()), p.cfg.Max)
 		}
-		c.setWorkerLimit(c.sizer.updateLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
+		c.setWorkerLimit(c.sizer.updateWorkerLimit(now, loadSample{waiting, runnable, int(p.workerCount() - p.blocked.Load()), s.finished}))
 	}
 	if now >= c.adjustAt {
 		c.adjustAt = now + adjustPeriod
-		c.adjustOverload(now, s)
+		c.updateOverloadTargetAndAdmission(now, s)
 	}
-	c.wakeWorkersForQueued(s.queued)
+	c.wakeWorkersForQueuedJobs(s.queued)
 	if c.minIdle = min(c.minIdle, int(s.idle)); now >= c.trimAt {
 		c.trimAt = now + trimPeriod
-		c.removeIdleWorkers()
+		c.stopQuarterOfIdleWorkers()
 	}
 	if len(shed) > 0 {
-		p.notifyShed(shed)
-		p.wakeWaiter()
+		p.notifyShedAndClear(shed)
+		p.wakeWaitingSubmit()
 	}
 	workers := p.workerCount()
 	if s.queued == 0 && p.parked.count.Load() >= workers {
-		p.endOverload(now)
+		p.endOverloadAndRestoreCapacity(now)
 	}
 	switch {
 	case now-c.lastWaitAt < stayFast || workers < int64(p.cfg.Min):
@@ -156,8 +156,8 @@ func (c *controller) tick() (period int64) {
 	return 0
 }
 
-// collectTotals adds up the shards' counters, and moves overdue jobs from their queues to shed.
-func (c *controller) collectTotals(now int64, shed *[]Task) (sum totals) {
+// collectTotalsAndShedOverdue adds up the shards' counters, and moves overdue jobs from their queues to shed.
+func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum totals) {
 	p := c.p
 	sum.refused = p.totalWaits.Load()
 	room := (c.admission.limit + len(p.shards) - 1) / len(p.shards)
@@ -165,7 +165,7 @@ func (c *controller) collectTotals(now int64, shed *[]Task) (sum totals) {
 		s := &p.shards[i]
 		s.mu.Lock()
 		s.setAdmitLimit(room)
-		s.sweepOverdue(now, shed)
+		s.updateOverloadAndShedOverdue(now, shed)
 		sum.queued += s.n
 		sum.finished += s.tally.finished
 		sum.service += s.tally.service.Sum
@@ -178,8 +178,8 @@ func (c *controller) collectTotals(now int64, shed *[]Task) (sum totals) {
 	return sum
 }
 
-// adjustOverload sets the target, and the limit of the queue in an overload.
-func (c *controller) adjustOverload(now int64, s totals) {
+// updateOverloadTargetAndAdmission sets the target, and the limit of the queue in an overload.
+func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	p := c.p
 	if timed := s.timed - c.lastTotals.timed; timed > 0 {
 		mean := int64(s.service-c.lastTotals.service) / int64(timed)
@@ -191,13 +191,13 @@ func (c *controller) adjustOverload(now int64, s totals) {
 	if !p.cfg.fixedTarget {
 		p.overload.target.Store(min(max(c.meanService, int64(p.cfg.Target)), int64(p.cfg.Interval)))
 	}
-	c.admission.updateLimit(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
+	c.admission.updateQueueLimit(&p.overload, now, s, s.refused > c.lastTotals.refused, p.cfg.Queue, c.meanService)
 	c.lastTotals = s
 }
 
-// endOverload ends an overload because no job waits.
-func (p *Pool) endOverload(now int64) {
-	if !p.control.admission.endOverload(&p.overload, p.cfg.Queue, now) {
+// endOverloadAndRestoreLimit ends an overload because no job waits.
+func (p *Pool) endOverloadAndRestoreCapacity(now int64) {
+	if !p.control.admission.endOverloadAndRestoreLimit(&p.overload, p.cfg.Queue, now) {
 		return
 	}
 	for i := range p.shards {
@@ -210,31 +210,31 @@ func (p *Pool) endOverload(now int64) {
 
 func (c *controller) setWorkerLimit(limit int) {
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
-		c.p.wakeWaiter()
+		c.p.wakeWaitingSubmit()
 	}
 }
 
-// wakeWorkersForQueued wakes or starts a worker for each queued job, within the limit, and keeps Min
+// wakeWorkersForQueuedJobs wakes or starts a worker for each queued job, within the limit, and keeps Min
 // workers.
-func (c *controller) wakeWorkersForQueued(queued int) {
+func (c *controller) wakeWorkersForQueuedJobs(queued int) {
 	p := c.p
-	for more := queued - int(p.searching.Load()); more > 0 && p.hasSpareWorker(); more-- {
-		p.wakeWorker()
+	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
+		p.wakeOrStartWorker()
 	}
 	if !p.closed.Load() {
-		p.ensureWorkers(p.cfg.Min)
+		p.ensureMinWorkers(p.cfg.Min)
 	}
 }
 
-// removeIdleWorkers stops a quarter of the workers that have been idle since the last call.
-func (c *controller) removeIdleWorkers() {
+// stopQuarterOfIdleWorkers stops a quarter of the workers that have been idle since the last call.
+func (c *controller) stopQuarterOfIdleWorkers() {
 	p := c.p
 	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
 	}
 	c.minIdle = int(p.parked.count.Load())
 }
 
-// sizer decides about the limit of workers, based on waiting jobs and on goroutines that wait for
+// workerSizer decides about the limit of workers, based on waiting jobs and on goroutines that wait for
 // a processor. While jobs wait and processors have nothing to run, it adds a quarter each time.
 // While many goroutines wait for a processor, it adds none and slowly removes some, which would
 // only wait for processors and use memory. If jobs wait and none finishes, it adds one worker
@@ -244,7 +244,7 @@ func (c *controller) removeIdleWorkers() {
 // one blocks, as far as Go's scheduler makes that visible. It does not use throughput, which
 // reacts late and is noisy with mixed jobs, as the maintainers of .NET's thread pool have found
 // (dotnet/runtime issues 52701, 53471 and 81406).
-type sizer struct {
+type workerSizer struct {
 	minWorkers, maxWorkers int
 	ceiling                int // limit of the memory budget
 	procs                  int
@@ -268,8 +268,8 @@ const (
 	starvedFor = int64(50 * time.Millisecond)
 )
 
-func newSizer(minWorkers, maxWorkers, procs int) sizer {
-	s := sizer{maxWorkers: maxWorkers, ceiling: maxWorkers, procs: procs}
+func newWorkerSizer(minWorkers, maxWorkers, procs int) workerSizer {
+	s := workerSizer{maxWorkers: maxWorkers, ceiling: maxWorkers, procs: procs}
 	s.minWorkers = min(max(minWorkers, initialPerProc*procs), maxWorkers)
 	s.limit = s.minWorkers
 	return s
@@ -283,8 +283,8 @@ type loadSample struct {
 	finished uint64 // jobs since the start
 }
 
-// updateLimit returns the new limit of workers.
-func (s *sizer) updateLimit(now int64, l loadSample) (limit int) {
+// updateQueueLimit returns the new limit of workers.
+func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {
 	case !crowded:
@@ -309,9 +309,9 @@ func (s *sizer) updateLimit(now int64, l loadSample) (limit int) {
 	return s.limit
 }
 
-// runnableGoroutines returns a function that returns the number of runnable goroutines that do
+// newRunnableGoroutineCounter returns a function that returns the number of runnable goroutines that do
 // not run, as counted by Go's scheduler. The function is not safe for concurrent use.
-func runnableGoroutines() func() int {
+func newRunnableGoroutineCounter() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {
 		metrics.Read(samples)

@@ -21,8 +21,8 @@ type Func func(ctx context.Context)
 // Run calls the function.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// job returns f as a Job, or nil if f is nil.
-func (f Func) job() Job {
+// toJobOrNil returns f as a Job, or nil if f is nil.
+func (f Func) toJobOrNil() Job {
 	if f == nil {
 		return nil
 	}

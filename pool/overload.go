@@ -8,10 +8,10 @@ import (
 // interval. In CoDel that indicates a queue that only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-// observeAge records the age of the oldest job. It reports whether the queue stands.
-func (s *standingQueue) observeAge(age, now int64, o *overload) bool {
+// trackStandingQueue records the oldestJobAge of the oldest job. It reports whether the queue stands.
+func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
 	switch {
-	case age <= o.target.Load():
+	case oldestJobAge <= o.target.Load():
 		s.since = 0
 	case s.since == 0:
 		s.since = now
@@ -31,8 +31,8 @@ type overload struct {
 
 func (o *overload) isActive(now int64) bool { return now < o.until.Load() }
 
-// extendIfStanding begins or extends an overload if the queue stands.
-func (o *overload) extendIfStanding(standing bool, now int64) {
+// extendOverloadIfStanding begins or extends an overload if the queue stands.
+func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 	if !standing || !o.shedding && !o.newestFirst {
 		return
 	}
@@ -41,11 +41,11 @@ func (o *overload) extendIfStanding(standing bool, now int64) {
 	}
 }
 
-// admission limits the queue in an overload to the jobs that the busy workers can start within
+// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within
 // the target. Jobs that would be shed are then rejected instead, which is cheaper and informs
 // their submitters at once, and goodput does not depend on the size of the queue. The controller
 // owns it.
-type admission struct {
+type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
 }
@@ -58,34 +58,34 @@ const (
 	admitted = 0.75
 )
 
-// updateLimit sets the limit for the next period. refused is set if jobs were rejected in the
-// last one; capacity is the maximum limit; service is the mean duration of jobs, 0 if unknown.
-func (a *admission) updateLimit(o *overload, now int64, s totals, refused bool, capacity int, service int64) {
+// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the
+// last one; capacity is the maximum limit; meanService is the mean duration of jobs, 0 if unknown.
+func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
 	bounded := a.limit < capacity
 	a.limit = capacity
-	if !o.shedding || service <= 0 || !bounded && !o.isActive(now) {
+	if !o.shedding || meanService <= 0 || !bounded && !o.isActive(now) {
 		return
 	}
 	slack := 0.
-	if !refused && s.queued == 0 {
+	if !anyRefused && s.queued == 0 {
 		slack = 1
 	}
 	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
-		a.endOverload(o, capacity, now)
+		a.endOverloadAndRestoreLimit(o, capacity, now)
 		return
 	}
-	if refused { // rejected jobs would have kept the queue standing
+	if anyRefused { // rejected jobs would have kept the queue standing
 		o.until.Store(now + o.interval)
 	} else if !o.isActive(now) {
 		a.slack = 0
 		return
 	}
-	jobs := float64(s.busy) * float64(o.target.Load()) / float64(service)
+	jobs := float64(s.busy) * float64(o.target.Load()) / float64(meanService)
 	a.limit = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
-// endOverload ends an overload. It reports whether the queue was limited.
-func (a *admission) endOverload(o *overload, capacity int, now int64) bool {
+// endOverloadAndRestoreLimit ends an overload. It reports whether the queue was limited.
+func (a *queueAdmission) endOverloadAndRestoreLimit(o *overload, capacity int, now int64) (wasLimited bool) {
 	bounded := a.limit < capacity
 	a.limit, a.slack = capacity, 0
 	if o.isActive(now) {

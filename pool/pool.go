@@ -87,10 +87,10 @@ const closeGrace = time.Second
 
 // New returns a pool with Min workers started. The error wraps [ErrBadConfig]. Close must be
 // called to release its goroutines.
-func New(cfg Config) (*Pool, error) { return newPool(cfg, runnableGoroutines()) }
+func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
 // newPool is New with a function that counts the goroutines waiting for a processor.
-func newPool(cfg Config, runnable func() int) (*Pool, error) {
+func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -107,9 +107,9 @@ func newPool(cfg Config, runnable func() int) (*Pool, error) {
 	p.overload.target.Store(int64(cfg.Target))
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards(cfg.Queue, cfg.shardCount())
-	p.control.init(p, runnable)
-	p.ensureWorkers(cfg.Min)
-	p.control.done.Go(p.control.runTicks)
+	p.control.init(p, countRunnable)
+	p.ensureMinWorkers(cfg.Min)
+	p.control.done.Go(p.control.tickUntilQuit)
 	return p, nil
 }
 
@@ -125,15 +125,15 @@ func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 // A job that calls Close waits for itself: call it in a new goroutine, or with a context that
 // ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
-	if p.startClose() {
-		go p.finishClose()
+	if p.markClosedOnce() {
+		go p.stopWorkersAndSignalDone()
 	}
 	select {
 	case <-p.done:
 		return nil, nil
 	case <-ctx.Done():
 	}
-	dropped = p.dropQueued()
+	dropped = p.dropQueuedAndNotify()
 	p.cancel(ErrClosed)
 	timer := time.NewTimer(closeGrace)
 	defer timer.Stop()
@@ -154,14 +154,14 @@ func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
 	if p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeWorker()
+		p.wakeOrStartWorker()
 	}
-	p.wakeWaiter()
+	p.wakeWaitingSubmit()
 	f()
 }
 
-// startClose makes the pool reject jobs. It reports whether this call was the first.
-func (p *Pool) startClose() bool {
+// markClosedOnce makes the pool reject jobs. It reports whether this call was the first.
+func (p *Pool) markClosedOnce() (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed.Load() {
@@ -174,15 +174,15 @@ func (p *Pool) startClose() bool {
 		s.mu.Unlock()
 	}
 	p.closed.Store(true)
-	p.wakeWaiter()
+	p.wakeWaitingSubmit()
 	if p.size.Or(closedBit) == 0 {
 		close(p.exited)
 	}
 	return true
 }
 
-// finishClose waits until the workers have drained the queue and exited.
-func (p *Pool) finishClose() {
+// stopWorkersAndSignalDone waits until the workers have drained the queue and exited.
+func (p *Pool) stopWorkersAndSignalDone() {
 	for w := p.popParked(); w != nil; w = p.popParked() {
 		p.wakeToSearch(w)
 	}
@@ -193,7 +193,7 @@ func (p *Pool) finishClose() {
 	close(p.done)
 }
 
-func (p *Pool) dropQueued() (dropped []Task) {
+func (p *Pool) dropQueuedAndNotify() (dropped []Task) {
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
@@ -225,8 +225,8 @@ func (p *Pool) notifyDropped(j Job, why error) {
 	d.Dropped(why)
 }
 
-// notifyShed calls Dropped of shed jobs. It returns the emptied slice.
-func (p *Pool) notifyShed(shed []Task) []Task {
+// notifyShedAndClear calls Dropped of shed jobs. It returns the emptied slice.
+func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	for i := range shed {
 		p.notifyDropped(shed[i].Job, ErrShed)
 	}

@@ -49,16 +49,16 @@ type outcomeCounts struct {
 }
 
 // makeShards creates n shards with a total capacity.
-func (p *Pool) makeShards(capacity, n int) {
-	p.shards = make([]shard, n)
+func (p *Pool) makeShards(capacity, count int) {
+	p.shards = make([]shard, count)
 	p.shift = 64
-	for i := 1; i < n; i *= 2 {
+	for i := 1; i < count; i *= 2 {
 		p.shift--
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
-		s.overload, s.cap = &p.overload, capacity/n
-		if i < capacity%n {
+		s.overload, s.cap = &p.overload, capacity/count
+		if i < capacity%count {
 			s.cap++
 		}
 		s.setAdmitLimit(s.cap)
@@ -66,13 +66,13 @@ func (p *Pool) makeShards(capacity, n int) {
 }
 
 // setAdmitLimit sets how many jobs may be queued, up to the shard's capacity.
-func (s *shard) setAdmitLimit(n int) {
-	s.admitLimit = min(n, s.cap)
+func (s *shard) setAdmitLimit(maxJobs int) {
+	s.admitLimit = min(maxJobs, s.cap)
 	s.full.Store(s.n >= s.admitLimit)
 }
 
 // enqueue adds a job if there is space, or within extraCapacity above the limit.
-func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) bool {
+func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bool) {
 	if s.n >= s.admitLimit+extraCapacity {
 		return false
 	}
@@ -87,32 +87,32 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) bool {
 	return true
 }
 
-// dequeue moves the oldest job, or the newest, to to. The queue must not be empty.
-func (s *shard) dequeue(newest bool, to *queuedTask) {
+// dequeue moves the oldest job, or the takeNewest, to to. The queue must not be empty.
+func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	if s.n == s.admitLimit {
 		s.full.Store(false)
 	}
-	s.pop(newest, to)
+	s.pop(takeNewest, dst)
 	if s.n == 0 {
 		s.nonEmpty.Store(false)
 		s.standing.since = 0
 	}
 }
 
-// dequeueNext moves the next job to run to to, and appends jobs that it sheds on the way to shed.
+// dequeueOrShedOverdue moves the next job to run to to, and appends jobs that it sheds on the way to shed.
 // If it has shed maxShedBatch jobs and the next one is overdue, too, it returns false; the caller
 // must call it again.
-func (s *shard) dequeueNext(now int64, to *queuedTask, shed *[]Task) bool {
+func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	if s.n == 0 {
 		return false
 	}
 	age, target := now-s.oldest(), s.overload.target.Load()
 	over := s.overload.isActive(now)
 	// In an overload, a single overdue job extends it.
-	standing := s.standing.observeAge(age, now, s.overload) || over && age > target
-	s.overload.extendIfStanding(standing, now)
+	standing := s.standing.trackStandingQueue(age, now, s.overload) || over && age > target
+	s.overload.extendOverloadIfStanding(standing, now)
 	if over = s.overload.isActive(now); !over {
-		s.dequeue(false, to)
+		s.dequeue(false, dst)
 		return true
 	}
 	s.shedOverdue(now, shed)
@@ -124,7 +124,7 @@ func (s *shard) dequeueNext(now int64, to *queuedTask, shed *[]Task) bool {
 	if len(*shed) >= maxShedBatch && s.n > 1 && now-next > target {
 		return false
 	}
-	s.dequeue(newest, to)
+	s.dequeue(newest, dst)
 	return true
 }
 
@@ -138,14 +138,14 @@ func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	}
 }
 
-// sweepOverdue sheds overdue jobs if no worker takes any. It returns when the oldest remaining
+// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. It returns when the oldestSubmittedAt remaining
 // job was submitted, or 0 if there is none.
-func (s *shard) sweepOverdue(now int64, shed *[]Task) (oldest int64) {
+func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSubmittedAt int64) {
 	if s.n == 0 {
 		return 0
 	}
-	if s.standing.observeAge(now-s.oldest(), now, s.overload) {
-		s.overload.extendIfStanding(true, now)
+	if s.standing.trackStandingQueue(now-s.oldest(), now, s.overload) {
+		s.overload.extendOverloadIfStanding(true, now)
 	}
 	if s.overload.isActive(now) {
 		s.shedOverdue(now, shed)
@@ -181,14 +181,14 @@ func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 // newest returns when the newest job was submitted. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
-func (r *ring) pop(newest bool, to *queuedTask) {
+func (r *ring) pop(takeNewest bool, dst *queuedTask) {
 	i := r.first
-	if r.n--; newest {
+	if r.n--; takeNewest {
 		i = r.index(r.n)
 	} else {
 		r.first = r.index(1)
 	}
-	*to, r.entries[i].Task = r.entries[i], Task{}
+	*dst, r.entries[i].Task = r.entries[i], Task{}
 	if r.n == 0 && len(r.entries) > maxKeptRing {
 		*r = ring{}
 	}

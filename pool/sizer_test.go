@@ -29,25 +29,25 @@ func TestSizer(t *testing.T) {
 		{"work waits and no job ends: one more", 100, 51, loadSample{waiting: 1, runnable: 8 * procs}, false, 101},
 		{"one each 50 ms", 100, 501, loadSample{waiting: 1, runnable: 8 * procs}, false, 110},
 	} {
-		s := newSizer(0, 2000, procs)
+		s := newWorkerSizer(0, 2000, procs)
 		s.limit = test.workers
 		l := test.load
 		for i := range test.ticks {
 			if l.workers = s.limit; test.ends {
 				l.finished++
 			}
-			s.updateLimit(int64(i+1)*int64(time.Millisecond), l)
+			s.updateWorkerLimit(int64(i+1)*int64(time.Millisecond), l)
 		}
 		if s.limit != test.want {
 			t.Errorf("%s: %d workers become %d, want %d", test.what, test.workers, s.limit, test.want)
 		}
 	}
-	s := newSizer(0, 2000, procs)
+	s := newWorkerSizer(0, 2000, procs)
 	s.ceiling = 50
-	if n := s.updateLimit(1, loadSample{waiting: 1000, workers: 200}); n != 50 {
+	if n := s.updateWorkerLimit(1, loadSample{waiting: 1000, workers: 200}); n != 50 {
 		t.Errorf("the limit is %d above the memory budget's 50", n)
 	}
-	if s := newSizer(3, 3, procs); s.updateLimit(1, loadSample{waiting: 9, workers: 3}) != 3 {
+	if s := newWorkerSizer(3, 3, procs); s.updateWorkerLimit(1, loadSample{waiting: 9, workers: 3}) != 3 {
 		t.Errorf("the limit of a fixed pool of 3 is %d", s.limit)
 	}
 }

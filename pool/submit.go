@@ -10,47 +10,47 @@ import (
 // ends. The error is [ErrClosed], or [ErrExpired] with the cause of ctx's end; then the job does
 // not run. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
-	return p.SubmitTask(Task{Job: job.job(), Ctx: ctx})
+	return p.SubmitTask(Task{Job: job.toJobOrNil(), Ctx: ctx})
 }
 
 // TrySubmit runs job on a worker. If that is impossible, it returns [ErrFull] or [ErrClosed] at
 // once. It panics if job is nil.
-func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.job()}) }
+func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.toJobOrNil()}) }
 
 // SubmitTask is Submit for a task. It waits until t.Ctx ends.
 func (p *Pool) SubmitTask(t Task) error {
-	err := t.validate()
+	err := t.checkJobAndContext()
 	if err == nil {
 		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
-			err = p.acceptTask(&t)
+			err = p.handToWorkerOrEnqueue(&t)
 		}
 		if err == errNoCapacity {
-			err = p.waitForCapacity(&t)
+			err = p.waitForCapacityAndSubmit(&t)
 		}
 	}
-	return p.recordRefusal(err)
+	return p.countAndTranslateRefusal(err)
 }
 
 // TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the
 // cause.
 func (p *Pool) TrySubmitTask(t Task) error {
 	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
-		return p.recordRefusal(errNoCapacity)
+		return p.countAndTranslateRefusal(errNoCapacity)
 	}
-	err := t.validate()
+	err := t.checkJobAndContext()
 	if err == nil {
 		if err = errNoCapacity; p.newcomersWait.Load() == 0 {
-			err = p.acceptTask(&t)
+			err = p.handToWorkerOrEnqueue(&t)
 		}
 		for range returningWorkerTries {
 			if err != errNoCapacity || p.cfg.Queue > 0 {
 				break
 			}
 			runtime.Gosched()
-			err = p.acceptTask(&t)
+			err = p.handToWorkerOrEnqueue(&t)
 		}
 	}
-	return p.recordRefusal(err)
+	return p.countAndTranslateRefusal(err)
 }
 
 // returningWorkerTries is how often TrySubmit looks again for a worker if no job can wait: one
@@ -60,8 +60,8 @@ const returningWorkerTries = 8
 // background and todo never end and need not be watched.
 var background, todo = context.Background(), context.TODO()
 
-// validate panics if the task has no job, and returns an error if its context has ended.
-func (t *Task) validate() error {
+// checkJobAndContext panics if the task has no job, and returns an error if its context has ended.
+func (t *Task) checkJobAndContext() error {
 	switch {
 	case t.Job == nil:
 		panic("pool: the task has no job")
@@ -74,13 +74,13 @@ func (t *Task) validate() error {
 	return nil
 }
 
-// recordRefusal counts the rejection of a job and returns the error for the user.
-func (p *Pool) recordRefusal(err error) error {
+// countAndTranslateRefusal counts the rejection of a job and returns the error for the user.
+func (p *Pool) countAndTranslateRefusal(err error) error {
 	switch err {
 	case nil:
 	case errNoCapacity:
 		p.wakeController()
-		p.shards[p.localShard()].refused.Add(1)
+		p.shards[p.shardByStackAddress()].refused.Add(1)
 		return ErrFull
 	case ErrClosed:
 		p.refusedClosed.Add(1)
@@ -90,8 +90,8 @@ func (p *Pool) recordRefusal(err error) error {
 	return err
 }
 
-// acceptTask passes a job to a worker, or queues it.
-func (p *Pool) acceptTask(t *Task) error {
+// handToWorkerOrEnqueue passes a job to a worker, or queues it.
+func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	if p.closed.Load() {
 		return ErrClosed
 	}
@@ -99,27 +99,27 @@ func (p *Pool) acceptTask(t *Task) error {
 		return nil
 	}
 	now := p.now()
-	if err := p.enqueue(t, now, false); err != errNoCapacity {
+	if err := p.enqueueInAnyShard(t, now, false); err != errNoCapacity {
 		return err
 	}
-	if p.handToWorker(t, p.extraWorkers()) {
+	if p.handToWorker(t, p.extraWorkersWithoutQueue()) {
 		return nil
 	}
 	if p.searching.Load() == 0 || len(p.shards) > 1 {
 		return errNoCapacity
 	}
 	// With little or no queue, searching workers count as space.
-	return p.enqueue(t, now, true)
+	return p.enqueueInAnyShard(t, now, true)
 }
 
 // needsWorker reports whether a submitter must wake a worker for its job: none searches, and one
 // is available.
-func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.hasSpareWorker() }
+func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkers returns how many workers above the limit may be started if jobs can't wait:
+// extraWorkersWithoutQueue returns how many workers above the limit may be started if jobs can't wait:
 // workers that are just returning from a job can't take another yet, and an idle pool must not
 // reject one.
-func (p *Pool) extraWorkers() int64 {
+func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
 	}
@@ -127,29 +127,29 @@ func (p *Pool) extraWorkers() int64 {
 }
 
 // handToWorker passes a job to a parked worker or a new one.
-func (p *Pool) handToWorker(t *Task, extraWorkers int64) bool {
-	if !p.hasSpareWorker() && extraWorkers == 0 {
+func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
+	if !p.canWakeOrStartWorker() && extraWorkers == 0 {
 		return false
 	}
 	o := wakeOrder{queuedTask: queuedTask{*t, p.now()}}
 	if w := p.popParked(); w != nil {
 		w.wake <- o
-	} else if !p.startWorker(o, extraWorkers) {
+	} else if !p.startWorkerIfAllowed(o, extraWorkers) {
 		return false
 	}
 	p.handedOver.Add(1)
 	return true
 }
 
-// enqueue queues a job in the first shard with space, beginning with the submitter's own. With
-// forSearcher, each searching worker adds space for one job.
-func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
-	first, mask := p.localShard(), len(p.shards)-1
+// enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own. With
+// useSearcherCapacity, each searching worker adds space for one job.
+func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) error {
+	first, mask := p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
 		again := false
 		for i := range p.shards {
 			s := &p.shards[(first+i)&mask]
-			if s.full.Load() && !forSearcher {
+			if s.full.Load() && !useSearcherCapacity {
 				continue
 			}
 			if !s.mu.TryLock() {
@@ -159,7 +159,7 @@ func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
 				s.mu.Lock()
 			}
 			extra := 0
-			if forSearcher {
+			if useSearcherCapacity {
 				extra = int(p.searching.Load())
 			}
 			closed := s.closed
@@ -170,7 +170,7 @@ func (p *Pool) enqueue(t *Task, now int64, forSearcher bool) error {
 				return ErrClosed
 			case added:
 				if p.searching.Load() == 0 {
-					p.wakeWorker()
+					p.wakeOrStartWorker()
 				}
 				return nil
 			}
@@ -199,10 +199,10 @@ func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
-// localShard returns the shard of the running goroutine. Any shard would do, as long as it is
+// shardByStackAddress returns the shard of the running goroutine. Any shard would do, as long as it is
 // usually the same for one goroutine and different for two. The address of the goroutine's stack
 // provides that for free, spread by Fibonacci hashing.
-func (p *Pool) localShard() int {
+func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)
 }

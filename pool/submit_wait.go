@@ -26,9 +26,9 @@ type waiters struct {
 	wake          chan struct{} // capacity 1
 }
 
-// wakeWaiter wakes the first waiting Submit, unless one was woken already. It reports whether it
+// wakeWaitingSubmit wakes the first waiting Submit, unless one was woken already. It reports whether it
 // did.
-func (l *waiters) wakeWaiter() bool {
+func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false
 	}
@@ -36,8 +36,8 @@ func (l *waiters) wakeWaiter() bool {
 	return true
 }
 
-// waitForCapacity submits a job as soon as there is space.
-func (p *Pool) waitForCapacity(t *Task) error {
+// waitForCapacityAndSubmit submits a job as soon as there is space.
+func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 	l := &p.waiters
 	l.totalWaits.Add(1)
 	l.waiting.Add(1)
@@ -49,7 +49,7 @@ func (p *Pool) waitForCapacity(t *Task) error {
 			l.newcomersWait.Add(-1)
 		}
 		if p.closed.Load() || p.hasCapacity() {
-			l.wakeWaiter()
+			l.wakeWaitingSubmit()
 		}
 	}()
 	var ended <-chan struct{}
@@ -58,7 +58,7 @@ func (p *Pool) waitForCapacity(t *Task) error {
 	}
 	for {
 		if vainWakeups > 0 || l.newcomersWait.Load() == 0 || p.closed.Load() {
-			if err := p.acceptTask(t); err != errNoCapacity {
+			if err := p.handToWorkerOrEnqueue(t); err != errNoCapacity {
 				return err
 			}
 		}

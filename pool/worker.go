@@ -49,7 +49,7 @@ type worker struct {
 
 	job        queuedTask // the job last taken
 	tally      workerTally
-	shed       []Task // shed by the last takeQueued
+	shed       []Task // shed by the last takeQueuedJob
 	jobCtx     *jobContext
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
@@ -67,8 +67,8 @@ type workerTally struct {
 	wait, service               time.Duration
 }
 
-// addTally moves a worker's counts to the shard. The caller holds the shard's lock.
-func (s *shard) addTally(t *workerTally) {
+// addWorkerTallyAndReset moves a worker's counts to the shard. The caller holds the shard's lock.
+func (s *shard) addWorkerTallyAndReset(t *workerTally) {
 	if *t == (workerTally{}) {
 		return
 	}
@@ -84,37 +84,37 @@ func (s *shard) addTally(t *workerTally) {
 
 // runUntilExit is the worker's goroutine. After a job that ended the goroutine (runtime.Goexit),
 // a new one replaces it.
-func (w *worker) runUntilExit(o wakeOrder) {
+func (w *worker) runUntilExit(firstOrder wakeOrder) {
 	returned := false
 	defer func() {
 		if !returned {
 			w.p.running.Go(func() { w.runUntilExit(wakeOrder{}) })
 		}
 	}()
-	for w.runJobs(&o) {
+	for w.runJobsUntilPanicOrExit(&firstOrder) {
 	}
 	returned = true
 }
 
-// runJobs runs jobs until the worker must exit, or a job panics; then panicked is true.
-func (w *worker) runJobs(o *wakeOrder) (panicked bool) {
+// runJobsUntilPanicOrExit runs jobs until the worker must exit, or a job panics; then panicked is true.
+func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 	running := false
 	defer func() {
 		if running {
 			v := recover()
 			w.tally.panicked++
-			w.finishJob()
+			w.recordJobFinished()
 			w.p.reportPanic(v)
 			panicked = true
 		}
 	}()
 	for {
-		if !w.nextJob(o) {
+		if !w.waitForNextJob(o) {
 			return false
 		}
 		ctx := w.p.ctx
 		if w.job.Ctx != nil {
-			if ctx = w.contextFor(w.job.Task); ctx == nil {
+			if ctx = w.contextUnlessExpired(w.job.Task); ctx == nil {
 				w.job.Task = Task{}
 				continue
 			}
@@ -122,12 +122,12 @@ func (w *worker) runJobs(o *wakeOrder) (panicked bool) {
 		running = true
 		w.job.Job.Run(ctx)
 		running = false
-		w.finishJob()
+		w.recordJobFinished()
 	}
 }
 
-// nextJob waits for the worker's next job. It reports false if the worker must exit.
-func (w *worker) nextJob(o *wakeOrder) bool {
+// waitForNextJob waits for the worker's next job. It reports false if the worker must exit.
+func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	p := w.p
 	for {
 		if o.Job != nil {
@@ -138,7 +138,7 @@ func (w *worker) nextJob(o *wakeOrder) bool {
 		if p.workerCount() > p.maxWorkers() && w.exitIfOverLimit() {
 			return false
 		}
-		if w.takeQueued(w.yieldAfterQuantum()) {
+		if w.takeQueuedJob(w.yieldAfterQuantum()) {
 			return true
 		}
 		if *o = w.searchThenPark(); o.exit {
@@ -147,9 +147,9 @@ func (w *worker) nextJob(o *wakeOrder) bool {
 	}
 }
 
-// takeQueued takes a job from the queue. It wakes further workers if they are needed, and a
+// takeQueuedJob takes a job from the queue. It wakes further workers if they are needed, and a
 // Submit that waits for space.
-func (w *worker) takeQueued(now int64) bool {
+func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
 	for round := 0; ; round++ {
@@ -166,8 +166,8 @@ func (w *worker) takeQueued(now int64) bool {
 				}
 				s.mu.Lock()
 			}
-			s.addTally(&w.tally)
-			ok := s.dequeueNext(now, &w.job, &w.shed)
+			s.addWorkerTallyAndReset(&w.tally)
+			ok := s.dequeueOrShedOverdue(now, &w.job, &w.shed)
 			more := false
 			if ok && w.searching { // under the lock, because searching workers count as space
 				w.searching = false
@@ -176,14 +176,14 @@ func (w *worker) takeQueued(now int64) bool {
 			s.mu.Unlock()
 			if ok {
 				w.home = (at + 1) & mask
-				if w.notifyAndWake(more) {
+				if w.notifyShedAndWake(more) {
 					now = p.now() // so that the job's time does not include the above
 				}
 				w.startJobTimer(now)
 				return true
 			}
 			if len(w.shed) > 0 { // there are more to shed
-				w.notifyAndWake(false)
+				w.notifyShedAndWake(false)
 				now, again = p.now(), true
 			}
 		}
@@ -193,19 +193,19 @@ func (w *worker) takeQueued(now int64) bool {
 	}
 }
 
-// notifyAndWake notifies shed jobs, wakes a Submit that waits for space and, with more, another
-// worker if jobs wait. It reports whether it did any of that.
-func (w *worker) notifyAndWake(more bool) (did bool) {
+// notifyShedAndWake notifies shed jobs, wakes a Submit that waits for space and, with more, another
+// worker if jobs wait. It reports whether it didWork any of that.
+func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	p := w.p
-	if did = len(w.shed) > 0; did {
-		w.shed = p.notifyShed(w.shed)
+	if didWork = len(w.shed) > 0; didWork {
+		w.shed = p.notifyShedAndClear(w.shed)
 	}
-	did = p.wakeWaiter() || did
-	if more && p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeWorker()
-		did = true
+	didWork = p.wakeWaitingSubmit() || didWork
+	if wakeWorkerIfQueued && p.searching.Load() == 0 && p.anyQueued() {
+		p.wakeOrStartWorker()
+		didWork = true
 	}
-	return did
+	return didWork
 }
 
 // yieldAfterQuantum yields if the quantum has passed, jobs wait and jobs do not block. It returns
@@ -228,13 +228,13 @@ func (w *worker) startJobTimer(now int64) {
 	w.tally.timed, w.tally.wait = true, time.Duration(max(0, now-w.job.submittedAt))
 }
 
-func (w *worker) finishJob() {
+func (w *worker) recordJobFinished() {
 	w.endedAt = w.p.now()
 	w.tally.service = time.Duration(w.endedAt - w.startedAt)
 	w.job.Task = Task{}
 	w.tally.finished++
 	if w.jobCtx != nil {
-		w.jobCtx.finish()
+		w.jobCtx.cancelMergedContext()
 	}
 }
 
@@ -263,9 +263,9 @@ func (w *worker) searchThenPark() wakeOrder {
 	if w.jobCtx != nil {
 		w.idleJobCtx, w.jobCtx = weak.Make(w.jobCtx), nil
 	}
-	w.flushTally()
+	w.flushTallyToShard()
 	w.stopSearching()
-	if p.closed.Load() && w.exitIfClosed() {
+	if p.closed.Load() && w.exitIfClosedAndDrained() {
 		return wakeOrder{exit: true}
 	}
 	p.pushParked(w)
@@ -278,7 +278,7 @@ func (w *worker) searchThenPark() wakeOrder {
 			p.wakeToSearch(x)
 		}
 	}
-	p.wakeWaiter()
+	p.wakeWaitingSubmit()
 	o := <-w.wake
 	w.yieldedAt = p.now()
 	return o
@@ -296,36 +296,36 @@ func (w *worker) stopSearching() {
 	}
 }
 
-// flushTally adds the worker's counts to those of a shard.
-func (w *worker) flushTally() {
+// flushTallyToShard adds the worker's counts to those of a shard.
+func (w *worker) flushTallyToShard() {
 	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()
-		s.addTally(&w.tally)
+		s.addWorkerTallyAndReset(&w.tally)
 		s.mu.Unlock()
 	}
 }
 
 // exitIfOverLimit reports whether the worker exits because there are too many. It makes sure that
 // another worker takes waiting jobs.
-func (w *worker) exitIfOverLimit() bool {
+func (w *worker) exitIfOverLimit() (exiting bool) {
 	p := w.p
-	w.flushTally()
+	w.flushTallyToShard()
 	w.stopSearching()
-	if !p.decrementWorkers(p.maxWorkers()) {
+	if !p.decrementWorkersIfAbove(p.maxWorkers()) {
 		return false
 	}
 	if p.searching.Load() == 0 && p.anyQueued() {
-		p.wakeWorker()
+		p.wakeOrStartWorker()
 	}
 	return true
 }
 
-// exitIfClosed reports whether the worker of a closed pool exits because the queue is empty. It
+// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It
 // then wakes a parked worker to do the same.
-func (w *worker) exitIfClosed() bool {
+func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	p := w.p
-	if p.anyQueued() || !p.decrementWorkers(0) {
+	if p.anyQueued() || !p.decrementWorkersIfAbove(0) {
 		return false
 	}
 	if x := p.popParked(); x != nil {
@@ -334,9 +334,9 @@ func (w *worker) exitIfClosed() bool {
 	return true
 }
 
-// contextFor returns the context for a task that has one. If that has ended, it drops the job and
+// contextUnlessExpired returns the context for a task that has one. If that has ended, it drops the job and
 // returns nil.
-func (w *worker) contextFor(t Task) context.Context {
+func (w *worker) contextUnlessExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
 		w.p.notifyDropped(t.Job, &expiredError{context.Cause(t.Ctx)})
@@ -366,8 +366,8 @@ type jobContext struct {
 	spent        bool // must not be reused; owned by the worker
 }
 
-func (j *jobContext) reusableFor(own context.Context) bool {
-	return !j.spent && j.comparable && j.Context == own
+func (j *jobContext) reusableFor(taskCtx context.Context) bool {
+	return !j.spent && j.comparable && j.Context == taskCtx
 }
 
 func (j *jobContext) Done() <-chan struct{} {
@@ -405,8 +405,8 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// finish is called by the worker after the job has returned.
-func (j *jobContext) finish() {
+// cancelMergedContext is called by the worker after the job has returned.
+func (j *jobContext) cancelMergedContext() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.merged != nil {

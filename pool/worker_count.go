@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// ensureWorkers starts workers until there are n.
-func (p *Pool) ensureWorkers(n int) {
-	for int(p.workerCount()) < n && p.startWorker(wakeOrder{}, 0) {
+// ensureMinWorkers starts workers until there are n.
+func (p *Pool) ensureMinWorkers(minWorkers int) {
+	for int(p.workerCount()) < minWorkers && p.startWorkerIfAllowed(wakeOrder{}, 0) {
 	}
 }
 
-// startWorker starts a worker with an order, if there are fewer than the limit plus extraWorkers.
-func (p *Pool) startWorker(o wakeOrder, extraWorkers int64) bool {
+// startWorkerIfAllowed starts a worker with an order, if there are fewer than the limit plus extraWorkersWithoutQueue.
+func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (started bool) {
 	var size int64
 	for {
 		size = p.size.Load()
@@ -25,38 +25,38 @@ func (p *Pool) startWorker(o wakeOrder, extraWorkers int64) bool {
 	}
 	p.wakeController()
 	w := &worker{p: p, wake: make(chan wakeOrder, 1), home: int(size) & (len(p.shards) - 1)}
-	if o.Job == nil {
+	if firstOrder.Job == nil {
 		w.startSearching()
 	}
-	p.running.Go(func() { w.runUntilExit(o) })
+	p.running.Go(func() { w.runUntilExit(firstOrder) })
 	return true
 }
 
-// decrementWorkers reduces the number of workers if it exceeds floor. On success a worker must
+// decrementWorkersIfAbove reduces the number of workers if it exceeds minWorkers. On success a worker must
 // exit.
-func (p *Pool) decrementWorkers(floor int64) bool {
+func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
-		if size&^closedBit <= floor {
+		if size&^closedBit <= minWorkers {
 			return false
 		}
 		if p.size.CompareAndSwap(size, size-1) {
 			if size-1 == closedBit {
 				close(p.exited)
 			}
-			p.wakeWaiter()
+			p.wakeWaitingSubmit()
 			return true
 		}
 	}
 }
 
-// stopParkedWorker stops a parked worker if there are more than floor workers.
-func (p *Pool) stopParkedWorker(floor int64) bool {
+// stopParkedWorker stops a parked worker if there are more than minWorkers workers.
+func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
 	w := p.popParked()
 	if w == nil {
 		return false
 	}
-	if !p.decrementWorkers(floor) {
+	if !p.decrementWorkersIfAbove(minWorkers) {
 		p.wakeToSearch(w) // parks again
 		return false
 	}
@@ -64,20 +64,22 @@ func (p *Pool) stopParkedWorker(floor int64) bool {
 	return true
 }
 
-// maxWorkers returns how many workers there may be. Those in Block do not count.
+// updateMaxWorkers returns how many workers there may be. Those in Block do not count.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 
-// activeWorkers returns the number of workers that are neither parked nor in Block.
-func (p *Pool) activeWorkers() int64 {
+// unparkedUnblockedWorkers returns the number of workers that are neither parked nor in Block.
+func (p *Pool) unparkedUnblockedWorkers() int64 {
 	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
 }
 
 // busyWorkers returns the number of active workers that run a job or are about to.
-func (p *Pool) busyWorkers() int { return int(max(0, p.activeWorkers()-int64(p.searching.Load()))) }
+func (p *Pool) busyWorkers() int {
+	return int(max(0, p.unparkedUnblockedWorkers()-int64(p.searching.Load())))
+}
 
-// hasSpareWorker reports whether a worker is parked or another may be started.
-func (p *Pool) hasSpareWorker() bool {
+// canWakeOrStartWorker reports whether a worker is parked or another may be started.
+func (p *Pool) canWakeOrStartWorker() bool {
 	return p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers()
 }
 
@@ -91,11 +93,11 @@ func (p *Pool) anyQueued() bool {
 	return false
 }
 
-// wakeWorker makes one more worker search for jobs. At the limit it wakes the controller instead.
-func (p *Pool) wakeWorker() {
+// wakeOrStartWorker makes one more worker search for jobs. At the limit it wakes the controller instead.
+func (p *Pool) wakeOrStartWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
-	} else if p.workerCount() >= p.maxWorkers() || !p.startWorker(wakeOrder{}, 0) {
+	} else if p.workerCount() >= p.maxWorkers() || !p.startWorkerIfAllowed(wakeOrder{}, 0) {
 		p.wakeController()
 	}
 }

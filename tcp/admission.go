@@ -11,8 +11,8 @@ import (
 // maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
-// checkAddressLists validates Allow and Deny.
-func (s *Server) checkAddressLists() error {
+// checkAllowAndDenyLists validates Allow and Deny.
+func (s *Server) checkAllowAndDenyLists() error {
 	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
 		return err
 	}
@@ -42,9 +42,9 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newProxyMatcher returns a function that reports whether an address belongs to a trusted proxy.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy.
 // An invalid address, as of a unix socket, is local and trusted.
-func newProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
+func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }
 }

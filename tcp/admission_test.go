@@ -10,7 +10,7 @@ import (
 
 // TrustedProxies follows the same rules as Allow and Deny.
 func TestProxied(t *testing.T) {
-	is := newProxyMatcher([]netip.Prefix{
+	is := newTrustedProxyMatcher([]netip.Prefix{
 		netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("fe80::/64"),
 	})
 	for a, want := range map[string]bool{
@@ -34,7 +34,7 @@ func TestProxiedMany(t *testing.T) {
 	for i := range n {
 		list = append(list, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32))
 	}
-	is, found := newProxyMatcher(list), 0
+	is, found := newTrustedProxyMatcher(list), 0
 	for _, p := range list {
 		if is(p.Addr()) && !is(p.Addr().Next()) {
 			found++

@@ -24,7 +24,7 @@ const maxAdoptedInput = engine.ReadSize
 // ErrServerClosed before the start, after the end and in a supervisor (Processes). After an error
 // nc still belongs to the caller. Adopt is safe for concurrent use, also in a handler.
 func (s *Server) Adopt(nc net.Conn, received []byte) error {
-	e, err := s.connEngine()
+	e, err := s.engineServingConns()
 	if err != nil {
 		return err
 	}

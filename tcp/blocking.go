@@ -51,14 +51,14 @@ type Blocking struct {
 
 const defaultMaxCalls = 4096
 
-func (b *Blocking) validate(name string) error {
+func (b *Blocking) validate(fieldName string) error {
 	switch {
 	case b == nil:
-		return badConfig("%s is a nil *Blocking; expected one with Serve", name)
+		return badConfig("%s is a nil *Blocking; expected one with Serve", fieldName)
 	case b.Serve == nil:
-		return badConfig("%s: Blocking.Serve is nil; expected a function that handles input", name)
+		return badConfig("%s: Blocking.Serve is nil; expected a function that handles input", fieldName)
 	case b.MaxCalls < 0:
-		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", name, b.MaxCalls, defaultMaxCalls)
+		return badConfig("%s: Blocking.MaxCalls is %d; expected 0 (the default, %d) or more", fieldName, b.MaxCalls, defaultMaxCalls)
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ const (
 	endCallback
 )
 
-// ensureNetConn returns the NetConn of c, and creates it on first use.
-func ensureNetConn(c *Conn) *NetConn {
+// getOrCreateNetConn returns the NetConn of c, and creates it on first use.
+func getOrCreateNetConn(c *Conn) *NetConn {
 	n, ok := c.Value().(*NetConn)
 	if !ok {
 		n = newNetConn(c)
@@ -85,15 +85,15 @@ func ensureNetConn(c *Conn) *NetConn {
 // Opened implements Handler.
 func (b *Blocking) Opened(c *Conn) {
 	if b.Begin != nil {
-		b.scheduleCallback(c, ensureNetConn(c), beginCallback)
+		b.scheduleCallbackIfIdle(c, getOrCreateNetConn(c), beginCallback)
 	}
 }
 
 // Received implements Handler.
 func (b *Blocking) Received(c *Conn, in []byte) int {
-	n := ensureNetConn(c)
+	n := getOrCreateNetConn(c)
 	n.bufferInput(c, in)
-	b.scheduleCallback(c, n, serveCallback)
+	b.scheduleCallbackIfIdle(c, n, serveCallback)
 	return len(in)
 }
 
@@ -102,11 +102,11 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
 	}
-	n := ensureNetConn(c)
+	n := getOrCreateNetConn(c)
 	n.bufferInput(c, rest)
 	n.markPeerEnded()
 	if n.unreadBytes() > 0 {
-		b.scheduleCallback(c, n, serveCallback)
+		b.scheduleCallbackIfIdle(c, n, serveCallback)
 	}
 	return len(rest)
 }
@@ -116,13 +116,13 @@ func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
 	}
-	n := ensureNetConn(c)
+	n := getOrCreateNetConn(c)
 	n.markConnClosed(why)
-	b.scheduleEnd(n)
+	b.scheduleEndIfConnClosed(n)
 }
 
-// scheduleEnd schedules End once if the connection has closed and no other callback is scheduled.
-func (b *Blocking) scheduleEnd(n *NetConn) {
+// scheduleEndIfConnClosed schedules End once if the connection has closed and no other callback is scheduled.
+func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	n.mu.Lock()
 	ends := n.connClosed && !n.busy && b.End != nil && n.callback != endCallback
 	if ends {
@@ -135,9 +135,9 @@ func (b *Blocking) scheduleEnd(n *NetConn) {
 	}
 }
 
-// scheduleCallback schedules cb unless a callback is already scheduled, and keeps the connection
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection
 // open for it.
-func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
+func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
 	if begins {
@@ -145,7 +145,7 @@ func (b *Blocking) scheduleCallback(c *Conn, n *NetConn, cb callback) {
 	}
 	n.mu.Unlock()
 	if begins {
-		n.keepOpen(c)
+		n.retainWithIndependentDirections(c)
 		n.server.blockingCalls.Add(1)
 		b.startOrQueueCallback(n)
 	}
@@ -165,28 +165,28 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 		return
 	}
 	b.running++
-	go b.runWaitingCallbacks(n)
+	go b.runCallbackThenWaiting(n)
 }
 
-// runWaitingCallbacks runs the callback of n and then those of queued connections until none is queued.
+// runCallbackThenWaiting runs the callback of n and then those of queued connections until none is queued.
 // Server.blockingCalls counts connections whose callbacks run or are queued.
-func (b *Blocking) runWaitingCallbacks(first *NetConn) {
+func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.SurviveGoexit(func() {
 		for {
 			if next := first; next != nil {
 				first = nil // must come first: the function may call runtime.Goexit
-				b.invokeCallback(next)
+				b.invokeCallbackAndPostResult(next)
 			}
-			if first = b.dequeueWaiting(); first == nil {
+			if first = b.dequeueWaitingOrFreeSlot(); first == nil {
 				return
 			}
 		}
 	})
 }
 
-// dequeueWaiting returns the next queued connection. If there is none, it returns nil and gives
+// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it returns nil and gives
 // up the goroutine's slot in running.
-func (b *Blocking) dequeueWaiting() (n *NetConn) {
+func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.waiting) == 0 {
@@ -200,9 +200,9 @@ func (b *Blocking) dequeueWaiting() (n *NetConn) {
 	return n
 }
 
-// invokeCallback runs the next callback of n and passes its result to the connection's owner. It
+// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It
 // turns a panic or runtime.Goexit into a *PanicError.
-func (b *Blocking) invokeCallback(n *NetConn) {
+func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
 	skip := n.connClosed && cb != endCallback
@@ -219,10 +219,10 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 			err = n.ref.r.ReportPanic(n.RemoteAddr().String(), v, debug.Stack())
 		}
 		n.mu.Lock()
-		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.handleCallbackResult(c, n, err) }, func() { b.finishCallbacks(n) })
+		posted := cb != endCallback && n.postToConn(func(c *Conn) { b.serveAgainReleaseOrClose(c, n, err) }, func() { b.markIdleAndScheduleEnd(n) })
 		n.mu.Unlock()
 		if !posted {
-			b.finishCallbacks(n)
+			b.markIdleAndScheduleEnd(n)
 		}
 	}()
 	switch {
@@ -237,16 +237,16 @@ func (b *Blocking) invokeCallback(n *NetConn) {
 	returned = true
 }
 
-// handleCallbackResult runs on the connection's owner after a callback. It schedules Serve again,
+// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again,
 // makes the connection idle, or closes it.
-func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
+func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr error) {
 	n.mu.Lock()
 	unread := len(n.in) - n.readOffset
-	again := err == nil && unread > 0 && n.progressed
+	again := callbackErr == nil && unread > 0 && n.progressed
 	if again {
 		n.callback = serveCallback
 	} else {
-		n.resetAfterCallback(c)
+		n.stopDeadlinesAndResumeReading(c)
 	}
 	keep := unread > 0 || n.value != nil
 	n.mu.Unlock()
@@ -255,10 +255,10 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 	case again:
 		b.startOrQueueCallback(n)
 		return
-	case errors.As(err, &panicked):
-		c.core().Abort(err)
-	case err != nil:
-		c.CloseWith(err)
+	case errors.As(callbackErr, &panicked):
+		c.core().Abort(callbackErr)
+	case callbackErr != nil:
+		c.CloseWith(callbackErr)
 	case unread >= maxUnreadInput:
 		c.CloseWith(ErrMessageTooLong)
 	default:
@@ -268,13 +268,13 @@ func (b *Blocking) handleCallbackResult(c *Conn, n *NetConn, err error) {
 			c.SetValue(nil)
 		}
 	}
-	b.finishCallbacks(n)
+	b.markIdleAndScheduleEnd(n)
 }
 
-// resetAfterCallback clears deadlines, resumes reading and releases the empty input buffer.
-func (n *NetConn) resetAfterCallback(c *Conn) {
-	n.readDeadline.stop()
-	n.writeDeadline.stop()
+// stopDeadlinesAndResumeReading clears deadlines, resumes reading and releases the empty input buffer.
+func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
+	n.readDeadline.stopAndClear()
+	n.writeDeadline.stopAndClear()
 	if n.paused {
 		n.paused = false
 		c.Resume()
@@ -284,11 +284,11 @@ func (n *NetConn) resetAfterCallback(c *Conn) {
 	}
 }
 
-// finishCallbacks records that no callback of n is scheduled, and schedules End if it is due.
-func (b *Blocking) finishCallbacks(n *NetConn) {
+// markIdleAndScheduleEnd records that no callback of n is scheduled, and schedules End if it is due.
+func (b *Blocking) markIdleAndScheduleEnd(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false
 	n.mu.Unlock()
-	b.scheduleEnd(n)
+	b.scheduleEndIfConnClosed(n)
 	n.server.blockingCalls.Done()
 }

@@ -84,10 +84,10 @@ func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if g := s.broadcasts.Load(); g != nil {
 		return g.Broadcast(broadcastlog.Broadcast(b))
 	}
-	return s.callSendToGroup(b) // before the start
+	return s.callHandlerSendToGroup(b) // before the start
 }
 
-func (s *Server) callSendToGroup(b Broadcast) (receivers int, err error) {
+func (s *Server) callHandlerSendToGroup(b Broadcast) (receivers int, err error) {
 	h, ok := handlerAs[BroadcastHandler](s.Handler)
 	if !ok {
 		return 0, errNoGroups
@@ -110,16 +110,16 @@ func (s *Server) Upgrading() bool {
 // maxHeldBytes returns the limit of bytes in broadcasts that an upgrade queues.
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcasts creates the queue for broadcasts during upgrades. If there is a predecessor, it
+// initBroadcastLog creates the queue for broadcasts during upgrades. If there is a predecessor, it
 // stays paused until the predecessor has handed everything over.
-func (s *Server) initBroadcasts(e engine.Engine, l Limits) {
-	log := s.logger()
+func (s *Server) initBroadcastLog(e engine.Engine, l Limits) {
+	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}
 	g.Deliver = func(b broadcastlog.Broadcast) (int, error) {
 		if b.All {
 			return 0, publicError(e.Broadcast(b.Message))
 		}
-		return s.callSendToGroup(Broadcast(b))
+		return s.callHandlerSendToGroup(Broadcast(b))
 	}
 	g.OnDropped = func(err error) {
 		if !errors.Is(err, ErrServerClosed) { // no connection is left to miss it

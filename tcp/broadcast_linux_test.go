@@ -345,7 +345,7 @@ func TestBroadcastToGroup(t *testing.T) {
 	if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte("x")}); !errors.Is(err, ErrFull) {
 		t.Errorf("broadcast beyond what may be held: %v", err)
 	}
-	g.Resume(context.Background(), nil)
+	g.ReplayQueueAndResume(context.Background(), nil)
 	got := []string{member.ReadLine(), member.ReadLine(), member.ReadLine(), member.ReadLine()}
 	if slices.Sort(got); !slices.Equal(got, []string{"held", "held", "hello", "to all"}) {
 		t.Errorf("a member has got %q", got)

@@ -22,15 +22,15 @@ type Conn engine.Conn
 // core returns c as the engine's type.
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inCallOrLog reports whether a call for the connection is in progress. If not, it logs the
+// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs the
 // misuse, for methods that can't return ErrOutsideCall.
-func (c *Conn) inCallOrLog(method string) bool {
+func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
 	}
 	s := c.Server()
 	if _, told := s.loggedMisuse.LoadOrStore(method, true); !told {
-		s.logger().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
+		s.rateLimitedLogger().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
 			slog.String("method", "Conn."+method), slog.String("error", ErrOutsideCall.Error()))
 	}
 	return false
@@ -86,7 +86,7 @@ func (c *Conn) Close() error {
 
 // CloseWith is Close with a reason, which Closed gets as why.
 func (c *Conn) CloseWith(why error) {
-	if c.inCallOrLog("CloseWith") {
+	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(why)
 	}
 }
@@ -128,14 +128,14 @@ func (c *Conn) CloseWrite() error {
 // not count as silence of the peer. Writing is not affected. From elsewhere use Ref.Do. Pause and
 // Resume have no effect in a relay or before one.
 func (c *Conn) Pause() {
-	if c.inCallOrLog("Pause") {
+	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
 	}
 }
 
 // Resume undoes Pause.
 func (c *Conn) Resume() {
-	if c.inCallOrLog("Resume") {
+	if c.inHandlerCallOrLogMisuse("Resume") {
 		c.core().SetReading(true)
 	}
 }
@@ -146,14 +146,14 @@ func (c *Conn) Resume() {
 // Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above 0; a drain has its own limit.
 // Close and all limits still close the connection.
 func (c *Conn) Retain() {
-	if c.inCallOrLog("Retain") {
+	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
 	}
 }
 
 // Release undoes one Retain.
 func (c *Conn) Release() {
-	if c.inCallOrLog("Release") {
+	if c.inHandlerCallOrLogMisuse("Release") {
 		c.core().Release()
 	}
 }
@@ -161,7 +161,7 @@ func (c *Conn) Release() {
 // SetTimer calls Timer of a TimerHandler once after d; on an event loop up to 400 ms later. A
 // connection has one timer: each call replaces the previous one, and 0 stops it.
 func (c *Conn) SetTimer(d time.Duration) {
-	if c.inCallOrLog("SetTimer") {
+	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
@@ -169,7 +169,7 @@ func (c *Conn) SetTimer(d time.Duration) {
 // SetDeadline closes the connection with ErrDeadline after d, or up to 400 ms later, after
 // sending the output written so far. Each call replaces the previous one; 0 removes the deadline.
 func (c *Conn) SetDeadline(d time.Duration) {
-	if c.inCallOrLog("SetDeadline") {
+	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
 	}
 }
@@ -223,7 +223,7 @@ func (c *Conn) Value() any { return c.core().Value() }
 // SetValue attaches v to the connection until Closed has returned. Ref.Value returns it to
 // others.
 func (c *Conn) SetValue(v any) {
-	if c.inCallOrLog("SetValue") {
+	if c.inHandlerCallOrLogMisuse("SetValue") {
 		c.core().SetValue(v)
 	}
 }

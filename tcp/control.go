@@ -33,7 +33,7 @@ func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 func (s *Server) ResumeAccepting() error { return s.setAcceptPaused(false) }
 
 func (s *Server) setAcceptPaused(paused bool) error {
-	to, err := s.operatorTarget()
+	to, err := s.workerOrStartedEngine()
 	if err != nil {
 		return err
 	}
@@ -57,16 +57,16 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
 	}
-	to, err := s.operatorTarget()
+	to, err := s.workerOrStartedEngine()
 	if err != nil {
 		return err
 	}
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// operatorTarget returns the engine or forwarder that executes operator commands, or an error if
+// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if
 // the server has not started.
-func (s *Server) operatorTarget() (operatorCommands, error) {
+func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.worker != nil && s.engine != nil {
@@ -75,8 +75,8 @@ func (s *Server) operatorTarget() (operatorCommands, error) {
 	return s.startedEngine()
 }
 
-// connEngine returns the engine that serves the connections of this process.
-func (s *Server) connEngine() (engine.Engine, error) {
+// engineServingConns returns the engine that serves the connections of this process.
+func (s *Server) engineServingConns() (engine.Engine, error) {
 	if s.isSupervisor() {
 		return nil, errConnsInWorkers
 	}

@@ -70,7 +70,7 @@ func (c *Conn) Dial(d Dial) error {
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
-	e, err := s.connEngine()
+	e, err := s.engineServingConns()
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *Server) dial(d Dial, loop int) error {
 	if host == "" {
 		return badConfig("Dial.Addr is %q; expected a host", d.Addr)
 	}
-	return s.resolver.lookup(host, req.Timeout, func(ip netip.Addr, err error) {
+	return s.resolver.lookupAsync(host, req.Timeout, func(ip netip.Addr, err error) {
 		if err == nil {
 			req.Target = netip.AddrPortFrom(ip.Unmap(), uint16(port))
 			err = s.startDial(e, req)
@@ -230,15 +230,15 @@ func (n *resolver) start() {
 	n.tokens = make(chan struct{}, maxLookups)
 }
 
-func (n *resolver) stop() {
+func (n *resolver) stopAndWait() {
 	n.mu.Lock()
 	n.cancel()
 	n.mu.Unlock()
 	n.running.Wait()
 }
 
-// lookup starts to resolve host and calls done with its first address, or with an error.
-func (n *resolver) lookup(host string, timeout time.Duration, done func(netip.Addr, error)) error {
+// lookupAsync starts to resolve host and calls done with its first address, or with an error.
+func (n *resolver) lookupAsync(host string, timeout time.Duration, onResult func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -250,7 +250,7 @@ func (n *resolver) lookup(host string, timeout time.Duration, done func(netip.Ad
 	n.pending++
 	n.running.Go(func() {
 		ip, err := n.resolve(host, timeout)
-		done(ip, err)
+		onResult(ip, err)
 		n.mu.Lock()
 		n.pending--
 		n.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // with ErrFull if full mailboxes made it skip connections. With Server.Processes it visits the
 // connections of the calling process. A handler must not call it: it would wait for itself.
 func (s *Server) Each(ctx context.Context, f func(*Conn)) error {
-	e, err := s.connEngine()
+	e, err := s.engineServingConns()
 	if err != nil {
 		return err
 	}

@@ -55,25 +55,25 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 // LengthPrefixed returns a function for Split that finds messages prefixed by their length: a
 // number of 1, 2, 4 or 8 bytes in the given order that counts the bytes after it. The token is
 // the message without its length. A length above Limits.MaxMessage closes the connection at once
-// with ErrMessageTooLong. LengthPrefixed panics if size is another number or order is nil.
+// with ErrMessageTooLong. LengthPrefixed panics if prefixBytes is another number or order is nil.
 //
 // The function only works with Split, not with bufio.Scanner: it requests more input by an error
 // that contains the required length.
-func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
-	switch size {
+func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
+	switch prefixBytes {
 	case 1, 2, 4, 8:
 	default:
-		panic(fmt.Sprintf("myriad: LengthPrefixed: length of %d bytes; expected 1, 2, 4 or 8", size))
+		panic(fmt.Sprintf("myriad: LengthPrefixed: length of %d bytes; expected 1, 2, 4 or 8", prefixBytes))
 	}
 	if order == nil {
 		panic("myriad: LengthPrefixed: the byte order is nil; expected binary.BigEndian or binary.LittleEndian")
 	}
 	return func(data []byte, atEOF bool) (int, []byte, error) {
-		whole := uint64(size)
-		if len(data) >= size {
-			n := decodeLength(data[:size], order)
-			if whole += n; n <= uint64(len(data)-size) {
-				return int(whole), data[size:whole:whole], nil
+		whole := uint64(prefixBytes)
+		if len(data) >= prefixBytes {
+			n := decodeLength(data[:prefixBytes], order)
+			if whole += n; n <= uint64(len(data)-prefixBytes) {
+				return int(whole), data[prefixBytes:whole:whole], nil
 			}
 			whole = max(whole, n) // whole may have overflowed
 		}
@@ -124,8 +124,8 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// deliver passes msg to Message or, if shedReason is not nil, to Shed.
-func (f *framer) deliver(c *Conn, msg []byte, shedReason error) {
+// deliverOrShed passes msg to Message or, if shedReason is not nil, to Shed.
+func (f *framer) deliverOrShed(c *Conn, msg []byte, shedReason error) {
 	if shedReason != nil {
 		f.shed.Shed(c, msg, shedReason)
 		return
@@ -159,7 +159,7 @@ func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 			c.core().CloseTooLong(uint64(i + 1))
 			break
 		}
-		f.deliver(c, trimCR(rest[:i:i]), shedReason)
+		f.deliverOrShed(c, trimCR(rest[:i:i]), shedReason)
 		used += i + 1
 		messages++
 	}
@@ -186,11 +186,11 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 			}
 			return used
 		}
-		if err = checkSplit(c, advance, len(data)-used, err); err != nil {
+		if err = checkSplitResult(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
-					f.deliver(c, token, shedReason)
+					f.deliverOrShed(c, token, shedReason)
 					messages++
 				}
 			}
@@ -199,7 +199,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 		}
 		used += advance
 		if token != nil {
-			f.deliver(c, token, shedReason)
+			f.deliverOrShed(c, token, shedReason)
 			messages++
 		} else if advance == 0 {
 			return used
@@ -214,11 +214,11 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-// checkSplit validates the result of a SplitFunc against its rules and Limits.MaxMessage.
-func checkSplit(c *Conn, advance, available int, err error) error {
+// checkSplitResult validates the result of a SplitFunc against its rules and Limits.MaxMessage.
+func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	switch {
-	case err != nil:
-		return err
+	case splitErr != nil:
+		return splitErr
 	case advance < 0:
 		return bufio.ErrNegativeAdvance
 	case advance > available:

@@ -148,8 +148,8 @@ func newShedFunc(h Handler) func(c *engine.Conn, in []byte, why error) int {
 	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, toOverloadError(why)) }
 }
 
-// checkShedMethod rejects a Shed method with the signature of the other interface.
-func (s *Server) checkShedMethod() error {
+// checkShedSignature rejects a Shed method with the signature of the other interface.
+func (s *Server) checkShedSignature() error {
 	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
 	switch h := s.Handler.(type) {
 	case *framer:
@@ -195,22 +195,22 @@ func handlerAs[T any](h Handler) (t T, ok bool) {
 }
 
 // checkHandler reports why h can't be served. name is used in the error.
-func checkHandler(name string, h Handler) error {
+func checkHandler(fieldName string, h Handler) error {
 	switch h := h.(type) {
 	case nil:
-		return badConfig("%s is nil; expected a Handler", name)
+		return badConfig("%s is nil; expected a Handler", fieldName)
 	case *framer:
 		switch f, isFunc := h.MessageHandler.(MessageFunc); {
 		case h.MessageHandler == nil, isFunc && f == nil:
-			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected a MessageHandler", name)
+			return badConfig("%s: the MessageHandler of Lines or Split is nil; expected a MessageHandler", fieldName)
 		case !h.lines && h.split == nil:
-			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", name)
+			return badConfig("%s: the SplitFunc of Split is nil; expected one such as bufio.ScanWords", fieldName)
 		}
 	case *Blocking:
-		return h.validate(name)
+		return h.validate(fieldName)
 	case *NetListener:
 		if h == nil || h.queued.L == nil {
-			return badConfig("%s is an uninitialized NetListener; expected the result of NewNetListener", name)
+			return badConfig("%s is an uninitialized NetListener; expected the result of NewNetListener", fieldName)
 		}
 	}
 	return nil

@@ -41,8 +41,8 @@ const (
 	maxMissed     = 255
 )
 
-// validate checks the settings. hasHandler is set if the Server's handler is a HeartbeatHandler.
-func (h *Heartbeat) validate(hasHandler bool) error {
+// validate checks the settings. hasHeartbeatHandler is set if the Server's handler is a HeartbeatHandler.
+func (h *Heartbeat) validate(hasHeartbeatHandler bool) error {
 	switch {
 	case h.Interval == 0 && (h.Message != nil || h.Send != nil || h.MaxMissed != 0):
 		return badConfig("Heartbeat.Interval is 0 although other fields are set; expected at least %v", minHeartbeat)
@@ -50,7 +50,7 @@ func (h *Heartbeat) validate(hasHandler bool) error {
 		return nil
 	case h.Interval < minHeartbeat:
 		return badConfig("Heartbeat.Interval is %v; expected 0 (the default: none) or at least %v", h.Interval, minHeartbeat)
-	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHandler:
+	case len(h.Message) > 0 && h.Send != nil, len(h.Message) == 0 && h.Send == nil && !hasHeartbeatHandler:
 		return badConfig("Heartbeat has %d bytes of Message, and Send is %s; expected one of them, or a Handler that is a HeartbeatHandler",
 			len(h.Message), map[bool]string{true: "nil", false: "set"}[h.Send == nil])
 	case h.MaxMissed < 0 || h.MaxMissed > maxMissed:

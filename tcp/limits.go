@@ -173,7 +173,7 @@ func (l Limits) withDefaults() (Limits, error) {
 		value         *int
 		standard, max int
 	}{
-		{"MaxConns", &l.MaxConns, sock.MaxConns(), math.MaxInt32},
+		{"MaxConns", &l.MaxConns, sock.MaxConnsForDescriptorLimit(), math.MaxInt32},
 		{"MaxConnsPerSource", &l.MaxConnsPerSource, 0, math.MaxInt32},
 		{"SourcePrefix", &l.SourcePrefix, 64, 128},
 		{"AcceptRate", &l.AcceptRate, 0, maxRate},
@@ -195,17 +195,17 @@ func (l Limits) withDefaults() (Limits, error) {
 			*n.value = n.standard
 		}
 	}
-	if err := l.resolveWaterMarks(); err != nil {
+	if err := l.fillAndCheckWaterMarks(); err != nil {
 		return l, err
 	}
 	if l.MaxBuffered == 0 {
 		l.MaxBuffered = defaultMaxBuffered(1)
 	}
-	return l, l.resolveTimeouts()
+	return l, l.fillAndCheckTimeouts()
 }
 
-// resolveWaterMarks fills in and checks HighWater and LowWater, which depend on MaxUnsent.
-func (l *Limits) resolveWaterMarks() error {
+// fillAndCheckWaterMarks fills in and checks HighWater and LowWater, which depend on MaxUnsent.
+func (l *Limits) fillAndCheckWaterMarks() error {
 	if l.HighWater == 0 {
 		l.HighWater = max(min(l.MaxUnsent/2, defaultMaxMessage), l.LowWater)
 	}
@@ -236,7 +236,7 @@ func defaultMaxBuffered(processes int) int {
 	return int(limit / 4 / int64(processes))
 }
 
-func (l *Limits) resolveTimeouts() error {
+func (l *Limits) fillAndCheckTimeouts() error {
 	times := []struct {
 		name     string
 		value    *time.Duration

@@ -90,9 +90,9 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectListeners returns all listeners of the server, validated: that of Addr or Serve, if any,
+// collectAndCheckListeners returns all listeners of the server, validated: that of Addr or Serve, if any,
 // and Listeners.
-func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, err error) {
+func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
 	case serveListener != nil || s.Addr != "":
 		first := Listener{Listener: serveListener, TLSConfig: s.TLSConfig, TrustedProxies: s.TrustedProxies}
@@ -116,7 +116,7 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 		if n := i - (len(all) - len(s.Listeners)); n >= 0 {
 			field = fmt.Sprintf("Server.Listeners[%d]", n)
 		}
-		if err := s.checkListener(field, l); err != nil {
+		if err := s.checkAndNormalizeListener(field, l); err != nil {
 			return nil, err
 		}
 		if l.Name != "" && names[l.displayName()] {
@@ -127,8 +127,8 @@ func (s *Server) collectListeners(serveListener net.Listener) (all []Listener, e
 	return all, nil
 }
 
-// checkListener validates a listener and fills in its network. field is used in errors.
-func (s *Server) checkListener(field string, l *Listener) error {
+// checkAndNormalizeListener validates a listener and fills in its network. field is used in errors.
+func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
 		return badConfig("%s.Addr is %q and Listener is set; expected only one of them", field, l.Addr)
@@ -143,14 +143,14 @@ func (s *Server) checkListener(field string, l *Listener) error {
 	case l.Mode&^fs.ModePerm != 0 || l.Mode != 0 && (l.Network != "unix" || l.Listener != nil || strings.HasPrefix(l.Addr, "@")):
 		return badConfig("%s.Mode is %#o; expected 0, or permissions up to 0777 for the file of a unix socket at Addr", field, uint32(l.Mode))
 	}
-	if err := checkTLS(field, l.TLSConfig); err != nil {
+	if err := checkTLSHasCertificate(field, l.TLSConfig); err != nil {
 		return err
 	}
 	if err := checkPrefixes(field+".TrustedProxies", l.TrustedProxies); err != nil {
 		return err
 	}
 	if l.Listener != nil {
-		socket, err := servableListener(field+".Listener", l.Listener)
+		socket, err := unwrapServableListener(field+".Listener", l.Listener)
 		if err == nil {
 			l.Name, l.Listener = l.displayName(), socket
 		}
@@ -158,7 +158,7 @@ func (s *Server) checkListener(field string, l *Listener) error {
 	}
 	switch l.Network {
 	case "", "tcp":
-		l.Network = tcpNetwork(l.Addr)
+		l.Network = tcp4IfIPv4Wildcard(l.Addr)
 	case "tcp4", "tcp6":
 	case "unix":
 		if s.Processes > 1 {
@@ -179,8 +179,8 @@ type engineStarter interface {
 	Start(engine.Config) (engine.Engine, error)
 }
 
-// servableListener returns a listener that engines can serve on, or an error that names field.
-func servableListener(field string, l net.Listener) (net.Listener, error) {
+// unwrapServableListener returns a listener that engines can serve on, or an error that names field.
+func unwrapServableListener(field string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
 	case *net.TCPListener:
 		if l != nil {
@@ -194,14 +194,14 @@ func servableListener(field string, l net.Listener) (net.Listener, error) {
 	case engineStarter:
 		return l, nil
 	case NamedListener:
-		return servableListener(field, l.Listener)
+		return unwrapServableListener(field, l.Listener)
 	}
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// configureListeners creates unix sockets and the engine's listener configuration. cleanup closes them
+// buildListenerConfig creates unix sockets and the engine's listener configuration. cleanup closes them
 // and removes their files.
-func (s *Server) configureListeners(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
+func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
 		for _, end := range slices.Backward(cleanups) {
@@ -267,14 +267,14 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
-		if now, e := os.Lstat(path); err == nil && e == nil && isSameFile(ours, now) && !s.handedOver.Load() {
+		if now, e := os.Lstat(path); err == nil && e == nil && isSameUnmodifiedFile(ours, now) && !s.handedOver.Load() {
 			_ = os.Remove(path) // on error it is already gone
 		}
 	}
 }
 
-// isSameFile reports whether a and b describe the same file. It compares the modification time,
+// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time,
 // too, because a new file may reuse the inode number of a removed one.
-func isSameFile(a, b os.FileInfo) bool {
+func isSameUnmodifiedFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

@@ -74,8 +74,8 @@ func newNetConn(c *Conn) *NetConn {
 	return n
 }
 
-// keepOpen retains the connection and enables reading while output waits.
-func (n *NetConn) keepOpen(c *Conn) {
+// retainWithIndependentDirections retains the connection and enables reading while output waits.
+func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 	c.Retain()
 	c.core().SetIndependentDirections(true)
 }
@@ -114,8 +114,8 @@ func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.connClosed, n.closeReason = true, reason
-	n.readDeadline.stop()
-	n.writeDeadline.stop()
+	n.readDeadline.stopAndClear()
+	n.writeDeadline.stopAndClear()
 	n.readable.Broadcast()
 	n.wakeWriters()
 }
@@ -293,13 +293,13 @@ func (n *NetConn) Close() error {
 	if n.closed {
 		return n.opError("close", net.ErrClosed)
 	}
-	n.abortReadWrite()
+	n.markClosedAndWakeWaiters()
 	n.postToConn(func(c *Conn) { c.Close() }, nil)
 	return nil
 }
 
-// abortReadWrite makes Read and Write fail.
-func (n *NetConn) abortReadWrite() {
+// markClosedAndWakeWaiters makes Read and Write fail.
+func (n *NetConn) markClosedAndWakeWaiters() {
 	n.closed = true
 	n.in, n.readOffset = nil, 0
 	n.readable.Broadcast()
@@ -320,12 +320,12 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or lost if the connection begins to close
+// postToConn makes the connection's owner call run, or onLost if the connection begins to close
 // first. It returns false, and calls neither, if the connection is already closing. The caller
 // holds n.mu, which is released while the mailbox is full.
-func (n *NetConn) postToConn(run func(*Conn), lost func()) (posted bool) {
+func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
-		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, lost)
+		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
 		if !errors.Is(err, ErrFull) {
 			return err == nil
 		}
@@ -402,14 +402,14 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	if n.connClosed {
 		return nil // nothing can wait any more
 	}
-	if d.set(t, func() { n.handleDeadlineTimer(d, wake) }); d.expired {
+	if d.set(t, func() { n.wakeIfDeadlineExpired(d, wake) }); d.expired {
 		wake()
 	}
 	return nil
 }
 
-// handleDeadlineTimer is called when the timer of d fires.
-func (n *NetConn) handleDeadlineTimer(d *deadline, wake func()) {
+// wakeIfDeadlineExpired is called when the timer of d fires.
+func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d.markExpiredOrRearm(); d.expired {
@@ -426,7 +426,7 @@ type deadline struct {
 }
 
 func (d *deadline) set(t time.Time, onTimer func()) {
-	d.stop()
+	d.stopAndClear()
 	d.at = t
 	switch left := time.Until(t); {
 	case t.IsZero():
@@ -439,7 +439,7 @@ func (d *deadline) set(t time.Time, onTimer func()) {
 	}
 }
 
-func (d *deadline) stop() {
+func (d *deadline) stopAndClear() {
 	d.expired, d.at = false, time.Time{}
 	if d.timer != nil {
 		d.timer.Stop()

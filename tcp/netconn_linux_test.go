@@ -19,7 +19,7 @@ import (
 
 func init() {
 	if sock.CheckPrivateTables() == nil {
-		shardConns = sock.MaxConns() + 1
+		shardConns = sock.MaxConnsForDescriptorLimit() + 1
 	}
 }
 

@@ -103,7 +103,7 @@ func (l *NetListener) Opened(c *Conn) {
 		return
 	}
 	n := newNetConn(c)
-	n.keepOpen(c)
+	n.retainWithIndependentDirections(c)
 	c.SetValue(n)
 	l.queue = append(l.queue, n)
 	l.queued.Signal()

@@ -134,7 +134,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	if !ok {
 		return nil
 	}
-	if err := p.WaitStarted(w.Started()); err != nil {
+	if err := p.WaitStartedOrAborted(w.Started()); err != nil {
 		return err
 	}
 	return w.CheckAllServed()
@@ -142,7 +142,7 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 
 // serveAsWorker implements ListenAndServe in a worker process.
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
-	cfg, _, err := s.configureListeners(listeners) // no cleanup: there are no unix sockets
+	cfg, _, err := s.buildListenerConfig(listeners) // no cleanup: there are no unix sockets
 	if err != nil {
 		return err
 	}
@@ -163,8 +163,8 @@ func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error 
 		engine.CloseListeners(slices.Concat(all...))
 		return err
 	}
-	defer s.stopOwnWorkers()
-	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.logger()); err != nil {
+	defer s.closePool()
+	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.rateLimitedLogger()); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil

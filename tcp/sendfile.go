@@ -52,7 +52,7 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	if !ok || !isRegular(file) {
 		return io.Copy(struct{ io.Writer }{c}, r)
 	}
-	n, err := c.sendFileFromOffset(file, limit)
+	n, err := c.sendFileFromCurrentOffset(file, limit)
 	if limited != nil {
 		limited.N -= n
 	}
@@ -64,9 +64,9 @@ func isRegular(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sendFileFromOffset sends f from its offset and advances it, by at most limit bytes unless limit
+// sendFileFromCurrentOffset sends f from its offset and advances it, by at most limit bytes unless limit
 // is negative.
-func (c *Conn) sendFileFromOffset(f *os.File, limit int64) (int64, error) {
+func (c *Conn) sendFileFromCurrentOffset(f *os.File, limit int64) (int64, error) {
 	offset, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return 0, err

@@ -236,7 +236,7 @@ const (
 // that it started has ended: nil after an orderly shutdown, an error that wraps
 // context.DeadlineExceeded if connections were cut off, or the reason why it could not serve.
 func (s *Server) ListenAndServe(ctx context.Context) error {
-	where, err := s.collectListeners(nil)
+	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
 		return err
 	}
@@ -259,9 +259,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.serve(ctx, nil)
 }
 
-// tcpNetwork returns the network for addr: tcp4 for the IPv4 wildcard, which package net would
+// tcp4IfIPv4Wildcard returns the network for addr: tcp4 for the IPv4 wildcard, which package net would
 // treat as both IPv4 and IPv6.
-func tcpNetwork(addr string) string {
+func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
 		return "tcp4"
@@ -273,14 +273,14 @@ func tcpNetwork(addr string) string {
 // *net.TCPListener or *net.UnixListener. The server owns and closes it. The caller removes the
 // file of a unix socket.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if _, err := servableListener("Serve", l); err != nil {
+	if _, err := unwrapServableListener("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
 		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens for each process", s.Processes)
 	}
-	where, err := s.collectListeners(l)
+	where, err := s.collectAndCheckListeners(l)
 	if err != nil {
 		return err
 	}
@@ -298,10 +298,10 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		l.setServer(s)
 		defer l.Close()
 	}
-	if err := s.findPredecessor(); err != nil {
+	if err := s.claimPredecessor(); err != nil {
 		return fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	cfg, done, err := s.configureListeners(listeners)
+	cfg, done, err := s.buildListenerConfig(listeners)
 	if err != nil {
 		if s.predecessor != nil {
 			_ = s.predecessor.ReportFailure(err)
@@ -316,7 +316,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		}
 		return err
 	}
-	defer s.takeOverFromPredecessor(e)()
+	defer s.startTakeOverFromPredecessor(e)()
 	if s.Listening != nil && !s.isSupervisor() {
 		if len(listeners) == 0 {
 			s.Listening(nil)
@@ -331,17 +331,17 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 		err = s.Drain()
 	})
 	e.Wait()
-	s.resolver.stop()
+	s.resolver.stopAndWait()
 	s.blockingCalls.Wait()
-	s.stopOwnWorkers()
-	s.closePeers()
+	s.closePool()
+	s.sendCountersAndClosePeers()
 	if !stopped() {
 		<-ended
 	}
 	if err == nil {
 		err = supervisorError(e)
 	}
-	return s.awaitSuccessor(errors.Join(err, s.aborted))
+	return s.stayUntilSuccessorExits(errors.Join(err, s.aborted))
 }
 
 // checkNotStarted returns an error if the server has been started or closed before. The caller holds
@@ -360,7 +360,7 @@ func (s *Server) checkNotStarted() error {
 
 // startEngine checks the settings and starts the engine.
 func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
-	model, limits, err := s.checkSettings()
+	model, limits, err := s.checkSettingsAndApplyDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -369,7 +369,7 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	if err := s.checkNotStarted(); err != nil {
 		return nil, err
 	}
-	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.logger()
+	cfg.Limits, cfg.Spin, cfg.Log = limits.toEngine(), s.Spin, s.rateLimitedLogger()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
 	cfg.Server, cfg.StartPaused = s, cfg.StartPaused || s.predecessor != nil
 	if h, ok := handlerAs[StartHandler](s.Handler); ok {
@@ -377,13 +377,13 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	}
 	s.configureHandler(&cfg)
 	s.configureAdmission(&cfg, limits)
-	s.configureLayers(&cfg, limits, listeners)
+	s.configureTLSAndProxyLayers(&cfg, limits, listeners)
 	if cfg.Loops, cfg.MaxConnsPerShard, err = s.resolveLoops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
-	e, model, err := s.startEngineOrFallback(model, cfg)
+	e, model, err := s.startSupervisorOrEngine(model, cfg)
 	if err != nil {
-		s.stopOwnWorkers()
+		s.closePool()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has logged the choice
@@ -391,14 +391,14 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 		s.logModelChoice(model, passed)
 	}
 	s.engine, s.activeListeners, s.model, s.limits = e, listeners, model.Name, limits
-	s.initBroadcasts(e, limits)
+	s.initBroadcastLog(e, limits)
 	s.resolver.start()
 	return e, nil
 }
 
-// startEngineOrFallback starts the engine of model m, or of the one that Auto falls back to, which it
+// startSupervisorOrEngine starts the engine of model m, or of the one that Auto falls back to, which it
 // returns.
-func (s *Server) startEngineOrFallback(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
+func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
 		return e, m, err
@@ -409,7 +409,7 @@ func (s *Server) startEngineOrFallback(m engine.Model, cfg engine.Config) (engin
 			return e, m, err
 		}
 	}
-	if err := s.configureWorkers(&cfg); err != nil {
+	if err := s.configureWorkerPool(&cfg); err != nil {
 		return nil, m, err
 	}
 	e, m, why, err := models.StartWithFallback(m, !s.choosesModel(), cfg)
@@ -421,12 +421,12 @@ func (s *Server) startEngineOrFallback(m engine.Model, cfg engine.Config) (engin
 
 // logModelChoice logs the chosen model and the reason for not using a better one.
 func (s *Server) logModelChoice(m engine.Model, reason error) {
-	s.logger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
+	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
 }
 
-// logger returns the engine's log. Messages that each connection could cause are limited to one
+// rateLimitedLogger returns the engine's log. Messages that each connection could cause are limited to one
 // per second for each loop, limit that closes connections, and type of handler.
-func (s *Server) logger() *slog.Logger {
+func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
 		log = slog.Default()
@@ -451,8 +451,8 @@ func (s *Server) configureHandler(cfg *engine.Config) {
 	s.configureMigration(cfg)
 }
 
-// configureWorkers sets the pool that runs the handler, and creates Auto's.
-func (s *Server) configureWorkers(cfg *engine.Config) (err error) {
+// configureWorkerPool sets the pool that runs the handler, and creates Auto's.
+func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 	use := s.Workers
 	if cfg.AutoWorkers = s.choosesModel() && use == nil; cfg.AutoWorkers {
 		if s.ownPool, err = pool.New(autoPoolConfig); err != nil {
@@ -469,8 +469,8 @@ func (s *Server) configureWorkers(cfg *engine.Config) (err error) {
 // choosesModel reports whether the server chooses the model (Auto).
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// stopOwnWorkers closes Auto's pool and waits for handshakes, after the engine has ended.
-func (s *Server) stopOwnWorkers() {
+// closePool closes Auto's pool and waits for handshakes, after the engine has ended.
+func (s *Server) closePool() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
 	}
@@ -479,8 +479,8 @@ func (s *Server) stopOwnWorkers() {
 	}
 }
 
-// checkSettings validates the settings and returns the model and the limits with defaults.
-func (s *Server) checkSettings() (m engine.Model, l Limits, err error) {
+// checkSettingsAndApplyDefaults validates the settings and returns the model and the limits with defaults.
+func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err error) {
 	if err = checkHandler("Server.Handler", s.Handler); err != nil {
 		return m, l, err
 	}
@@ -493,7 +493,7 @@ func (s *Server) checkSettings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShedMethod, s.checkSocketOptions, s.checkProcesses, s.checkAddressLists, s.checkHeartbeat} {
+	for _, check := range []func() error{s.checkShedSignature, s.checkSocketOptions, s.checkProcesses, s.checkAllowAndDenyLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -516,7 +516,7 @@ func (s *Server) listenAddrOrZero() net.Addr {
 
 // resolveLoops returns the number of loops and, if they need their own descriptor tables, the
 // maximum connections of each.
-func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard int, err error) {
+func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
 	case loops == 0 && s.Processes > 1:
@@ -528,7 +528,7 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 	if !m.HasLoops {
 		limit = 0
 	}
-	need, connsPerShard, err := sock.PlanLoops(conns, loops, limit)
+	need, connsPerShard, err := sock.PlanLoopsAndDescriptorTables(maxConns, loops, limit)
 	switch {
 	case err != nil:
 		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
@@ -536,7 +536,7 @@ func (s *Server) resolveLoops(m engine.Model, conns int) (loops, connsPerShard i
 	case s.Loops > 0 && s.Loops < need:
 		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as necessary) or at least %d, "+
 			"for %d connections with this descriptor limit: each has its own table for %d",
-			s.Loops, need, conns, connsPerShard)
+			s.Loops, need, maxConns, connsPerShard)
 	}
 	return need, connsPerShard, nil
 }

@@ -486,7 +486,7 @@ func TestServeUnfitListener(t *testing.T) {
 func TestLogOfLoops(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(*testing.T) { // where a second is not over before its time
-		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).logger()
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).rateLimitedLogger()
 		for loop := range 3 {
 			for range 2 {
 				log.Warn("loop is slow", "loop", loop)
@@ -498,7 +498,7 @@ func TestLogOfLoops(t *testing.T) {
 	}
 	out.Reset()
 	synctest.Test(t, func(*testing.T) {
-		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).logger()
+		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).rateLimitedLogger()
 		for range 2 {
 			for _, h := range []Handler{Base{}, Lines(MessageFunc(echoLine))} {
 				log.Error("handler is wrong", "handler", handlerType(h))

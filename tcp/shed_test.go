@@ -369,7 +369,7 @@ func TestWrongShed(t *testing.T) {
 		{Base{}, ""},
 	} {
 		if c.wants == "" {
-			if err := (&Server{Handler: c.h}).checkShedMethod(); err != nil {
+			if err := (&Server{Handler: c.h}).checkShedSignature(); err != nil {
 				t.Errorf("%T: %v", c.h, err)
 			}
 			continue

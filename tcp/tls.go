@@ -67,7 +67,7 @@ func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.Cl
 	return r.GetCertificate, nil
 }
 
-func checkTLS(field string, c *tls.Config) error {
+func checkTLSHasCertificate(field string, c *tls.Config) error {
 	if c != nil && !hasCertificate(c) {
 		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", field)
 	}
@@ -88,14 +88,14 @@ func (s *Server) sharedHandshakeLimiterLocked(l Limits) *secure.HandshakeLimiter
 	return s.handshakeLimiter
 }
 
-// configureLayers sets what is between each listener's connections and the handler: PROXY
+// configureTLSAndProxyLayers sets what is between each listener's connections and the handler: PROXY
 // protocol and TLS.
-func (s *Server) configureLayers(cfg *engine.Config, l Limits, listeners []Listener) {
+func (s *Server) configureTLSAndProxyLayers(cfg *engine.Config, l Limits, listeners []Listener) {
 	all, some, proxies := make([]layers.Config, len(listeners)), false, false
 	s.tickets = make(map[*Listener]*secure.TicketKeyRing)
 	for i, at := range listeners {
 		if len(at.TrustedProxies) > 0 {
-			all[i].IsProxy, some, proxies = newProxyMatcher(at.TrustedProxies), true, true
+			all[i].IsProxy, some, proxies = newTrustedProxyMatcher(at.TrustedProxies), true, true
 		}
 		if at.TLSConfig == nil {
 			continue

@@ -118,15 +118,15 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	defer s.upgrading.Store(false)
 	_, _ = Notify(activation.ReloadingState()) // fails without a service manager
 	if u, err = s.runUpgrade(ctx, e, m, where); err != nil {
-		upgrade.ReportServingPID()
+		upgrade.ReportOwnPIDServing()
 		_, _ = Notify("READY=1")
-		s.logger().Error("upgrade failed; this process continues", "error", err, "lost", u.Lost)
+		s.rateLimitedLogger().Error("upgrade failed; this process continues", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	u.Done = true
 	stay := 0
 	if open := int(e.Counters()[engine.Open]); open > 0 {
-		u.Stayed = s.countUnmovedConns(ctx, open)
+		u.Stayed = s.countConnsByExportObstacle(ctx, open)
 	}
 	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
 	reasons := make([]any, 0, len(u.Stayed))
@@ -137,7 +137,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	if attrs = append(attrs, "stay", stay); stay > 0 {
 		attrs = append(attrs, slog.Group("stay_reasons", reasons...))
 	}
-	s.logger().Info("upgraded", attrs...)
+	s.rateLimitedLogger().Info("upgraded", attrs...)
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
 	_ = os.Unsetenv("NOTIFY_SOCKET") // the service outlives this process; a valid name does not fail
 	s.handedOver.Store(true)
@@ -154,7 +154,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	if s.Stay || os.Getpid() == 1 {
-		if err = upgrade.KeepFirstProcessRunning(); err != nil {
+		if err = upgrade.CreateStatusPipe(); err != nil {
 			return u, err
 		}
 	}
@@ -168,7 +168,7 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 			next.Abort()
 		}
 	}()
-	if err = next.SendHello(s.newHelloMessage(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
+	if err = next.SendHelloAndListeners(s.newHelloMessage(e, m, listeners), func(control *os.File) error { return m.SendListenerSockets(control, upgrade.ListenersMessage) }); err != nil {
 		return u, err
 	}
 	ready, err := next.WaitReady(ctx)
@@ -176,16 +176,16 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 		return u, err
 	}
 	s.warnAboutUnmovableConns(ctx, e)
-	d, err := s.pauseAndSaveState(ctx)
+	d, err := s.pauseBroadcastsAndSaveState(ctx)
 	if err != nil {
 		return u, err
 	}
-	defer func() { d.finish(err == nil) }()
-	channels, err := next.OpenChannels(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
+	defer func() { d.resumeBroadcastsAndClose(err == nil) }()
+	channels, err := next.OpenAndSendChannels(ctx, m.ChannelsNeeded(), max(ready.Loops, 1), d.state, d.peerSocket)
 	if err != nil {
 		return u, err
 	}
-	d.startResumeTimer()
+	d.resumeBroadcastsAfterTimeout()
 	moved, took, err := handOverConns(ctx, e, m, next, channels)
 	u.Moved, u.Lost, u.Took = moved.Exported, moved.Unconfirmed, took
 	if err == nil {
@@ -198,10 +198,10 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	}
 	if err != nil { // out of time: the rest is drained here
 		_ = next.SendDone(d.newDoneMessage())
-		s.logger().Warn("not all connections were handed over", "error", err)
+		s.rateLimitedLogger().Warn("not all connections were handed over", "error", err)
 		err = nil
 	}
-	if s.signalRelay = next.StartReaper(); s.signalRelay != nil {
+	if s.signalRelay = next.StartReaperAndSignalRelay(); s.signalRelay != nil {
 		u.Stays = true
 	}
 	return u, nil
@@ -220,10 +220,10 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	if saves || savesHandlers || e.Counters()[engine.Open] == 0 {
 		return
 	}
-	counts := s.countUnmovedConns(ctx, 0)
+	counts := s.countConnsByExportObstacle(ctx, 0)
 	warn := func(reason, text string) {
 		if n := counts[reason]; n > 0 {
-			s.logger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
+			s.rateLimitedLogger().Warn(text, "connections", n, "handler", handlerType(s.Handler))
 		}
 	}
 	warn(engine.ValueUnsaved, "connections with a Value will not move to the new process, because their handler is no Migrator: "+
@@ -231,10 +231,10 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countUnmovedConns counts the open connections by the reason why they have not moved.
-func (s *Server) countUnmovedConns(ctx context.Context, open int) map[string]int {
+// countConnsByExportObstacle counts the open connections by the reason why they have not moved.
+func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) map[string]int {
 	if s.isSupervisor() {
-		return map[string]int{"not known": open}
+		return map[string]int{"not known": openConns}
 	}
 	var mu sync.Mutex
 	counts := make(map[string]int)
@@ -253,8 +253,8 @@ func (s *Server) countUnmovedConns(ctx context.Context, open int) map[string]int
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	if open > counted {
-		counts["busy"] += open - counted
+	if openConns > counted {
+		counts["busy"] += openConns - counted
 	}
 	return maps.Clone(counts) // late calls must not change the result
 }
@@ -265,29 +265,29 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	sockets := m.SocketsPerListener()
 	for i, at := range e.ListenerStats() {
 		l := upgrade.Listener{
-			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&listeners[i], at.Addr), Sockets: sockets[i],
+			Name: listeners[i].Name, Network: at.Addr.Network(), Addr: listenerHandoffKey(&listeners[i], at.Addr), Sockets: sockets[i],
 		}
 		if t := s.tickets[&listeners[i]]; t != nil {
 			l.Tickets = t.Keys()
 		}
 		hello.Listeners = append(hello.Listeners, l)
 	}
-	hello.Activated, hello.Files = activation.KeptSockets()
+	hello.Activated, hello.Files = activation.KeptActivationSockets()
 	return hello
 }
 
-// awaitSuccessor waits, if this process stays, until the serving process has ended and returns
-// its error. Otherwise it returns err, the result of this server.
-func (s *Server) awaitSuccessor(err error) error {
+// stayUntilSuccessorExits waits, if this process stays, until the serving process has ended and returns
+// its error. Otherwise it returns serveErr, the result of this server.
+func (s *Server) stayUntilSuccessorExits(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
-		return err
+		return serveErr
 	}
-	if err != nil {
-		s.logger().Warn("the server has ended with an error; the process stays", "error", err)
+	if serveErr != nil {
+		s.rateLimitedLogger().Warn("the server has ended with an error; the process stays", "error", serveErr)
 	}
 	debug.FreeOSMemory()
-	if err = s.signalRelay.WaitServerExit(); err != nil {
-		return fmt.Errorf("myriad: %w", err)
+	if serveErr = s.signalRelay.WaitServerExit(); serveErr != nil {
+		return fmt.Errorf("myriad: %w", serveErr)
 	}
 	return nil
 }
@@ -334,16 +334,16 @@ func (s *Server) successorCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// listenerKey identifies a listener across processes: by its configured address.
-func listenerKey(l *Listener, addr net.Addr) string {
+// listenerHandoffKey identifies a listener across processes: by its configured address.
+func listenerHandoffKey(l *Listener, addr net.Addr) string {
 	if l.Listener != nil {
 		return addr.String()
 	}
 	return l.Addr
 }
 
-// findPredecessor connects to the old process if this one was started by its Upgrade.
-func (s *Server) findPredecessor() error {
+// claimPredecessor connects to the old process if this one was started by its Upgrade.
+func (s *Server) claimPredecessor() error {
 	p, err := upgrade.ClaimPredecessor()
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once per process
@@ -359,7 +359,7 @@ func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 		return nil
 	}
 	for i, in := range s.predecessor.Listeners {
-		if len(in.Sockets) > 0 && listenerKey(l, in.Sockets[0].Addr()) == in.Addr {
+		if len(in.Sockets) > 0 && listenerHandoffKey(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
 			s.ticketKeys[l] = in.Tickets
 			return in.Sockets
@@ -368,10 +368,10 @@ func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 	return nil
 }
 
-// takeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
+// startTakeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
 // background. The old process goes on accepting until then, because the upgrade may still fail.
 // wait waits for the end of the transfer.
-func (s *Server) takeOverFromPredecessor(e engine.Engine) (wait func()) {
+func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -382,7 +382,7 @@ func (s *Server) takeOverFromPredecessor(e engine.Engine) (wait func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
-		defer s.finishTakeOver()
+		defer s.resumeAfterHandover()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("the engine can't take over connections")
 		if ok {
@@ -394,7 +394,7 @@ func (s *Server) takeOverFromPredecessor(e engine.Engine) (wait func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.AnnounceReady(m.ChannelsNeeded(), s.importStateAndPeer, m.ImportConns)
+			err = p.AnnounceReadyAndTakeOver(m.ChannelsNeeded(), s.restoreStateAndAddPeer, m.ImportConns)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this server has ended
@@ -408,7 +408,7 @@ func (s *Server) takeOverFromPredecessor(e engine.Engine) (wait func()) {
 		if !s.paused.Load() {
 			_ = e.PauseAccept(false) // no effect if it has ended
 		}
-		s.awaitPredecessorCounts(p)
+		s.awaitAndAddPredecessorCounts(p)
 	})
 	return func() {
 		<-started // a failure has been reported

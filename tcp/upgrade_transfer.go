@@ -71,17 +71,17 @@ func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
 	return nil
 }
 
-// pauseAndSaveState pauses broadcasts, saves the handler's state and creates the peer connection.
-func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
+// pauseBroadcastsAndSaveState pauses broadcasts, saves the handler's state and creates the peer connection.
+func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
 	defer cancel()
 	if err = s.broadcasts.Load().Pause(waiting); err != nil {
-		d.finish(false)
+		d.resumeBroadcastsAndClose(false)
 		return nil, fmt.Errorf("waiting for broadcasts in progress: %w", err)
 	}
 	if d.state, err = s.saveHandlerState(); err != nil {
-		s.logger().Error("the handler's state is lost", "error", err)
+		s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
 	}
 	pair, err := upgrade.NewBroadcastSocketpair()
 	if err == nil {
@@ -90,38 +90,38 @@ func (s *Server) pauseAndSaveState(ctx context.Context) (d *outgoingUpgrade, err
 		_ = pair[0].Close()
 	}
 	if err != nil {
-		d.finish(false)
+		d.resumeBroadcastsAndClose(false)
 		return nil, err
 	}
 	return d, nil
 }
 
-// startResumeTimer is called when the new process begins to take connections.
-func (d *outgoingUpgrade) startResumeTimer() {
-	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.resumeBroadcasts(d.peer) })
+// resumeBroadcastsAfterTimeout is called when the new process begins to take connections.
+func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
+	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.addPeerAndResumeBroadcasts(d.peer) })
 }
 
-// resumeBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
-func (d *outgoingUpgrade) resumeBroadcasts(peer *broadcastlog.Peer) {
+// resumeBroadcastsOnce resumes broadcasts once, and forwards them to peer unless that is nil.
+func (d *outgoingUpgrade) addPeerAndResumeBroadcasts(peer *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
-		if peer != nil && !d.s.addPeer(peer, true) {
+		if peer != nil && !d.s.addPeerAndStartReading(peer, true) {
 			peer = nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		d.s.broadcasts.Load().Resume(ctx, peer)
+		d.s.broadcasts.Load().ReplayQueueAndResume(ctx, peer)
 	})
 }
 
-// finish resumes broadcasts and closes files. moved is set if the connections have moved.
-func (d *outgoingUpgrade) finish(moved bool) {
+// resumeBroadcastsAndClose resumes broadcasts and closes files. connsMoved is set if the connections have connsMoved.
+func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
 	}
-	if moved {
-		d.resumeBroadcasts(d.peer)
+	if connsMoved {
+		d.addPeerAndResumeBroadcasts(d.peer)
 	} else {
-		d.resumeBroadcasts(nil)
+		d.addPeerAndResumeBroadcasts(nil)
 		if d.peer != nil {
 			d.peer.Abort()
 			d.peer.Close()
@@ -143,7 +143,7 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, at := range s.engine.ListenerStats() {
-		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerKey(&s.activeListeners[i], at.Addr)
+		done.Listeners[i].Network, done.Listeners[i].Addr = at.Addr.Network(), listenerHandoffKey(&s.activeListeners[i], at.Addr)
 	}
 	s.sentCounts = s.engine.Counters()
 	s.sentCounts.Add(&s.predecessorCounts)
@@ -161,15 +161,15 @@ func (s *Server) addPredecessorCounts(counters map[string]int64) {
 // predecessorListenerCounts returns the counts of a listener in earlier processes.
 func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.predecessorListeners {
-		if base.Network == addr.Network() && base.Addr == listenerKey(l, addr) {
+		if base.Network == addr.Network() && base.Addr == listenerHandoffKey(l, addr) {
 			return base
 		}
 	}
 	return upgrade.ListenerCounts{}
 }
 
-// awaitPredecessorCounts waits for the old process's last message and adds its counters.
-func (s *Server) awaitPredecessorCounts(p *upgrade.Predecessor) {
+// awaitAndAddPredecessorCounts waits for the old process's last message and adds its counters.
+func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	d, err := p.WaitDone()
 	if err != nil {
 		return // it has died, or this server has ended
@@ -180,12 +180,12 @@ func (s *Server) awaitPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-// importStateAndPeer restores the handler's state and opens the peer connection, before the first
+// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first
 // connection.
-func (s *Server) importStateAndPeer(stateFile, peerSocket *os.File) {
+func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
-			s.logger().Error("the handler's state is lost", "error", err)
+			s.rateLimitedLogger().Error("the handler's state is lost", "error", err)
 		}
 	}
 	if peerSocket == nil {
@@ -193,37 +193,37 @@ func (s *Server) importStateAndPeer(stateFile, peerSocket *os.File) {
 	}
 	l, err := broadcastlog.NewPeer(peerSocket, s.maxHeldBytes(), true)
 	if err != nil {
-		s.logger().Error("broadcasts from the old process lost", "error", err)
+		s.rateLimitedLogger().Error("broadcasts from the old process lost", "error", err)
 		return
 	}
-	s.addPeer(l, false)
+	s.addPeerAndStartReading(l, false)
 }
 
-// finishTakeOver ends the takeover.
-func (s *Server) finishTakeOver() {
+// resumeAfterHandover ends the takeover.
+func (s *Server) resumeAfterHandover() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
 	s.mu.Unlock()
-	if !linked { // otherwise readPeer releases them
-		s.resumeBroadcasts(nil)
+	if !linked { // otherwise relayBroadcastsFromPeer releases them
+		s.resumeBroadcastsOnce(nil)
 	}
 	close(s.handoverDone)
 }
 
-// resumeBroadcasts sends the broadcasts queued in this process, once, after those of the old
+// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after those of the old
 // one.
-func (s *Server) resumeBroadcasts(peer *broadcastlog.Peer) {
+func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
 		ctx, cancel := context.WithTimeout(context.Background(), broadcastTimeout)
 		defer cancel()
-		s.broadcasts.Load().Resume(ctx, peer)
+		s.broadcasts.Load().ReplayQueueAndResume(ctx, peer)
 	})
 }
 
-// addPeer starts to read a peer connection, to a successor or from a predecessor. It reports
+// addPeerAndStartReading starts to read a peer connection, to a isSuccessor or from a predecessor. It reports
 // whether the server still accepts one.
-func (s *Server) addPeer(peer *broadcastlog.Peer, successor bool) bool {
+func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.peersClosed {
@@ -234,15 +234,15 @@ func (s *Server) addPeer(peer *broadcastlog.Peer, successor bool) bool {
 		s.peers = make(map[*broadcastlog.Peer]bool)
 	}
 	s.peers[peer] = true
-	if successor {
+	if isSuccessor {
 		s.successorPeer = peer
 	}
-	s.peerReaders.Go(func() { s.readPeer(peer, successor) })
+	s.peerReaders.Go(func() { s.relayBroadcastsFromPeer(peer, isSuccessor) })
 	return true
 }
 
-func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
-	g, ahead := s.broadcasts.Load(), !successor
+func (s *Server) relayBroadcastsFromPeer(peer *broadcastlog.Peer, isSuccessor bool) {
+	g, ahead := s.broadcasts.Load(), !isSuccessor
 	err := peer.ReceiveFrames(broadcastlog.FrameHandler{
 		OnBroadcast: func(m broadcastlog.Broadcast) {
 			if ahead {
@@ -254,7 +254,7 @@ func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 		OnResumed: func() {
 			if ahead {
 				ahead = false
-				s.resumeBroadcasts(peer)
+				s.resumeBroadcastsOnce(peer)
 			}
 		},
 		OnCounters: func(p []byte) {
@@ -265,10 +265,10 @@ func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 		},
 	})
 	if err != nil {
-		s.logger().Error("broadcasts from the other process lost", "error", err)
+		s.rateLimitedLogger().Error("broadcasts from the other process lost", "error", err)
 	}
-	if !successor {
-		s.resumeBroadcasts(nil) // in case that it died earlier
+	if !isSuccessor {
+		s.resumeBroadcastsOnce(nil) // in case that it died earlier
 	}
 	g.RemovePeer(peer)
 	peer.Close()
@@ -277,9 +277,9 @@ func (s *Server) readPeer(peer *broadcastlog.Peer, successor bool) {
 	s.mu.Unlock()
 }
 
-// closePeers sends final counters to a successor and closes all peers, after the engine has
+// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has
 // ended.
-func (s *Server) closePeers() {
+func (s *Server) sendCountersAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
 	if s.successorPeer != nil {
@@ -318,7 +318,7 @@ func (s *Server) saveHandlerState() (f *os.File, err error) {
 		}
 	}()
 	out := bufio.NewWriterSize(&limitedWriter{f, maxSavedState}, 1<<16)
-	if err = recoverAsError(func() error { return h.SaveState(out) }); err == nil {
+	if err = callConvertingPanic(func() error { return h.SaveState(out) }); err == nil {
 		err = out.Flush()
 	}
 	if err == nil {
@@ -332,11 +332,11 @@ func (s *Server) restoreHandlerState(f *os.File) error {
 	if !ok || s.isSupervisor() {
 		return errors.New("the handler of this process is no StateMigrator")
 	}
-	return recoverAsError(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
+	return callConvertingPanic(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
 
-// recoverAsError calls f and converts a panic to an error.
-func recoverAsError(f func() error) (err error) {
+// callConvertingPanic calls f and converts a panic to an error.
+func callConvertingPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

@@ -20,9 +20,9 @@ const maxChunkOverhead = 16 << 10
 // maxTrailer limits the trailer of a chunked body, in bytes.
 const maxTrailer = 8 << 10
 
-// bodyFraming separates the bytes of a request's body from its framing. It belongs to the
+// bodyDecoder separates the bytes of a request's body from its framing. It belongs to the
 // connection's owner.
-type bodyFraming struct {
+type bodyDecoder struct {
 	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
 	inChunk   bool // within a chunk
@@ -32,18 +32,18 @@ type bodyFraming struct {
 	trailer   http.Header
 }
 
-func newBodyFraming(length int64) bodyFraming {
-	return bodyFraming{remaining: max(length, 0), chunked: length < 0, done: length == 0}
+func newBodyDecoder(length int64) bodyDecoder {
+	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body in in, at most limit, and the number of bytes of in
+// nextData returns the next bytes of the body in in, at most maxBytes, and the number of bytes of in
 // that it has used. It uses nothing if it needs more input.
-func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err error) {
+func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
 	}
 	if !f.chunked {
-		data = in[:min(int64(len(in)), f.remaining, int64(limit))]
+		data = in[:min(int64(len(in)), f.remaining, int64(maxBytes))]
 		f.remaining -= int64(len(data))
 		f.done = f.remaining == 0
 		return data, len(data), nil
@@ -54,7 +54,7 @@ func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err
 	case !f.inChunk:
 		return f.parseChunkSize(in)
 	case f.remaining > 2:
-		data = in[:min(int64(len(in)), f.remaining-2, int64(limit))]
+		data = in[:min(int64(len(in)), f.remaining-2, int64(maxBytes))]
 		f.remaining -= int64(len(data))
 		return data, len(data), nil
 	case len(in) < 2:
@@ -67,7 +67,7 @@ func (f *bodyFraming) nextData(in []byte, limit int) (data []byte, used int, err
 }
 
 // parseChunkSize parses the line before a chunk. Like nextData, it returns no data.
-func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
+func (f *bodyDecoder) parseChunkSize(in []byte) (_ []byte, used int, _ error) {
 	i := bytes.IndexByte(in, '\n')
 	switch {
 	case i < 0 && len(in) < maxChunkLine:
@@ -78,7 +78,7 @@ func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 	size, extension, _ := strings.Cut(string(in[:i-1]), ";")
 	size = strings.TrimRight(size, " \t")
 	n, err := strconv.ParseUint(size, 16, 62)
-	if err != nil || len(size) > 16 || !isFieldValue(extension) {
+	if err != nil || len(size) > 16 || !isValidFieldValue(extension) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
 	if f.overhead = max(f.overhead+i+1-16-2*int(min(n, maxChunkOverhead)), 0); f.overhead > maxChunkOverhead {
@@ -89,7 +89,7 @@ func (f *bodyFraming) parseChunkSize(in []byte) ([]byte, int, error) {
 }
 
 // parseTrailer parses the trailer. Like nextData, it returns no data.
-func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
+func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		f.done = true
 		return nil, 2, nil
@@ -108,7 +108,7 @@ func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
 	for line := range strings.SplitSeq(string(in[:i]), "\r\n") {
 		name, value, ok := strings.Cut(line, ":")
 		value = strings.Trim(value, " \t")
-		if !ok || !isToken(name) || !isFieldValue(value) {
+		if !ok || !isToken(name) || !isValidFieldValue(value) {
 			return nil, 0, badRequest("malformed trailer")
 		}
 		if key := textproto.CanonicalMIMEHeaderKey(name); !isForbiddenTrailer(key) {
@@ -122,14 +122,14 @@ func (f *bodyFraming) parseTrailer(in []byte) ([]byte, int, error) {
 // maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// body buffers a request's body between the connection's owner, which fills it, and the handler's
+// requestBody buffers a request's body between the connection's owner, which fills it, and the handler's
 // goroutine, which reads it. The exchange's lock guards it.
-type body struct {
+type requestBody struct {
 	x *exchange
 
 	buf             []byte
 	readOffset      int
-	framing         bodyFraming
+	framing         bodyDecoder
 	err             error // returned after buf has been read; io.EOF at the end of the body
 	paused          bool  // reading is paused until buf is emptied
 	closed          bool  // by the handler, or because it has returned
@@ -138,8 +138,8 @@ type body struct {
 	readDeadline    deadline
 }
 
-// bufferInput buffers input of the body and returns how many bytes of in belong to the body.
-func (b *body) bufferInput(in []byte) (used int) {
+// decodeBodyIntoBuffer buffers input of the body and returns how many bytes of in belong to the body.
+func (b *requestBody) decodeBodyIntoBuffer(in []byte) (used int) {
 	for b.err == nil && !b.framing.done && used < len(in) && !b.isFull() {
 		data, n, err := b.framing.nextData(in[used:], maxUnreadBody)
 		if err != nil {
@@ -163,10 +163,10 @@ func (b *body) bufferInput(in []byte) (used int) {
 	return used
 }
 
-func (b *body) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
+func (b *requestBody) isFull() bool { return len(b.buf)-b.readOffset >= maxUnreadBody }
 
 // Read implements io.Reader for the handler.
-func (b *body) Read(p []byte) (int, error) {
+func (b *requestBody) Read(p []byte) (int, error) {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
 	for {
@@ -178,7 +178,7 @@ func (b *body) Read(p []byte) (int, error) {
 		case b.readOffset < len(b.buf):
 			return b.readBuffered(p), nil
 		case b.err != nil:
-			return 0, b.finalError()
+			return 0, b.setTrailerAndReturnError()
 		case len(p) == 0:
 			return 0, nil
 		}
@@ -192,9 +192,9 @@ func (b *body) Read(p []byte) (int, error) {
 
 // sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller
 // holds the lock, which is released while the mailbox is full.
-func (b *body) sendContinue() {
+func (b *requestBody) sendContinue() {
 	b.continueSent = true
-	b.x.retryWhileFull(func() error {
+	b.x.retryWhileMailboxFull(func() error {
 		if b.responseStarted {
 			return nil
 		}
@@ -202,20 +202,20 @@ func (b *body) sendContinue() {
 	})
 }
 
-func (b *body) readBuffered(p []byte) int {
+func (b *requestBody) readBuffered(p []byte) int {
 	n := copy(p, b.buf[b.readOffset:])
 	if b.readOffset += n; b.readOffset == len(b.buf) {
 		b.buf, b.readOffset = b.buf[:0], 0
 	}
 	if b.paused && len(b.buf)-b.readOffset <= maxUnreadBody/2 {
 		b.paused = false
-		b.x.postToOwner(b.x.resumeReading)
+		b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 	}
 	return n
 }
 
-// finalError returns the error at the end of the body, and sets the request's Trailer.
-func (b *body) finalError() error {
+// setTrailerAndReturnError returns the error at the end of the body, and sets the request's Trailer.
+func (b *requestBody) setTrailerAndReturnError() error {
 	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
 		if r.Trailer == nil {
@@ -230,21 +230,21 @@ func (b *body) finalError() error {
 }
 
 // Close implements io.Closer for the handler. Further input of the body is discarded.
-func (b *body) Close() error {
+func (b *requestBody) Close() error {
 	b.x.mu.Lock()
 	defer b.x.mu.Unlock()
-	b.discard()
+	b.closeAndDiscardUnread()
 	return nil
 }
 
-func (b *body) discard() {
+func (b *requestBody) closeAndDiscardUnread() {
 	b.closed = true
 	b.buf, b.readOffset = nil, 0
 	if b.paused {
 		b.paused = false
-		b.x.postToOwner(b.x.resumeReading)
+		b.x.postToConnOwner(b.x.resumeUnlessInputPaused)
 	}
 }
 
 // isComplete reports whether the whole body has arrived.
-func (b *body) isComplete() bool { return b.framing.done }
+func (b *requestBody) isComplete() bool { return b.framing.done }

@@ -68,9 +68,9 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress returns a decompressed message of at most limit bytes. It may append to p. Pass the
-// result to releaseDecompressed.
-func decompress(p []byte, limit int) ([]byte, error) {
+// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. Pass the
+// result to recycleDecompressed.
+func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
 	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, deflateTail...)), nil); err != nil {
@@ -78,12 +78,12 @@ func decompress(p []byte, limit int) ([]byte, error) {
 	}
 	buf := decompressBuffers.Get().(*[]byte)
 	out := bytes.NewBuffer((*buf)[:0])
-	n, err := out.ReadFrom(io.LimitReader(r, int64(limit)+1))
+	n, err := out.ReadFrom(io.LimitReader(r, int64(maxBytes)+1))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, &CloseError{CloseInvalidData, "the message can't be decompressed"}
-	case n > int64(limit):
-		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
+	case n > int64(maxBytes):
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", maxBytes)}
 	}
 	return out.Bytes(), nil
 }
@@ -91,7 +91,7 @@ func decompress(p []byte, limit int) ([]byte, error) {
 // maxPooledBuffer limits the buffers that are reused.
 const maxPooledBuffer = 1 << 20
 
-func releaseDecompressed(p []byte) {
+func recycleDecompressed(p []byte) {
 	if cap(p) <= maxPooledBuffer {
 		decompressBuffers.Put(&p)
 	}

@@ -105,8 +105,8 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	h.Set("Connection", "close")
 	out := appendStatusLine(res.out, r.ProtoMinor, http.StatusOK)
 	out = appendHeader(out, h, contentLength|transferEncoding)
-	res.out = append(appendField(out, "Date", currentDate()), "\r\n"...)
-	res.setHandler(eventStream{e}, value, func(c *tcp.Conn) {
+	res.out = append(appendSanitizedField(out, "Date", currentHTTPDate()), "\r\n"...)
+	res.scheduleHandlerSwitch(eventStream{e}, value, func(c *tcp.Conn) {
 		if e.Opened != nil {
 			e.Opened(c)
 		}
@@ -114,9 +114,9 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// setHandler passes the connection to another tcp.Handler after the HTTP handler has returned and
+// scheduleHandlerSwitch passes the connection to another tcp.Handler after the HTTP handler has returned and
 // the head in out was sent.
-func (w *response) setHandler(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
+func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
 		_ = c.SetHandler(h)

@@ -31,14 +31,14 @@ type exchange struct {
 	handler http.Handler
 	ref     tcp.Ref
 	limits  *tcp.Limits
-	job     *job // nil except for the first request of a list
+	job     *exchangeJob // nil except for the first request of a list
 
 	header     http.Header
 	headMemory headBuffer
 	head
 
 	next          *exchange     // the next pipelined request that arrived with it
-	req           *http.Request // a blank one until initRequest
+	req           *http.Request // a blank one until initRequestAndResponse
 	res           response
 	cancelCtx     context.CancelFunc
 	fileSlots     int8              // files that the connection accepts, for this response and the following ones
@@ -46,7 +46,7 @@ type exchange struct {
 
 	mu       sync.Mutex
 	readable sync.Cond
-	body     body
+	body     requestBody
 	closed   chan struct{} // closed with the connection; nil if nobody waits for that
 	draining bool          // the server drains: no further request is accepted
 	state    exchangeState
@@ -73,7 +73,7 @@ var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 // newExchange returns an exchange for the next request of c.
 func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	x := quickExchanges.Get().(*exchange)
-	x.h, x.handler, x.ref, x.limits = h, h.handler(), c.Ref(), &c.Server().Limits
+	x.h, x.handler, x.ref, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), &c.Server().Limits
 	if x.req == nil {
 		x.req = blankRequests.Get().(*http.Request)
 	}
@@ -98,9 +98,9 @@ func recycleExchange(x *exchange) {
 	quickExchanges.Put(x)
 }
 
-// mustClose reports whether the connection must close after this response: as agreed, or because
+// mustCloseAfterResponse reports whether the connection must close after this response: as agreed, or because
 // the client might not send the rest of its body, or it is too long.
-func (x *exchange) mustClose() bool {
+func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
 	}
@@ -110,36 +110,36 @@ func (x *exchange) mustClose() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// dispatchToPool submits the handlers of x and the requests after it to the pool, or answers with 503
+// submitToPoolOrReject submits the handlers of x and the requests after it to the pool, or answers with 503
 // if the pool is full.
-func (x *exchange) dispatchToPool(c *tcp.Conn) {
+func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
-		y.initRequest()
-		x.memoryCost += y.ownMemoryCost()
+		y.initRequestAndResponse()
+		x.memoryCost += y.estimateOwnMemory()
 		y.setState(state)
 		state = statePipelined
 	}
-	x.job = new(job)
+	x.job = new(exchangeJob)
 	x.job.x.Store(x)
 	x.fileSlots = int8(fileCapacity(c))
-	x.makeCurrent(c)
+	x.makeCurrentExchange(c)
 	c.Retain()
 	if x.h.pool().TrySubmitTask(pool.Task{Job: x.job}) == nil {
 		return
 	}
 	for y := x.job.takeExchange(); y != nil; y = y.next {
-		y.writeUnavailable()
+		y.writeServiceUnavailable()
 		y.mu.Lock()
-		y.markResponseReady()
+		y.cancelRequestAndMarkReady()
 		y.mu.Unlock()
 	}
-	x.sendResponses(c)
+	x.sendReadyResponses(c)
 }
 
-// makeCurrent makes x the connection's Value. It reports whether the response is complete in
+// makeCurrentExchange makes x the connection's Value. It reports whether the response is responseBuffered in
 // memory.
-func (x *exchange) makeCurrent(c *tcp.Conn) (complete bool) {
+func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
@@ -164,8 +164,8 @@ const (
 	waiterMemory  = 8 << 10
 )
 
-// ownMemoryCost is memoryCost without the requests after x.
-func (x *exchange) ownMemoryCost() int {
+// estimateOwnMemory is memoryCost without the requests after x.
+func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
 		n += waiterMemory
@@ -173,8 +173,8 @@ func (x *exchange) ownMemoryCost() int {
 	return n
 }
 
-// initRequest prepares the Request, body and response for the handler.
-func (x *exchange) initRequest() {
+// initRequestAndResponse prepares the Request, body and response for the handler.
+func (x *exchange) initRequestAndResponse() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel((*connContext)(x))
 	x.cancelCtx = cancel
@@ -182,7 +182,7 @@ func (x *exchange) initRequest() {
 	x.req = blank.WithContext(ctx)
 	*blank = http.Request{}
 	blankRequests.Put(blank)
-	x.body = body{x: x, framing: newBodyFraming(x.length), continueSent: !x.expectsContinue}
+	x.body = requestBody{x: x, framing: newBodyDecoder(x.length), continueSent: !x.expectsContinue}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.req.Body = &x.body
 	}
@@ -192,14 +192,14 @@ func (x *exchange) initRequest() {
 	x.res.init(x, nil)
 }
 
-// job is a list of exchanges in the pool. It becomes empty when their connection closes before it
+// exchangeJob is a list of exchanges in the pool. It becomes empty when their connection closes before it
 // runs, so that the pool's queue does not retain them.
-type job struct{ x atomic.Pointer[exchange] }
+type exchangeJob struct{ x atomic.Pointer[exchange] }
 
 // takeExchange empties the job and returns its first exchange, or nil if it is already empty.
-func (j *job) takeExchange() *exchange { return j.x.Swap(nil) }
+func (j *exchangeJob) takeExchange() *exchange { return j.x.Swap(nil) }
 
-func (j *job) Run(context.Context) {
+func (j *exchangeJob) Run(context.Context) {
 	x := j.takeExchange()
 	for buffered := 0; x != nil; {
 		x, buffered = x.runHandler(buffered)
@@ -209,11 +209,11 @@ func (j *job) Run(context.Context) {
 // runHandler runs the handler. It returns the next request to run, and how many bytes of
 // responses are buffered for the owner.
 func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
-	defer func() { next = x.finishHandler() }() // also after runtime.Goexit
-	x.callHandler()
+	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
+	x.callHandlerRecoveringPanic()
 	if buffered = bufferedBefore + len(x.res.out); x.next != nil && x.res.state == responseComplete {
 		if x.next.fileSlots = x.fileSlots; buffered > flushSize {
-			x.res.flush()
+			x.res.sendBuffered()
 			buffered = 0
 		}
 	}
@@ -221,31 +221,31 @@ func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int)
 }
 
 // Dropped implements pool.Dropper: the pool has shed the job or is closed.
-func (j *job) Dropped(error) {
-	for x := j.takeExchange(); x != nil; x = x.finishHandler() {
-		x.writeUnavailable()
+func (j *exchangeJob) Dropped(error) {
+	for x := j.takeExchange(); x != nil; x = x.markReadyAndPostResponses() {
+		x.writeServiceUnavailable()
 	}
 }
 
-// finishHandler passes the response to the owner. It returns the next request to run. If there is
+// markReadyAndPostResponses passes the response to the owner. It returns the next request to run. If there is
 // none because the connection ends, it releases those after x.
-func (x *exchange) finishHandler() (next *exchange) {
+func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	last := x.res.state == responseSwitching || x.res.closeAfter
-	if x.markResponseReady() {
-		x.postToOwner(x.sendResponses)
+	if x.cancelRequestAndMarkReady() {
+		x.postToConnOwner(x.sendReadyResponses)
 	}
 	if last || x.state == stateDone {
-		x.next.abandonAll()
+		x.next.cancelThisAndFollowing()
 		return nil
 	}
 	return x.next
 }
 
-// markResponseReady records that the handler has returned or will not run. It reports whether the
-// owner must finish the response now. The caller holds the lock.
-func (x *exchange) markResponseReady() (finish bool) {
+// cancelRequestAndMarkReady records that the handler has returned or will not run. It reports whether the
+// owner must ownerMustSend the response now. The caller holds the lock.
+func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequest()
 	switch {
 	case x.state == stateAborted || x.res.state == responseHijacked:
@@ -260,8 +260,8 @@ func (x *exchange) markResponseReady() (finish bool) {
 	return false
 }
 
-// abandonAll releases x and the requests after it, whose handlers will not run.
-func (x *exchange) abandonAll() {
+// cancelThisAndFollowing releases x and the requests after it, whose handlers will not run.
+func (x *exchange) cancelThisAndFollowing() {
 	for ; x != nil; x = x.next {
 		x.mu.Lock()
 		x.cancelRequest()
@@ -274,25 +274,25 @@ func (x *exchange) abandonAll() {
 func (x *exchange) cancelRequest() {
 	x.body.readDeadline.stopTimer()
 	x.res.writeDeadline.stopTimer()
-	x.body.discard()
+	x.body.closeAndDiscardUnread()
 	x.cancelCtx()
 }
 
-// writeUnavailable writes a 503 response, because no worker is available.
-func (x *exchange) writeUnavailable() {
+// writeServiceUnavailable writes a 503 response, because no worker is available.
+func (x *exchange) writeServiceUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
 	x.res.finishResponse()
 }
 
-// callHandler calls the handler and completes the response, also after a panic.
-func (x *exchange) callHandler() {
+// callHandlerRecoveringPanic calls the handler and completes the response, also after a panic.
+func (x *exchange) callHandlerRecoveringPanic() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
-			x.handlePanic(v)
+			x.logPanicAndAbortResponse(v)
 		} else if !returned {
-			x.handlePanic("the handler has called runtime.Goexit")
+			x.logPanicAndAbortResponse("the handler has called runtime.Goexit")
 		}
 	}()
 	switch {
@@ -310,8 +310,8 @@ func (x *exchange) callHandler() {
 	returned = true
 }
 
-// handlePanic closes the connection, as net/http does. Output already sent is not affected.
-func (x *exchange) handlePanic(v any) {
+// logPanicAndAbortResponse closes the connection, as net/http does. Output already sent is not affected.
+func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
@@ -325,9 +325,9 @@ func (x *exchange) handlePanic(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markSentFromHandler records that the handler's goroutine sends part of the response, so that
+// markActiveBeforeSending records that the handler's goroutine sends part of the response, so that
 // the owner does not finish it earlier.
-func (x *exchange) markSentFromHandler() {
+func (x *exchange) markActiveBeforeSending() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == statePipelined {
@@ -335,14 +335,14 @@ func (x *exchange) markSentFromHandler() {
 	}
 }
 
-// postToOwner makes the connection's owner call f. The caller holds the lock.
-func (x *exchange) postToOwner(f func(*tcp.Conn)) {
-	x.retryWhileFull(func() error { return x.ref.Do(f) })
+// postToConnOwner makes the connection's owner call f. The caller holds the lock.
+func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
+	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileFull calls send until the mailbox is no longer full. The caller holds the lock, which
+// retryWhileMailboxFull calls send until the mailbox is no longer full. The caller holds the lock, which
 // is released while it waits.
-func (x *exchange) retryWhileFull(send func() error) {
+func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
 		time.Sleep(time.Millisecond)
@@ -364,16 +364,16 @@ func (x *exchange) connDone() <-chan struct{} {
 
 // Methods called by the connection's owner.
 
-// readBody handles input after the request's head and returns how many bytes belonged to its
+// receiveBodyInput handles input after the request's head and returns how many bytes belonged to its
 // body.
-func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
+func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &x.body
-	used = b.bufferInput(in)
+	used = b.decodeBodyIntoBuffer(in)
 	if x.state != stateDiscarding {
 		reserve(c, x.memoryCost+cap(b.buf), false)
 	}
@@ -395,24 +395,24 @@ func (x *exchange) readBody(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// resumeReading resumes reading the body.
-func (x *exchange) resumeReading(c *tcp.Conn) {
+// resumeUnlessInputPaused resumes reading the body.
+func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 	if !x.inputPaused {
 		c.Resume()
 	}
 }
 
-// sendResponses sends the response, and those after it that are complete in memory.
-func (x *exchange) sendResponses(c *tcp.Conn) {
-	for x.sendResponse(c) {
-		if x = x.next; !x.makeCurrent(c) {
+// sendReadyResponses sends the response, and those after it that are complete in memory.
+func (x *exchange) sendReadyResponses(c *tcp.Conn) {
+	for x.sendResponseAndAdvance(c) {
+		if x = x.next; !x.makeCurrentExchange(c) {
 			return
 		}
 	}
 }
 
-// sendResponse sends the response. It reports whether the next request is to be processed.
-func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
+// sendResponseAndAdvance sends the response. It reports whether the next request is to be processed.
+func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
@@ -430,7 +430,7 @@ func (x *exchange) sendResponse(c *tcp.Conn) (more bool) {
 	}
 	closes := x.res.closeAfter || x.body.err != nil && x.body.err != io.EOF
 	if x.next != nil && x.switchHandler == nil && !closes {
-		x.next.inputPaused, x.next.memoryCost = x.inputPaused, x.memoryCost-x.ownMemoryCost()
+		x.next.inputPaused, x.next.memoryCost = x.inputPaused, x.memoryCost-x.estimateOwnMemory()
 		x.setState(stateDone)
 		return true
 	}
@@ -472,8 +472,8 @@ func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	x.h.startIdleTimer(c)
 }
 
-// handlePeerEnd records that no more input will arrive, and cancels the request's context.
-func (x *exchange) handlePeerEnd() {
+// cancelOnPeerEnd records that no more input will arrive, and cancels the request's context.
+func (x *exchange) cancelOnPeerEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.body.err == nil {
@@ -483,8 +483,8 @@ func (x *exchange) handlePeerEnd() {
 	x.cancelCtx()
 }
 
-// handleConnClosed records that the connection has closed.
-func (x *exchange) handleConnClosed(why error) {
+// abortOnConnClosed records that the connection has closed.
+func (x *exchange) abortOnConnClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch x.state {
@@ -521,7 +521,7 @@ func (*connContext) Err() error { return nil }
 func (ctx *connContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:
-		return ctx.h.httpServer()
+		return ctx.h.httpServerForContext()
 	case http.LocalAddrContextKey:
 		if a, ok := ctx.ref.LocalAddr(); ok {
 			return net.Addr(net.TCPAddrFromAddrPort(a))

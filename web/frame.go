@@ -55,13 +55,13 @@ type frameHead struct {
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
 // parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
-func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
+func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
 	switch {
 	case err != nil:
 		return h, &CloseError{CloseProtocolError, err.Error()}
-	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!compressed || h.isControl() || h.op == opContinuation):
+	case head.ReservedBits()&^bitDeflate != 0, h.deflate && (!deflateNegotiated || h.isControl() || h.op == opContinuation):
 		return h, &CloseError{CloseProtocolError, "a reserved bit is set"}
 	case len(in) >= 2 && !head.Masked:
 		return h, &CloseError{CloseProtocolError, "the client's frame is not masked"}
@@ -72,11 +72,11 @@ func parseFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	return h, nil
 }
 
-// appendUnmasked appends the unmasked bytes, which begin at offset within the payload.
-func appendUnmasked(b, masked []byte, mask [4]byte, offset int) []byte {
+// appendUnmasked appends the unmasked bytes, which begin at maskOffset within the payload.
+func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
-	wsframe.ApplyMask(b[start:], masked, mask, offset)
+	wsframe.ApplyMask(b[start:], masked, mask, maskOffset)
 	return b
 }
 
@@ -85,9 +85,9 @@ type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// checkPrefix reports whether p, whose beginning was checked before, is valid so far. If final is
+// isValidPrefix reports whether p, whose beginning was checked before, is valid so far. If final is
 // set, p must not end within a character.
-func (t *utf8Checker) checkPrefix(p []byte, final bool) bool {
+func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {
 			return !final

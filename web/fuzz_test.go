@@ -26,7 +26,7 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		n, err := headLength(in, 0, 4<<10)
+		n, err := completeHeadLength(in, 0, 4<<10)
 		if err != nil || n == 0 {
 			return
 		}

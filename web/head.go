@@ -37,20 +37,20 @@ const maxFields = 1000
 // headEnd is the end of a head.
 var headEnd = []byte("\r\n\r\n")
 
-// headLength returns the length of the head at the beginning of in, including its blank line, or
-// 0 if it is incomplete. The first seen bytes are known not to contain its end. An empty line
-// before the head, which old clients send after a body, is part of it. A head longer than limit
+// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or
+// 0 if it is incomplete. The first alreadySearched bytes are known not to contain its end. An empty line
+// before the head, which old clients send after a body, is part of it. A head longer than maxBytes
 // is an error.
-func headLength(in []byte, seen, limit int) (int, error) {
+func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
 		start = 2
 	}
 	window := in[start:]
-	if len(window) > limit {
-		window = window[:limit]
+	if len(window) > maxBytes {
+		window = window[:maxBytes]
 	}
-	at := max(seen-start-len(headEnd)+1, 0)
+	at := max(alreadySearched-start-len(headEnd)+1, 0)
 	if i := bytes.Index(window[at:], headEnd); i >= 0 {
 		return start + at + i + len(headEnd), nil
 	}
@@ -63,7 +63,7 @@ func headLength(in []byte, seen, limit int) (int, error) {
 			return 0, errBareLF
 		}
 	}
-	if len(in)-start >= limit {
+	if len(in)-start >= maxBytes {
 		return 0, errHeadTooLarge
 	}
 	return 0, nil
@@ -92,8 +92,8 @@ type headBuffer struct {
 	addrText string
 }
 
-// singleValue returns a slice with the value v.
-func (s *headBuffer) singleValue(v string) []string {
+// reuseValueSlice returns a slice with the value v.
+func (s *headBuffer) reuseValueSlice(v string) []string {
 	if s.used == len(s.values) {
 		return []string{v}
 	}
@@ -121,7 +121,7 @@ func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
 			return h, err
 		}
 	}
-	return h, h.validate(r)
+	return h, h.validateAndCompleteRequest(r)
 }
 
 func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
@@ -142,7 +142,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 		return badRequest("malformed HTTP version")
 	}
 	r.Method, r.RequestURI, r.Proto = method, target, proto
-	if r.URL = s.parsePlainURL(target); r.URL != nil {
+	if r.URL = s.parseUnescapedURL(target); r.URL != nil {
 		return nil
 	}
 	for i := 0; i < len(target); i++ {
@@ -157,7 +157,7 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	}
 	u, err := url.ParseRequestURI(target)
 	asterisk := target == "*" && method == http.MethodOptions
-	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isHost(u.Host) {
+	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isValidHost(u.Host) {
 		return badRequest("malformed request target")
 	}
 	if authority {
@@ -167,9 +167,9 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parsePlainURL returns the URL of a target that is a path, possibly with a query, without
+// parseUnescapedURL returns the URL of a target that is a path, possibly with a query, without
 // escapes; or nil for other targets.
-func (s *headBuffer) parsePlainURL(target string) *url.URL {
+func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	}
 	framing := strings.Trim(value, " ") // nginx rejects tabs in fields that frame the message
 	value = strings.Trim(value, " \t")
-	if !isFieldValue(value) {
+	if !isValidFieldValue(value) {
 		return badRequest("invalid header field value")
 	}
 	key := textproto.CanonicalMIMEHeaderKey(name)
@@ -236,7 +236,7 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 		}
 		r.Header[key] = append(have, value)
 	} else {
-		r.Header[key] = s.singleValue(value)
+		r.Header[key] = s.reuseValueSlice(value)
 	}
 	return nil
 }
@@ -246,8 +246,8 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
-// validate checks rules that involve several fields.
-func (h *head) validate(r *http.Request) error {
+// validateAndCompleteRequest checks rules that involve several fields.
+func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
 	case h.seenTE && h.seenLen:
@@ -256,7 +256,7 @@ func (h *head) validate(r *http.Request) error {
 		return badRequest("Transfer-Encoding in HTTP/1.0")
 	case eleven && !h.seenHost:
 		return badRequest("missing required Host header")
-	case h.seenHost && !isHost(r.Host):
+	case h.seenHost && !isValidHost(r.Host):
 		return badRequest("malformed Host header")
 	}
 	if r.URL.Host != "" {
@@ -345,14 +345,14 @@ func allInClass(class *[256]bool, s string) bool {
 
 func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
-// isHost reports whether s may be a host, optionally with a port.
-func isHost(s string) bool {
+// isValidHost reports whether s may be a host, optionally with a port.
+func isValidHost(s string) bool {
 	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
 		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
-// isFieldValue reports whether s contains no control characters except tabs.
-func isFieldValue(s string) bool {
+// isValidFieldValue reports whether s contains no control characters except tabs.
+func isValidFieldValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false

@@ -77,17 +77,17 @@ var defaultPool = sync.OnceValue(func() *pool.Pool {
 	return p
 })
 
-func (h *HTTP) handler() http.Handler {
+func (h *HTTP) handlerOrDefaultMux() http.Handler {
 	if h.Handler == nil {
 		return http.DefaultServeMux
 	}
 	return h.Handler
 }
 
-// httpServer returns the value of http.ServerContextKey.
-func (h *HTTP) httpServer() *http.Server {
+// httpServerForContext returns the value of http.ServerContextKey.
+func (h *HTTP) httpServerForContext() *http.Server {
 	h.once.Do(func() {
-		h.server = &http.Server{Handler: h.handler(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
+		h.server = &http.Server{Handler: h.handlerOrDefaultMux(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
 			ReadHeaderTimeout: h.ReadHeaderTimeout, IdleTimeout: h.IdleTimeout, ReadTimeout: h.ReadTimeout, WriteTimeout: h.WriteTimeout}
 	})
 	return h.server
@@ -139,7 +139,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 			break
 		}
 		if x, ok := c.Value().(*exchange); ok {
-			n := x.readBody(c, in[used:])
+			n := x.receiveBodyInput(c, in[used:])
 			used += n
 			if x.inputPaused || n == 0 {
 				break
@@ -150,7 +150,7 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 		if used == 0 {
 			seen = unusedInput(c)
 		}
-		n, more := h.serveNext(c, in[used:], seen)
+		n, more := h.serveNextRequest(c, in[used:], seen)
 		if used += n; !more {
 			break
 		}
@@ -158,17 +158,17 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNext handles the request at the beginning of in if its head is complete. The first seen
+// serveNextRequest handles the request at the beginning of in if its head is complete. The first alreadySearched
 // bytes were passed before. It returns the number of bytes used, and whether HTTP continues after
 // them.
-func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool) {
-	n, err := headLength(in, seen, h.maxHeadBytes(c))
+func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
+	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
 		h.rejectRequest(c, err)
 		return len(in), false
 	}
 	if n == 0 {
-		if h.ReadHeaderTimeout > 0 && seen == 0 {
+		if h.ReadHeaderTimeout > 0 && alreadySearched == 0 {
 			c.SetTimer(h.ReadHeaderTimeout)
 		}
 		return 0, false
@@ -182,10 +182,10 @@ func (h *HTTP) serveNext(c *tcp.Conn, in []byte, seen int) (used int, more bool)
 		c.SetTimer(0)
 	}
 	if x.length == 0 && x.routeRequest() {
-		return n, x.serveOnOwner(c)
+		return n, x.serveOnConnOwner(c)
 	}
 	n += x.parsePipelined(c, in[n:])
-	x.dispatchToPool(c)
+	x.submitToPoolOrReject(c)
 	return n, true
 }
 
@@ -211,7 +211,7 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 		if x.length != 0 || x.head.closeAfter || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
 			break
 		}
-		n, err := headLength(in[used:], 0, limit)
+		n, err := completeHeadLength(in[used:], 0, limit)
 		if n == 0 || err != nil {
 			break
 		}
@@ -241,16 +241,16 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnOwner calls a Quick handler, and reports whether HTTP continues on the connection.
-func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
+// serveOnConnOwner calls a Quick handler, and reports whether HTTP continues on the connection.
+func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	x.req.Body = http.NoBody
 	x.body.framing.done = true
 	x.res.init(x, c)
-	x.callHandler()
+	x.callHandlerRecoveringPanic()
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
-	more = x.switchHandler == nil && !x.res.closeAfter
+	keepReading = x.switchHandler == nil && !x.res.closeAfter
 	switch {
 	case x.switchHandler != nil:
 		x.switchHandler(c)
@@ -260,7 +260,7 @@ func (x *exchange) serveOnOwner(c *tcp.Conn) (more bool) {
 		x.h.startIdleTimer(c)
 	}
 	recycleExchange(x)
-	return more
+	return keepReading
 }
 
 // rejectRequest answers an invalid request and closes the connection.
@@ -278,7 +278,7 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 		for x.next != nil {
 			x = x.next
 		}
-		x.handlePeerEnd()
+		x.cancelOnPeerEnd()
 	}
 	return used
 }
@@ -287,10 +287,10 @@ func (h *HTTP) Ended(c *tcp.Conn, rest []byte) (used int) {
 func (h *HTTP) Closed(c *tcp.Conn, why error) {
 	x, _ := c.Value().(*exchange)
 	for y := x; y != nil; y = y.next {
-		y.handleConnClosed(why)
+		y.abortOnConnClosed(why)
 	}
 	if x != nil && x.job != nil {
-		x.job.takeExchange().abandonAll() // unless a worker has it
+		x.job.takeExchange().cancelThisAndFollowing() // unless a worker has it
 	}
 }
 

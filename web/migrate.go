@@ -62,22 +62,22 @@ var (
 // SaveHandler implements tcp.HandlerMigrator for connections of h itself and of its Endpoints. A
 // handler that passes connections to an HTTP with Conn.SetHandler calls it in its own
 // SaveHandler.
-func (h *HTTP) SaveHandler(c *tcp.Conn, of tcp.Handler, to []byte) ([]byte, error) {
-	switch of := of.(type) {
+func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte, error) {
+	switch handler := handler.(type) {
 	case *HTTP:
-		if of != h {
+		if handler != h {
 			return nil, errNoEndpoint
 		}
 		if c.Value() != nil { // a request
 			return nil, tcp.ErrSaveLater
 		}
-		return append(to, savedVersion, savedHTTP), nil
+		return append(dst, savedVersion, savedHTTP), nil
 	case *negotiatedSocket:
-		return h.saveSocket(c, of, nil, to)
+		return h.saveSocket(c, handler, nil, dst)
 	case *partialMessage:
-		return h.saveSocket(c, of.negotiatedSocket, of, to)
+		return h.saveSocket(c, handler.negotiatedSocket, handler, dst)
 	case eventStream:
-		return h.saveEventStream(c, of.events, to)
+		return h.saveEventStream(c, handler.events, dst)
 	}
 	return nil, errNoEndpoint
 }
@@ -97,11 +97,11 @@ func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	switch e := h.Endpoints[name].(type) {
 	case *WebSocket:
 		if what == savedSocket {
-			return e.restore(c, &r)
+			return e.restoreSocket(c, &r)
 		}
 	case *Events:
 		if what == savedStream {
-			return e.restore(c, &r)
+			return e.restoreEventStream(c, &r)
 		}
 	}
 	return fmt.Errorf("web: a connection from another process belongs to the endpoint %q, which HTTP.Endpoints does not contain", name)
@@ -116,25 +116,25 @@ func (h *HTTP) endpointName(e Endpoint) (string, error) {
 	return "", errNoEndpoint
 }
 
-func (h *HTTP) saveSocket(c *tcp.Conn, v *negotiatedSocket, part *partialMessage, to []byte) ([]byte, error) {
+func (h *HTTP) saveSocket(c *tcp.Conn, v *negotiatedSocket, partial *partialMessage, dst []byte) ([]byte, error) {
 	name, err := h.endpointName(v.WebSocket)
 	if err != nil {
 		return nil, err
 	}
-	to = saved.AppendString(append(to, savedVersion, savedSocket), name)
-	to = append(to, flagBit(v.deflate, savedDeflate)|flagBit(part != nil, savedPartial))
-	if to = saved.AppendString(to, v.protocol); part != nil {
-		to = part.appendState(to)
+	dst = saved.AppendString(append(dst, savedVersion, savedSocket), name)
+	dst = append(dst, flagBit(v.deflate, savedDeflate)|flagBit(partial != nil, savedPartial))
+	if dst = saved.AppendString(dst, v.protocol); partial != nil {
+		dst = partial.appendState(dst)
 	}
 	if m, ok := v.Handler.(SocketMigrator); ok {
-		to, err = appendUserState(to, func(to []byte) ([]byte, error) { return m.Save(Socket{c, v}, to) })
+		dst, err = appendUserState(dst, func(dst []byte) ([]byte, error) { return m.Save(Socket{c, v}, dst) })
 	} else if c.Value() != nil {
 		err = errUnsavedValue
 	}
-	if err == nil && part != nil && len(to) > maxSavedState {
+	if err == nil && partial != nil && len(dst) > maxSavedState {
 		err = tcp.ErrSaveLater // after the message has been received
 	}
-	return to, err
+	return dst, err
 }
 
 func flagBit(on bool, bit byte) byte {
@@ -145,23 +145,23 @@ func flagBit(on bool, bit byte) byte {
 }
 
 // appendUserState appends the result of a user's function, which gets no access to to.
-func appendUserState(to []byte, save func(to []byte) ([]byte, error)) ([]byte, error) {
-	state, err := save(to[len(to):])
-	return append(to, state...), err
+func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte, error) {
+	state, err := save(dst[len(dst):])
+	return append(dst, state...), err
 }
 
 // appendState appends the part of the message that has been received.
-func (m *partialMessage) appendState(to []byte) []byte {
+func (m *partialMessage) appendState(dst []byte) []byte {
 	at := m.frame.size - m.remaining
-	to = append(to, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
+	dst = append(dst, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
 	for i := range m.frame.mask { // the mask from the next byte on
-		to = append(to, m.frame.mask[(at+i)&3])
+		dst = append(dst, m.frame.mask[(at+i)&3])
 	}
-	return saved.AppendString(binary.AppendUvarint(to, uint64(m.remaining)), m.message)
+	return saved.AppendString(binary.AppendUvarint(dst, uint64(m.remaining)), m.message)
 }
 
-// restore makes the connection a socket again.
-func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
+// restoreSocket makes the connection a socket again.
+func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 	flags := r.Byte()
 	k := socketOptions{r.String(), flags&savedDeflate != 0}
 	v := ws.handlerFor(k)
@@ -183,7 +183,7 @@ func (ws *WebSocket) restore(c *tcp.Conn, r *saved.Reader) error {
 	}
 	if m, ok := ws.Handler.(SocketMigrator); ok {
 		if err := m.Restore(Socket{c, v}, r.Remaining()); err != nil {
-			v.closeForError(c, err)
+			v.sendCloseFrameAndClose(c, err)
 		}
 	}
 	return nil
@@ -204,7 +204,7 @@ func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessa
 		return nil, errBadState
 	case len(m.message) > limit || left > uint64(limit-len(m.message)):
 		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", limit)}
-	case m.kind == Text && !m.deflate && !m.checker.checkPrefix(m.message, false):
+	case m.kind == Text && !m.deflate && !m.checker.isValidPrefix(m.message, false):
 		return nil, errBadState
 	}
 	m.remaining = int(left)
@@ -212,7 +212,7 @@ func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessa
 	return m, nil
 }
 
-func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, to []byte) ([]byte, error) {
+func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, dst []byte) ([]byte, error) {
 	name, err := h.endpointName(e)
 	switch {
 	case err != nil:
@@ -222,15 +222,15 @@ func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, to []byte) ([]byte, error
 	case e.Save == nil && c.Value() != nil:
 		return nil, errUnsavedValue
 	}
-	to = saved.AppendString(append(to, savedVersion, savedStream), name)
+	dst = saved.AppendString(append(dst, savedVersion, savedStream), name)
 	if e.Save == nil {
-		return to, nil
+		return dst, nil
 	}
-	return appendUserState(to, func(to []byte) ([]byte, error) { return e.Save(c, to) })
+	return appendUserState(dst, func(dst []byte) ([]byte, error) { return e.Save(c, dst) })
 }
 
-// restore makes the connection a stream again.
-func (e *Events) restore(c *tcp.Conn, r *saved.Reader) error {
+// restoreEventStream makes the connection a stream again.
+func (e *Events) restoreEventStream(c *tcp.Conn, r *saved.Reader) error {
 	if !r.Complete() {
 		return errBadState
 	}

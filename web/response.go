@@ -130,8 +130,8 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// writeDefaultStatus calls WriteHeader if the handler has not.
-func (w *response) writeDefaultStatus() {
+// ensureStatusWritten calls WriteHeader if the handler has not.
+func (w *response) ensureStatusWritten() {
 	if w.state == responsePending {
 		w.WriteHeader(http.StatusOK)
 	}
@@ -150,7 +150,7 @@ func (w *response) sendInformational(status int) {
 	w.out = appendStatusLine(w.out, 1, status)
 	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
 	w.out = append(w.out, "\r\n"...)
-	w.flush()
+	w.sendBuffered()
 }
 
 func (w *response) Write(p []byte) (int, error) {
@@ -178,11 +178,11 @@ func (w *response) prepareBodyWrite(n int) error {
 	case w.responseBuffers == nil:
 		return errReturned
 	}
-	w.writeDefaultStatus()
+	w.ensureStatusWritten()
 	switch {
 	case n == 0:
 		return nil
-	case !bodyAllowed(w.status):
+	case !statusAllowsBody(w.status):
 		return http.ErrBodyNotAllowed
 	}
 	w.written += int64(n)
@@ -192,7 +192,7 @@ func (w *response) prepareBodyWrite(n int) error {
 	return w.err
 }
 
-func bodyAllowed(status int) bool {
+func statusAllowsBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
@@ -210,7 +210,7 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 		w.out = append(w.out, "\r\n"...)
 	}
 	if len(w.out)+len(p) > flushSize {
-		w.flush()
+		w.sendBuffered()
 		if len(p) >= flushSize && w.err == nil {
 			w.err = w.send(p)
 			p = nil
@@ -223,8 +223,8 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// flush sends the buffered output.
-func (w *response) flush() {
+// sendBuffered sends the buffered output.
+func (w *response) sendBuffered() {
 	if len(w.out) > 0 && w.err == nil {
 		w.err = w.send(w.out)
 	}
@@ -240,7 +240,7 @@ func (w *response) send(p []byte) error {
 		_, err := w.conn.Write(p)
 		return err
 	}
-	w.x.markSentFromHandler()
+	w.x.markActiveBeforeSending()
 	limit := maxSendSize
 	if unsent := w.x.limits.MaxUnsent; unsent != 0 {
 		limit = min(limit, unsent)
@@ -261,7 +261,7 @@ func (w *response) send(p []byte) error {
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
-	allowed, present := bodyAllowed(w.status), presentFields(h)
+	allowed, present := statusAllowsBody(w.status), presentFields(h)
 	if present&trailerField != 0 {
 		w.trailers = declaredTrailers(h)
 	}
@@ -285,7 +285,7 @@ func (w *response) writeHead(firstData []byte) {
 	}
 	// An HTTP/1.0 client closes the connection unless it is told otherwise.
 	keeps := w.x.keepAlive10 && (connection != "" || hasToken(wanted, "keep-alive"))
-	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustClose() {
+	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustCloseAfterResponse() {
 		w.closeAfter = true
 	}
 	if allowed {
@@ -305,7 +305,7 @@ func (w *response) writeHead(firstData []byte) {
 		skip |= contentLength
 		w.length = -1
 	}
-	skip |= w.chooseFraming(encoding, head || !allowed)
+	skip |= w.chooseBodyFraming(encoding, head || !allowed)
 	if w.closeAfter && !closes {
 		skip |= connectionField
 		if connection = ""; r.ProtoMinor == 1 {
@@ -316,7 +316,7 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = appendStatusLine(w.out, r.ProtoMinor, w.status)
 	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
-		w.out = appendRawField(w.out, "Date", currentDate())
+		w.out = appendRawField(w.out, "Date", currentHTTPDate())
 	}
 	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}} {
 		if f[1] != "" {
@@ -336,15 +336,15 @@ func (w *response) ensureHeadWritten() {
 	}
 }
 
-// chooseFraming decides how the client detects the body's end, and returns the fields of the
+// chooseBodyFraming decides how the client detects the body's end, and returns the fields of the
 // handler that contradict that.
-func (w *response) chooseFraming(encoding string, noBody bool) (skip fieldSet) {
+func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
 		return transferEncoding
-	case eleven && encoding != "identity":
+	case eleven && requestedEncoding != "identity":
 		w.chunked = true
-		if encoding == "chunked" {
+		if requestedEncoding == "chunked" {
 			return contentLength | transferEncoding
 		}
 		return contentLength
@@ -380,7 +380,7 @@ func (w *response) hasTrailers() bool {
 // finishResponse completes the response after the handler has returned. Unsent output remains in
 // out.
 func (w *response) finishResponse() {
-	w.writeDefaultStatus()
+	w.ensureStatusWritten()
 	if w.state == responseStatus {
 		w.setState(responseWhole)
 	}
@@ -400,7 +400,7 @@ func (w *response) finishResponse() {
 		}
 		w.out = append(w.out, "\r\n"...)
 	}
-	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && bodyAllowed(w.status) {
+	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && statusAllowsBody(w.status) {
 		w.closeAfter = true // the client expects more data
 	}
 	w.setState(responseComplete)
@@ -429,12 +429,12 @@ func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
 	}
-	w.writeDefaultStatus()
+	w.ensureStatusWritten()
 	if err := w.body.Flush(); err != nil {
 		return err
 	}
 	w.ensureHeadWritten()
-	w.flush()
+	w.sendBuffered()
 	if l := &w.trailing; l.f != nil && w.err == nil {
 		w.err = w.sendFile(l.f, l.offset, l.n)
 		l.close()
@@ -522,17 +522,17 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	slices.Sort(keys)
 	for _, key := range keys {
 		for _, v := range h[key] {
-			b = appendField(b, key, v)
+			b = appendSanitizedField(b, key, v)
 		}
 	}
 	return b
 }
 
-// appendField appends a field. As in net/http, line ends in its value become spaces and
+// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and
 // surrounding space is removed.
-func appendField(b []byte, key, value string) []byte {
+func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
-	if !isFieldValue(value) {
+	if !isValidFieldValue(value) {
 		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
 	}
 	return appendRawField(b, key, value)
@@ -554,7 +554,7 @@ type dateStamp struct {
 	text   string
 }
 
-func currentDate() string {
+func currentHTTPDate() string {
 	t := time.Now()
 	if s := cachedDate.Load(); s != nil && s.second == t.Unix() {
 		return s.text

@@ -48,7 +48,7 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	got := make(chan detachedConn, 1)
 	w.x.mu.Lock()
-	w.x.postToOwner(func(c *tcp.Conn) {
+	w.x.postToConnOwner(func(c *tcp.Conn) {
 		x := w.x
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.readOffset:]...)

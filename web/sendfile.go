@@ -18,9 +18,9 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 		return 0, http.ErrHijacked
 	}
 	if ok {
-		w.writeDefaultStatus()
+		w.ensureStatusWritten()
 	}
-	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
+	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !statusAllowsBody(w.status) {
 		return io.Copy(writerOnly{w}, src)
 	}
 	if w.state < responseHead && w.header["Content-Type"] == nil {
@@ -30,8 +30,8 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 		return 0, err
 	}
 	w.ensureHeadWritten()
-	if !w.deferFileToOwner(f, offset, n) {
-		if w.flush(); w.err != nil {
+	if !w.deferFileUntilHandlerReturns(f, offset, n) {
+		if w.sendBuffered(); w.err != nil {
 			return 0, w.err
 		}
 		if err := w.sendFile(f, offset, n); err != nil {
@@ -57,10 +57,10 @@ type trailingFile struct {
 	offset, n int64
 }
 
-// deferFileToOwner leaves part of a file to the owner, as the end of the response. It reports false if
+// deferFileUntilHandlerReturns leaves part of a file to the owner, as the end of the response. It reports false if
 // the response continues after it, the connection has no free file slot, or the server is not
 // known to support files.
-func (w *response) deferFileToOwner(f *os.File, offset, n int64) bool {
+func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
 	}
@@ -83,7 +83,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
-	w.x.markSentFromHandler()
+	w.x.markActiveBeforeSending()
 	w.x.fileSlots = max(w.x.fileSlots-1, 0)
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *tcp.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {

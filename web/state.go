@@ -19,7 +19,7 @@ const (
 	stateReading    exchangeState = iota // the owner reads the head, or runs a Quick handler
 	statePipelined                       // after another request; nothing of the response has been sent
 	stateBuffered                        // after another request; the handler has returned, the response is in memory
-	stateActive                          // the handler is queued or runs; its return posts sendResponses
+	stateActive                          // the handler is queued or runs; its return posts sendReadyResponses
 	stateReturned                        // the handler has returned; the owner must finish the response
 	stateDiscarding                      // the response is complete; the rest of the body is discarded
 	stateAborted                         // the connection has closed; the handler has not returned
@@ -43,11 +43,11 @@ func (s exchangeState) String() string { return exchangeStates[s] }
 
 // setState changes the state and checks that the transition is allowed. After dispatch, the
 // caller holds the lock.
-func (x *exchange) setState(to exchangeState) {
-	if exchangeTransitions[x.state]>>to&1 == 0 {
-		x.reportForbidden(x.state, to)
+func (x *exchange) setState(newState exchangeState) {
+	if exchangeTransitions[x.state]>>newState&1 == 0 {
+		x.reportForbiddenTransition(x.state, newState)
 	}
-	x.state = to
+	x.state = newState
 }
 
 // responseState is the progress of one response.
@@ -78,18 +78,18 @@ var responseTransitions = [responseAborted + 1]uint16{
 func (s responseState) String() string { return responseStates[s] }
 
 // setState changes the state and checks that the transition is allowed.
-func (w *response) setState(to responseState) {
-	if responseTransitions[w.state]>>to&1 == 0 {
-		w.x.reportForbidden(w.state, to)
+func (w *response) setState(newState responseState) {
+	if responseTransitions[w.state]>>newState&1 == 0 {
+		w.x.reportForbiddenTransition(w.state, newState)
 	}
-	w.state = to
+	w.state = newState
 }
 
-// onForbidden, if set by a test, replaces the log message of reportForbidden.
+// onForbidden, if set by a test, replaces the log message of reportForbiddenTransition.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-// reportForbidden reports a transition that the tables do not allow.
-func (x *exchange) reportForbidden(from, to fmt.Stringer) {
+// reportForbiddenTransition reports a transition that the tables do not allow.
+func (x *exchange) reportForbiddenTransition(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)
 	} else {

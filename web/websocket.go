@@ -163,7 +163,7 @@ func (s Socket) Compressed() bool { return s.negotiated.deflate }
 
 // Write sends a message under the rules of tcp.Conn.Write.
 func (s Socket) Write(kind Kind, message []byte) error {
-	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressed() {
+	if s.negotiated.deflate && len(message) >= s.negotiated.minCompressedBytes() {
 		_, err := s.conn.Write(compressFrame(kind, message))
 		return err
 	}
@@ -234,14 +234,14 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "...)
 	out = append(base64.StdEncoding.AppendEncode(out, sum[:]), "\r\n"...)
 	if v.protocol != "" {
-		out = appendField(out, "Sec-WebSocket-Protocol", v.protocol)
+		out = appendSanitizedField(out, "Sec-WebSocket-Protocol", v.protocol)
 	}
 	if v.deflate {
-		out = appendField(out, "Sec-WebSocket-Extensions", "permessage-deflate; server_no_context_takeover; client_no_context_takeover")
+		out = appendSanitizedField(out, "Sec-WebSocket-Extensions", "permessage-deflate; server_no_context_takeover; client_no_context_takeover")
 	}
 	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
 	res.out = append(out, "\r\n"...)
-	res.setHandler(v, value, func(c *tcp.Conn) { v.Handler.Opened(Socket{c, v}) })
+	res.scheduleHandlerSwitch(v, value, func(c *tcp.Conn) { v.Handler.Opened(Socket{c, v}) })
 	return nil
 }
 
@@ -299,17 +299,17 @@ func (ws *WebSocket) originAllowed(r *http.Request) bool {
 }
 
 // handlerFor returns the tcp.Handler for negotiated options, or nil if they are not offered.
-func (ws *WebSocket) handlerFor(k socketOptions) *negotiatedSocket {
+func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
 		for _, p := range append([]string{""}, ws.Subprotocols...) {
 			for _, deflate := range []bool{false, true} {
-				k := socketOptions{p, deflate}
-				ws.handlers[k] = &negotiatedSocket{ws, k}
+				options := socketOptions{p, deflate}
+				ws.handlers[options] = &negotiatedSocket{ws, options}
 			}
 		}
 	})
-	return ws.handlers[k]
+	return ws.handlers[options]
 }
 
 // negotiate selects the subprotocol and compression for a request.
@@ -333,7 +333,7 @@ func (ws *WebSocket) maxMessageBytes() int {
 	return min(ws.MaxMessage, 1<<30)
 }
 
-func (ws *WebSocket) minCompressed() int {
+func (ws *WebSocket) minCompressedBytes() int {
 	if ws.MinCompressed <= 0 {
 		return 512
 	}
@@ -373,12 +373,12 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 		}
 		switch {
 		case err != nil:
-			v.closeForError(c, err)
+			v.sendCloseFrameAndClose(c, err)
 			return len(in)
 		case h.n == 0:
 			return used
 		case h.op == opContinuation:
-			v.closeForError(c, &CloseError{CloseProtocolError, "a continuation frame without a message"})
+			v.sendCloseFrameAndClose(c, &CloseError{CloseProtocolError, "a continuation frame without a message"})
 			return len(in)
 		case h.isControl() || h.fin && h.n+h.size <= maxBufferedFrame:
 			if len(in)-used < h.n+h.size {
@@ -387,10 +387,10 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 			p := appendUnmasked((*room)[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)
 			used += h.n + h.size
 			if h.isControl() {
-				if !v.handleControl(c, h.op, p) {
+				if !v.handleControlFrame(c, h.op, p) {
 					return len(in)
 				}
-			} else if n, ok := v.deliverMessage(c, Kind(h.op), h.deflate, p, nil); !ok {
+			} else if n, ok := v.validateAndDeliverMessage(c, Kind(h.op), h.deflate, p, nil); !ok {
 				return len(in)
 			} else {
 				work += n
@@ -404,9 +404,9 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame makes a message of received bytes too long.
-func (v *negotiatedSocket) checkMessageSize(h frameHead, received int) error {
-	if !h.isControl() && h.size > v.maxMessageBytes()-received {
+// checkMessageSize returns an error if the frame makes a message of receivedBytes bytes too long.
+func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
+	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
 	}
 	return nil
@@ -430,13 +430,13 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 			n := min(m.remaining, len(in)-used)
 			m.message = appendUnmasked(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.remaining)
 			used += n
-			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.checkPrefix(m.message, false) {
-				m.closeForError(c, errInvalidUTF8)
+			if m.remaining -= n; m.kind == Text && !m.deflate && !m.checker.isValidPrefix(m.message, false) {
+				m.sendCloseFrameAndClose(c, errInvalidUTF8)
 				return len(in)
 			}
 		}
 		if m.remaining == 0 && m.frame.fin {
-			if !m.finishMessage(c) {
+			if !m.deliverCompletedMessage(c) {
 				return len(in)
 			}
 			return used
@@ -457,7 +457,7 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 			err = &CloseError{CloseProtocolError, "a message within another message"}
 			fallthrough
 		case err != nil:
-			m.closeForError(c, err)
+			m.sendCloseFrameAndClose(c, err)
 			return len(in)
 		case h.n == 0:
 			return used
@@ -466,7 +466,7 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 				return used
 			}
 			var room [maxControl]byte
-			if !m.handleControl(c, h.op, appendUnmasked(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
+			if !m.handleControlFrame(c, h.op, appendUnmasked(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
 				return len(in)
 			}
 			used += h.n + h.size
@@ -476,17 +476,17 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 		}
 	}
 	if m.remaining == 0 && m.frame.fin && !c.Paused() {
-		m.finishMessage(c)
+		m.deliverCompletedMessage(c)
 	}
 	return used
 }
 
-// finishMessage delivers the message, and reports whether the socket stays open.
-func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
+// deliverCompletedMessage delivers the message, and reports whether the socket stays open.
+func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 	m.complete = true
 	_ = c.SetHandler(m.negotiatedSocket)
 	reserve(c, 0, false)
-	n, ok := m.deliverMessage(c, m.kind, m.deflate, m.message, &m.checker)
+	n, ok := m.validateAndDeliverMessage(c, m.kind, m.deflate, m.message, &m.checker)
 	if n > maxWorkPerCall {
 		yield(c)
 	}
@@ -495,29 +495,29 @@ func (m *partialMessage) finishMessage(c *tcp.Conn) bool {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// deliverMessage passes a message to the handler. It returns the work for maxWorkPerCall, and
+// validateAndDeliverMessage passes a message to the handler. It returns the cost for maxWorkPerCall, and
 // whether the socket stays open.
-func (v *negotiatedSocket) deliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, t *utf8Checker) (work int, more bool) {
+func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
 		var err error
-		work = deflateWork * len(p)
+		cost = deflateWork * len(p)
 		if p, err = decompress(p, v.maxMessageBytes()); err != nil {
-			v.closeForError(c, err)
-			return work, false
+			v.sendCloseFrameAndClose(c, err)
+			return cost, false
 		}
-		defer releaseDecompressed(p)
-		t = nil
+		defer recycleDecompressed(p)
+		checker = nil
 	}
-	if kind == Text && (t == nil && !utf8.Valid(p) || t != nil && !t.checkPrefix(p, true)) {
-		v.closeForError(c, errInvalidUTF8)
-		return work, false
+	if kind == Text && (checker == nil && !utf8.Valid(p) || checker != nil && !checker.isValidPrefix(p, true)) {
+		v.sendCloseFrameAndClose(c, errInvalidUTF8)
+		return cost, false
 	}
 	v.Handler.Message(Socket{c, v}, kind, p)
-	return work + len(p), true
+	return cost + len(p), true
 }
 
-// handleControl handles a ping, pong or close, and reports whether the socket stays open.
-func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
+// handleControlFrame handles a ping, pong or close, and reports whether the socket stays open.
+func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (stillOpen bool) {
 	switch op {
 	case opPing:
 		_, _ = c.Write(appendFrame(make([]byte, 0, 2+maxControl), opPong, p))
@@ -533,14 +533,14 @@ func (v *negotiatedSocket) handleControl(c *tcp.Conn, op byte, p []byte) bool {
 				why = errInvalidUTF8
 			}
 		}
-		v.closeForError(c, why)
+		v.sendCloseFrameAndClose(c, why)
 		return false
 	}
 	return true
 }
 
-// closeForError closes the socket with the code of why, which is the peer's close or an error.
-func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
+// sendCloseFrameAndClose closes the socket with the code of why, which is the peer's close or an error.
+func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
 	if errors.As(why, &e) {
@@ -556,18 +556,18 @@ func (v *negotiatedSocket) closeForError(c *tcp.Conn, why error) {
 
 func (v *negotiatedSocket) Ended(c *tcp.Conn, rest []byte) int {
 	used := v.Received(c, rest)
-	v.closeAfterPeerEnd(c)
+	v.closeAfterPeerEndUnlessPaused(c)
 	return used
 }
 
 func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	used := m.Received(c, rest)
-	m.closeAfterPeerEnd(c)
+	m.closeAfterPeerEndUnlessPaused(c)
 	return used
 }
 
-// closeAfterPeerEnd closes a socket whose peer has ended without a close frame.
-func (v *negotiatedSocket) closeAfterPeerEnd(c *tcp.Conn) {
+// closeAfterPeerEndUnlessPaused closes a socket whose peer has ended without a close frame.
+func (v *negotiatedSocket) closeAfterPeerEndUnlessPaused(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
 	}

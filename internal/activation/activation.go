@@ -54,14 +54,14 @@ func Listeners() ([]NamedListener, error) {
 }
 
 var listeners = sync.OnceValues(func() ([]NamedListener, error) {
-	names, err := parseEnv(os.Getenv, os.Getpid())
+	names, err := parseListenEnv(os.Getenv, os.Getpid())
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		err = errors.Join(err, os.Unsetenv(name))
 	}
 	var files []*os.File
 	switch {
 	case err == nil && names != nil:
-		files, err = adoptDescriptors(names)
+		files, err = adoptListeningDescriptors(names)
 	case err == nil:
 		names, files, err = upgrade.InheritedActivationSockets()
 	}
@@ -85,9 +85,9 @@ type socketSet struct {
 // keptSockets is set by Listeners.
 var keptSockets atomic.Pointer[socketSet]
 
-// KeptSockets returns the sockets that Listeners has taken and their names. Like the service manager, this
+// KeptActivationSockets returns the sockets that Listeners has taken and their names. Like the service manager, this
 // process keeps them open for its successor; the caller must not close them.
-func KeptSockets() (names []string, files []*os.File) {
+func KeptActivationSockets() (names []string, files []*os.File) {
 	if k := keptSockets.Load(); k != nil {
 		return k.names, k.files
 	}
@@ -108,9 +108,9 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseEnv parses the variables and returns the names of the descriptors for process pid, nil if there
+// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there
 // are none. An empty variable counts as unset.
-func parseEnv(getenv func(name string) string, pid int) (names []string, err error) {
+func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {
 	case forPid == "" && count == "":

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		{"empty names", "7", "3", ":b:", []string{"", "b", ""}},
 		{"as many as can be", "7", "1024", "", slices.Repeat([]string{"unknown"}, 1024)},
 	} {
-		got, err := parseEnv(fakeEnv(c.pid, c.fds, c.names), 7)
+		got, err := parseListenEnv(fakeEnv(c.pid, c.fds, c.names), 7)
 		if err != nil || !slices.Equal(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%s: got %q, %v; want %q", c.name, got, err, c.want)
 		}
@@ -55,7 +55,7 @@ func TestParseRefuses(t *testing.T) {
 		{"too few names", "7", "2", "web", `LISTEN_FDNAMES has 1 names ("web"); expected 2`},
 		{"too many names", "7", "2", "a:b:", `LISTEN_FDNAMES has 3 names ("a:b:"); expected 2`},
 	} {
-		got, err := parseEnv(fakeEnv(c.pid, c.fds, c.names), 7)
+		got, err := parseListenEnv(fakeEnv(c.pid, c.fds, c.names), 7)
 		if err == nil || got != nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %q, %v; want an error that says %s", c.name, got, err, c.says)
 		}
@@ -67,7 +67,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("7", "1024", "")
 	f.Add("8", "-1", "::")
 	f.Fuzz(func(t *testing.T, pid, fds, names string) {
-		got, err := parseEnv(fakeEnv(pid, fds, names), 7)
+		got, err := parseListenEnv(fakeEnv(pid, fds, names), 7)
 		switch {
 		case err != nil && (got != nil || len(err.Error()) > 1000):
 			t.Errorf("%d names, and an error of %d bytes: %v", len(got), len(err.Error()), err)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptDescriptors returns files for the descriptors with these names. It checks all of them before it
+// adoptListeningDescriptors returns files for the descriptors with these names. It checks all of them before it
 // changes any: with wrong variables they may belong to other code.
-func adoptDescriptors(names []string) (files []*os.File, err error) {
+func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {
 			return nil, fmt.Errorf("descriptor %d (%.60q) %w", firstFD+i, name, err)
@@ -57,7 +57,7 @@ func isStreamSocket(domain, kind, protocol int) bool {
 	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
 }
 
-func formatMonotonicTime() string {
+func formatMonotonicUsecField() string {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // never fails
 	return fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)

@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// adoptDescriptors fails: it needs Linux.
-func adoptDescriptors([]string) ([]*os.File, error) {
+// adoptListeningDescriptors fails: it needs Linux.
+func adoptListeningDescriptors([]string) ([]*os.File, error) {
 	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, but socket activation needs Linux; unset them")
 }
 
-func formatMonotonicTime() string { return "" }
+func formatMonotonicUsecField() string { return "" }

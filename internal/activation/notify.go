@@ -21,7 +21,7 @@ const (
 
 // ReloadingState returns the state of a program that reloads its configuration or is about to be replaced,
 // until it sends READY=1 (Type=notify-reload).
-func ReloadingState() string { return "RELOADING=1" + formatMonotonicTime() }
+func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1" when the program serves, "STOPPING=1" when
 // it ends, "RELOADING=1", "WATCHDOG=1" or "STATUS=12 connections". Several are separated by "\n"; the
@@ -33,13 +33,13 @@ func Notify(state string) (sent bool, err error) {
 	if socket == "" {
 		return false, nil
 	}
-	if err := sendState(socket, state, notifyTimeout); err != nil {
+	if err := validateAndSendState(socket, state, notifyTimeout); err != nil {
 		return false, fmt.Errorf("notify the service manager: %w", err)
 	}
 	return true, nil
 }
 
-func sendState(socket, state string, timeout time.Duration) error {
+func validateAndSendState(socket, state string, timeout time.Duration) error {
 	switch {
 	case state == "":
 		return errors.New(`state is empty; expected one such as "READY=1"`)

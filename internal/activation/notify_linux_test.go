@@ -71,7 +71,7 @@ func TestNotifyWaits(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "notify")
 	newFakeManager(t, name)
 	for range 1 << 16 {
-		if err := sendState(name, "READY=1", 10*time.Millisecond); err != nil {
+		if err := validateAndSendState(name, "READY=1", 10*time.Millisecond); err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal(err)
 			}

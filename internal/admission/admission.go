@@ -39,8 +39,8 @@ type Config struct {
 type Controller struct {
 	max         int64
 	allow, deny Prefixes
-	sources     *sources // nil without a limit
-	bucket      *bucket  // nil without a limit
+	sources     *sourceCounters // nil without a limit
+	bucket      *tokenBucket    // nil without a limit
 
 	_     [128]byte    // slots changes constantly; the fields above are read by all threads
 	slots atomic.Int64 // lower half: open connections, upper half: reserved slots
@@ -53,12 +53,12 @@ func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
 	}
-	a := &Controller{max: int64(c.MaxConns), allow: mergePrefixes("Config.Allow", c.Allow), deny: mergePrefixes("Config.Deny", c.Deny)}
+	a := &Controller{max: int64(c.MaxConns), allow: sortAndMergePrefixes("Config.Allow", c.Allow), deny: sortAndMergePrefixes("Config.Deny", c.Deny)}
 	if c.MaxPerSource > 0 {
-		a.sources = newSources(c.MaxPerSource, c.SourcePrefix)
+		a.sources = newSourceCounters(c.MaxPerSource, c.SourcePrefix)
 	}
 	if c.Rate > 0 {
-		a.bucket = newBucket(c.Rate)
+		a.bucket = newTokenBucket(c.Rate)
 	}
 	return a
 }
@@ -67,17 +67,17 @@ const reservedUnit = 1 << 32
 
 // AcquireConn takes a slot for a connection. It reports false if all MaxConns are open or reserved. The
 // limit is never exceeded, not even for a moment.
-func (c *Controller) AcquireConn() bool { return c.acquireSlots(1, 1) == 1 }
+func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
 // ReserveConns reserves up to n slots for connections from another process, and returns how many.
-func (c *Controller) ReserveConns(n int) int { return c.acquireSlots(n, reservedUnit) }
+func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireSlots adds unit to slots for up to n free slots, and returns how many.
-func (c *Controller) acquireSlots(n int, unit int64) int {
+// acquireUpToSlots adds slotIncrement to slots for up to n free slots, and returns how many.
+func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
 		n = max(min(n, int(c.max-int64(uint32(v))-v>>32)), 0)
-		if n == 0 || c.slots.CompareAndSwap(v, v+int64(n)*unit) {
+		if n == 0 || c.slots.CompareAndSwap(v, v+int64(n)*slotIncrement) {
 			return n
 		}
 	}
@@ -119,17 +119,17 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSource counts a connection from a source. It reports false if there are already MaxPerSource.
+// AcquireSourceConn counts a connection from a source. It reports false if there are already MaxPerSource.
 // Invalid addresses are not counted.
-func (c *Controller) AcquireSource(source netip.Addr) bool {
+func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true
 	}
 	return c.sources.acquire(source)
 }
 
-// ReleaseSource undoes AcquireSource for the same address.
-func (c *Controller) ReleaseSource(source netip.Addr) {
+// ReleaseSourceConn undoes AcquireSourceConn for the same address.
+func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
 		c.sources.release(source)
 	}
@@ -157,8 +157,8 @@ const maxRate = 1e9
 // one is, the cost is one burst.
 const maxClockLag = time.Minute
 
-// bucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.
-type bucket struct {
+// tokenBucket is a token bucket as in RFC 2697 (C there). When full it holds a second's worth of tokens.
+type tokenBucket struct {
 	rate int64
 
 	mu      sync.Mutex
@@ -166,13 +166,13 @@ type bucket struct {
 	updated time.Duration // when units was updated
 }
 
-func newBucket(rate int) *bucket {
+func newTokenBucket(rate int) *tokenBucket {
 	r := int64(min(rate, maxRate))
-	return &bucket{rate: r, units: r * unitsPerToken}
+	return &tokenBucket{rate: r, units: r * unitsPerToken}
 }
 
 // takeToken takes a token and returns 0, or returns the time until there is one.
-func (b *bucket) takeToken(now time.Duration) (wait time.Duration) {
+func (b *tokenBucket) takeToken(now time.Duration) (wait time.Duration) {
 	now = max(now, 0) // prevents an overflow of the difference
 	b.mu.Lock()
 	defer b.mu.Unlock()

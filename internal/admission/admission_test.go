@@ -189,10 +189,10 @@ func TestMisuse(t *testing.T) {
 	if got := recoverPanic(d.ReleaseConn); !strings.Contains(got, "without Acquire") {
 		t.Errorf("Release panics with %q", got)
 	}
-	if got := recoverPanic(func() { d.ReleaseSource(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSource") {
-		t.Errorf("ReleaseSource panics with %q", got)
+	if got := recoverPanic(func() { d.ReleaseSourceConn(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSourceConn") {
+		t.Errorf("ReleaseSourceConn panics with %q", got)
 	}
-	if !d.AcquireSource(netip.IPv6Loopback()) {
+	if !d.AcquireSourceConn(netip.IPv6Loopback()) {
 		t.Error("a lock was kept, or a count")
 	}
 }

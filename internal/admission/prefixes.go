@@ -18,11 +18,11 @@ type addrRange struct{ first, last netip.Addr }
 // NewPrefixes returns the set of all addresses in the prefixes. It panics if a prefix is invalid; callers
 // must validate user input.
 func NewPrefixes(list []netip.Prefix) *Prefixes {
-	p := mergePrefixes("NewPrefixes: list", list)
+	p := sortAndMergePrefixes("NewPrefixes: list", list)
 	return &p
 }
 
-func mergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
+func sortAndMergePrefixes(listName string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
 			panic(fmt.Sprintf("admission: %s[%d] is not a valid prefix", listName, i))

@@ -14,10 +14,10 @@ const shardCount = 64
 // garbage collector does not scan the maps.
 type source [16]byte
 
-// sources counts the connections of each source. There is an entry for each source with connections, so
+// sourceCounters counts the connections of each source. There is an entry for each source with connections, so
 // there are no more entries than connections. Maps do not shrink: they use 35 to 56 bytes for each entry
 // of their maximum size, measured with 100,000 to a million.
-type sources struct {
+type sourceCounters struct {
 	max    int
 	bits   int
 	seed   maphash.Seed
@@ -31,18 +31,18 @@ type shard struct {
 	_     [128 - 16]byte
 }
 
-func newSources(max, bits int) *sources {
-	if bits == 0 {
-		bits = 64
+func newSourceCounters(maxPerSource, prefixBits int) *sourceCounters {
+	if prefixBits == 0 {
+		prefixBits = 64
 	}
-	s := &sources{max: max, bits: bits, seed: maphash.MakeSeed()}
+	s := &sourceCounters{max: maxPerSource, bits: prefixBits, seed: maphash.MakeSeed()}
 	for i := range s.shards {
 		s.shards[i].count = make(map[source]int)
 	}
 	return s
 }
 
-func (s *sources) locateShard(a netip.Addr) (source, *shard) {
+func (s *sourceCounters) locateShard(a netip.Addr) (source, *shard) {
 	from := source(a.As16())
 	if a.Is6() && !a.Is4In6() {
 		whole := s.bits / 8
@@ -54,7 +54,7 @@ func (s *sources) locateShard(a netip.Addr) (source, *shard) {
 	return from, &s.shards[maphash.Bytes(s.seed, from[:])%shardCount]
 }
 
-func (s *sources) acquire(a netip.Addr) bool {
+func (s *sourceCounters) acquire(a netip.Addr) (acquired bool) {
 	from, in := s.locateShard(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -66,13 +66,13 @@ func (s *sources) acquire(a netip.Addr) bool {
 	return true
 }
 
-func (s *sources) release(a netip.Addr) {
+func (s *sourceCounters) release(a netip.Addr) {
 	from, in := s.locateShard(a)
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch n := in.count[from]; n {
 	case 0:
-		panic(fmt.Sprintf("admission: ReleaseSource of %v without AcquireSource", a))
+		panic(fmt.Sprintf("admission: ReleaseSourceConn of %v without AcquireSourceConn", a))
 	case 1:
 		delete(in.count, from)
 	default:

@@ -24,11 +24,11 @@ func TestSourceUncounted(t *testing.T) {
 	}
 	d := NewController(Config{MaxPerSource: 1})
 	for range 3 {
-		if !d.AcquireSource(netip.Addr{}) {
+		if !d.AcquireSourceConn(netip.Addr{}) {
 			t.Fatal("a unix socket was counted")
 		}
 	}
-	d.ReleaseSource(netip.Addr{})
+	d.ReleaseSourceConn(netip.Addr{})
 	if d.countSources() != 0 {
 		t.Error("a unix socket has an entry")
 	}
@@ -36,11 +36,11 @@ func TestSourceUncounted(t *testing.T) {
 	d = NewController(Config{})
 	a := netip.IPv6Loopback()
 	for range 3 {
-		if !d.AcquireSource(a) || d.TakeRateToken(0) != 0 {
+		if !d.AcquireSourceConn(a) || d.TakeRateToken(0) != 0 {
 			t.Fatal("there is no bound, and it was reached")
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { d.AcquireSource(a); d.ReleaseSource(a) }); n != 0 || d.sources != nil {
+	if n := testing.AllocsPerRun(100, func() { d.AcquireSourceConn(a); d.ReleaseSourceConn(a) }); n != 0 || d.sources != nil {
 		t.Errorf("without a bound: %v allocations, maps %v", n, d.sources != nil)
 	}
 }
@@ -67,7 +67,7 @@ func TestAgainstPlain(t *testing.T) {
 				a := in[i]
 				in[i] = in[len(in)-1]
 				in = in[:len(in)-1]
-				d.ReleaseSource(a)
+				d.ReleaseSourceConn(a)
 				d.ReleaseConn()
 				if counts[key(a)]--; counts[key(a)] == 0 {
 					delete(counts, key(a))
@@ -81,9 +81,9 @@ func TestAgainstPlain(t *testing.T) {
 				if !entered {
 					continue
 				}
-				registered := d.AcquireSource(a)
+				registered := d.AcquireSourceConn(a)
 				if want := counts[key(a)] < c.MaxPerSource; registered != want {
-					t.Fatalf("seed %d, step %d: AcquireSource(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
+					t.Fatalf("seed %d, step %d: AcquireSourceConn(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
 				}
 				if !registered {
 					d.ReleaseConn()
@@ -97,7 +97,7 @@ func TestAgainstPlain(t *testing.T) {
 			}
 		}
 		for _, a := range in {
-			d.ReleaseSource(a)
+			d.ReleaseSourceConn(a)
 			d.ReleaseConn()
 		}
 		if d.OpenConns() != 0 || d.countSources() != 0 {
@@ -117,14 +117,14 @@ func TestSourceConcurrently(t *testing.T) {
 		wg.Go(func() {
 			for n := range 3000 {
 				i := n % len(from)
-				if !d.AcquireSource(from[i]) {
+				if !d.AcquireSourceConn(from[i]) {
 					continue
 				}
 				if got := in[i].Add(1); got > each {
 					t.Errorf("%v: %d connections, want at most %d", from[i], got, each)
 				}
 				in[i].Add(-1)
-				d.ReleaseSource(from[i])
+				d.ReleaseSourceConn(from[i])
 			}
 		})
 	}

@@ -85,10 +85,10 @@ func (g *Log) IsUpgrading() bool { return g.active.Load() < 0 || g.peers.Load() 
 // Broadcast delivers m, or queues a copy of it and returns Queued.
 func (g *Log) Broadcast(m Broadcast) (receivers int, err error) {
 	for {
-		if g.beginBroadcast() {
+		if g.beginBroadcastUnlessPaused() {
 			return g.deliverAndForward(m)
 		}
-		if err = g.enqueue(m, nil); err != errNotPaused {
+		if err = g.enqueueWhilePaused(m, nil); err != errNotPaused {
 			return Queued, err
 		}
 	}
@@ -114,12 +114,12 @@ func (g *Log) deliverAndForward(m Broadcast) (receivers int, err error) {
 // BroadcastFromPeer delivers or queues a broadcast received from a peer. It waits for space.
 func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	for {
-		if g.beginBroadcast() {
+		if g.beginBroadcastUnlessPaused() {
 			defer g.endBroadcast()
-			g.deliverRetrying(context.Background(), m, peer)
+			g.deliverRetryingAndForward(context.Background(), m, peer)
 			return
 		}
-		if err := g.enqueue(m, peer); err == nil {
+		if err := g.enqueueWhilePaused(m, peer); err == nil {
 			return
 		} else if err != errNotPaused {
 			g.waitResumed()
@@ -128,17 +128,17 @@ func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 }
 
 // DeliverNow delivers a broadcast received from a peer ahead of the queued ones.
-func (g *Log) DeliverNow(m Broadcast) { g.deliverRetrying(context.Background(), m, nil) }
+func (g *Log) DeliverNow(m Broadcast) { g.deliverRetryingAndForward(context.Background(), m, nil) }
 
-// deliverRetrying delivers an accepted broadcast, retrying until there is space or ctx ends.
-func (g *Log) deliverRetrying(ctx context.Context, m Broadcast, origin *Peer) {
-	err := g.deliverRecovered(m)
+// deliverRetryingAndForward delivers an accepted broadcast, retrying until there is space or ctx ends.
+func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin *Peer) {
+	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
 		select {
 		case <-time.After(retryInterval):
 		case <-ctx.Done():
 		}
-		err = g.deliverRecovered(m)
+		err = g.deliverPanicAsError(m)
 	}
 	if err != nil {
 		g.OnDropped(err)
@@ -146,8 +146,8 @@ func (g *Log) deliverRetrying(ctx context.Context, m Broadcast, origin *Peer) {
 	g.forwardToPeers(m, origin, true)
 }
 
-// deliverRecovered calls Deliver and converts a panic to an error.
-func (g *Log) deliverRecovered(m Broadcast) (err error) {
+// deliverPanicAsError calls Deliver and converts a panic to an error.
+func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -158,20 +158,20 @@ func (g *Log) deliverRecovered(m Broadcast) (err error) {
 }
 
 // forwardToPeers sends a broadcast to all peers except one. With wait it waits for space.
-func (g *Log) forwardToPeers(m Broadcast, except *Peer, wait bool) {
+func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
 		return
 	}
 	for _, l := range *links {
 		if l != except {
-			l.enqueueBroadcast(m, wait)
+			l.enqueueBroadcast(m, waitForSpace)
 		}
 	}
 }
 
-// beginBroadcast counts a caller in. It reports false if the log is paused.
-func (g *Log) beginBroadcast() bool {
+// beginBroadcastUnlessPaused counts a caller in. It reports false if the log is paused.
+func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
 	}
@@ -187,8 +187,8 @@ func (g *Log) endBroadcast() {
 	}
 }
 
-// enqueue adds a copy of a broadcast to the queue.
-func (g *Log) enqueue(m Broadcast, origin *Peer) error {
+// enqueueWhilePaused adds a copy of a broadcast to the queue.
+func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
@@ -236,11 +236,11 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume delivers the queue in order and returns the log to normal. If peer is not nil, the queue and
+// ReplayQueueAndResume delivers the queue in order and returns the log to normal. If peer is not nil, the queue and
 // all later broadcasts are forwarded to it as well. When ctx ends, Resume stops waiting for space, aborts
 // a peer that has none, and rejects new broadcasts until the queue is empty: otherwise it might never
 // catch up with callers, which nothing slows down while broadcasts are queued.
-func (g *Log) Resume(ctx context.Context, peer *Peer) {
+func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
 	if peer != nil {
 		g.addPeer(peer)
 		defer context.AfterFunc(ctx, peer.Abort)()
@@ -262,7 +262,7 @@ func (g *Log) Resume(ctx context.Context, peer *Peer) {
 			case <-ctx.Done():
 			}
 		}
-		g.deliverRetrying(ctx, m.Broadcast, m.origin)
+		g.deliverRetryingAndForward(ctx, m.Broadcast, m.origin)
 	}
 }
 

@@ -48,22 +48,22 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPending bytes wait for the peer, except
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except
 // for a single larger broadcast. Beyond that the connection is closed if closeWhenFull is set; otherwise
 // Broadcast returns ErrFull.
-func NewPeer(socket *os.File, maxPending int, closeWhenFull bool) (*Peer, error) {
+func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
 		return nil, fmt.Errorf("open the broadcast socket: %w", err)
 	}
-	l := &Peer{conn: conn, maxPending: maxPending, closeWhenFull: closeWhenFull}
+	l := &Peer{conn: conn, maxPending: maxPendingBytes, closeWhenFull: closeWhenFull}
 	l.changed.L = &l.mu
-	l.writer.Go(l.writePending)
+	l.writer.Go(l.writePendingUntilClosed)
 	return l, nil
 }
 
-// writePending writes pending output until the peer is closed.
-func (l *Peer) writePending() {
+// writePendingUntilClosed writes pending output until the peer is closed.
+func (l *Peer) writePendingUntilClosed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var spare []byte
@@ -99,23 +99,23 @@ func (l *Peer) stopSending() {
 func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.closed || l.fits(m)
+	return l.closed || l.fitsInPending(m)
 }
 
-func (l *Peer) fits(m Broadcast) bool {
+func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
 // enqueueBroadcast queues a broadcast for the peer. Without space it closes the connection if
 // closeWhenFull is set; otherwise it waits if wait is set. If not, the caller has checked for space, which
 // several callers may have found at once, so the limit may be exceeded.
-func (l *Peer) enqueueBroadcast(m Broadcast, wait bool) {
+func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.closed && !l.fits(m) {
+	for !l.closed && !l.fitsInPending(m) {
 		if l.closeWhenFull {
 			l.abortLocked()
-		} else if wait {
+		} else if waitForSpace {
 			l.changed.Wait()
 		} else {
 			break
@@ -168,14 +168,14 @@ func (l *Peer) Close() {
 	_ = l.conn.Close()
 }
 
-func (m Broadcast) appendFrame(to []byte) []byte {
+func (m Broadcast) appendFrame(dst []byte) []byte {
 	if m.All {
-		to = append(to, frameAll)
+		dst = append(dst, frameAll)
 	} else {
-		to = binary.AppendUvarint(append(to, frameMessage), uint64(m.Kind))
-		to = append(binary.AppendUvarint(to, uint64(len(m.Group))), m.Group...)
+		dst = binary.AppendUvarint(append(dst, frameMessage), uint64(m.Kind))
+		dst = append(binary.AppendUvarint(dst, uint64(len(m.Group))), m.Group...)
 	}
-	return append(binary.AppendUvarint(to, uint64(len(m.Message))), m.Message...)
+	return append(binary.AppendUvarint(dst, uint64(len(m.Message))), m.Message...)
 }
 
 // FrameHandler handles received frames.
@@ -206,7 +206,7 @@ func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 			handler.OnResumed()
 		case frameCounters:
 			var p []byte
-			if p, err = readBytes(in, maxFrame); err == nil {
+			if p, err = readLengthPrefixed(in, maxFrame); err == nil {
 				handler.OnCounters(p)
 			}
 		default:
@@ -218,29 +218,29 @@ func (l *Peer) ReceiveFrames(handler FrameHandler) error {
 	}
 }
 
-func readBroadcast(in *bufio.Reader, all bool) (m Broadcast, err error) {
-	if m.All = all; !all {
+func readBroadcast(in *bufio.Reader, toAll bool) (m Broadcast, err error) {
+	if m.All = toAll; !toAll {
 		kind, err := binary.ReadUvarint(in)
 		if err != nil {
 			return m, err
 		}
-		group, err := readBytes(in, MaxGroupName)
+		group, err := readLengthPrefixed(in, MaxGroupName)
 		if err != nil {
 			return m, err
 		}
 		m.Kind, m.Group = uint32(kind), string(group)
 	}
-	m.Message, err = readBytes(in, maxFrame)
+	m.Message, err = readLengthPrefixed(in, maxFrame)
 	return m, err
 }
 
-func readBytes(in *bufio.Reader, limit uint64) ([]byte, error) {
+func readLengthPrefixed(in *bufio.Reader, maxLength uint64) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {
 		return nil, err
 	}
-	if n > limit {
-		return nil, fmt.Errorf("frame field has %d bytes; expected at most %d", n, limit)
+	if n > maxLength {
+		return nil, fmt.Errorf("frame field has %d bytes; expected at most %d", n, maxLength)
 	}
 	p := make([]byte, n)
 	_, err = io.ReadFull(in, p)

@@ -41,14 +41,14 @@ func ReadLimits(pid int) (Limits, error) { return readLimits("", strconv.Itoa(pi
 
 // readLimits reads files below root; process is a number or "self".
 func readLimits(root, process string) (Limits, error) {
-	g, err := readGroups(root, process)
+	g, err := readCgroupPaths(root, process)
 	if err != nil {
 		return Limits{}, err
 	}
 	return Limits{
-		Memory:       tightestLimit(root, memoryControllers(g)),
-		SocketMemory: tightestLimit(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
-		Tasks:        tightestLimit(root, taskControllers(g)),
+		Memory:       limitWithLeastHeadroom(root, memoryControllers(g)),
+		SocketMemory: limitWithLeastHeadroom(root, []controller{{"/memory", g.memory, []string{"memory.kmem.tcp.limit_in_bytes"}, "memory.kmem.tcp.usage_in_bytes", nil}}),
+		Tasks:        limitWithLeastHeadroom(root, taskControllers(g)),
 	}, nil
 }
 
@@ -57,22 +57,22 @@ func readLimits(root, process string) (Limits, error) {
 // machine's memory" or "GOMEMLIMIT". Without a limit it returns math.MaxInt64 and "none known"; on systems
 // other than Linux only GOMEMLIMIT is known. A call takes some tens of microseconds; limits can change while
 // a process runs.
-func MemoryLimit() (limit int64, from string) {
-	limit, from = readMemoryLimit("")
+func MemoryLimit() (limit int64, source string) {
+	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
 		return own, "GOMEMLIMIT"
 	}
-	return limit, from
+	return limit, source
 }
 
 // readMemoryLimit is MemoryLimit without GOMEMLIMIT, with files below root.
-func readMemoryLimit(root string) (limit int64, from string) {
-	limit, from = math.MaxInt64, "none known"
-	if g, err := readGroups(root, "self"); err == nil {
+func readMemoryLimit(root string) (limit int64, source string) {
+	limit, source = math.MaxInt64, "none known"
+	if g, err := readCgroupPaths(root, "self"); err == nil {
 		for _, c := range memoryControllers(g) {
 			c.forEachLimit(root, func(l Limit, _ string) {
 				if l.Max > 0 && l.Max < limit {
-					limit, from = l.Max, l.From
+					limit, source = l.Max, l.From
 				}
 			})
 		}
@@ -80,7 +80,7 @@ func readMemoryLimit(root string) (limit int64, from string) {
 	if total := readMachineMemory(root); total > 0 && total < limit {
 		return total, "the machine's memory"
 	}
-	return limit, from
+	return limit, source
 }
 
 // readMachineMemory returns the machine's memory in bytes, 0 if it is unknown.
@@ -110,7 +110,7 @@ type controller struct {
 // Mount points of version 2; the second is used if both versions are mounted.
 const unifiedMount, hybridMount = "", "/unified"
 
-func memoryControllers(g groups) []controller {
+func memoryControllers(g cgroupPaths) []controller {
 	limits, droppable := []string{"memory.max", "memory.high"}, []string{"inactive_file", "active_file"}
 	return []controller{
 		{"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
@@ -119,7 +119,7 @@ func memoryControllers(g groups) []controller {
 	}
 }
 
-func taskControllers(g groups) []controller {
+func taskControllers(g cgroupPaths) []controller {
 	limits := []string{"pids.max"}
 	return []controller{
 		{"/pids", g.pids, limits, "pids.current", nil},
@@ -140,7 +140,7 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
 		for _, file := range c.limits {
 			name := path.Join(dir, file)
-			if most, err := readNumber(root + name); err == nil && most < unlimitedFrom {
+			if most, err := readNumberOrMax(root + name); err == nil && most < unlimitedFrom {
 				do(Limit{Max: most, From: "cgroup " + group + " " + file, File: name}, root+dir)
 			}
 		}
@@ -150,11 +150,11 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	}
 }
 
-// tightestLimit returns the limit with the least headroom.
-func tightestLimit(root string, controllers []controller) (found Limit) {
+// limitWithLeastHeadroom returns the limit with the least headroom.
+func limitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
 		c.forEachLimit(root, func(l Limit, dir string) {
-			if l.Used = c.readUsage(dir); found.File == "" || l.headroom() < found.headroom() {
+			if l.Used = c.readUsageWithoutCache(dir); found.File == "" || l.headroom() < found.headroom() {
 				found = l
 			}
 		})
@@ -162,9 +162,9 @@ func tightestLimit(root string, controllers []controller) (found Limit) {
 	return found
 }
 
-// readUsage returns the usage of a group without what can be dropped, 0 if it is unknown.
-func (c *controller) readUsage(dir string) int64 {
-	used, err := readNumber(path.Join(dir, c.used))
+// readUsageWithoutCache returns the usage of a group without what can be dropped, 0 if it is unknown.
+func (c *controller) readUsageWithoutCache(dir string) int64 {
+	used, err := readNumberOrMax(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {
 		return used
 	}
@@ -178,21 +178,21 @@ func (c *controller) readUsage(dir string) int64 {
 	return used
 }
 
-// groups are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in
+// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in
 // version 2.
-type groups struct{ memory, pids, unified string }
+type cgroupPaths struct{ memory, pids, unified string }
 
-func readGroups(root, process string) (groups, error) {
+func readCgroupPaths(root, process string) (cgroupPaths, error) {
 	b, err := os.ReadFile(root + "/proc/" + process + "/cgroup")
 	if err != nil {
-		return groups{}, err
+		return cgroupPaths{}, err
 	}
-	return parseGroups(b), nil
+	return parseCgroupPaths(b), nil
 }
 
-// parseGroups parses /proc/PID/cgroup, with lines like "4:cpu,memory:/a/b", or "0::/a/b" for version 2.
-func parseGroups(b []byte) groups {
-	var g groups
+// parseCgroupPaths parses /proc/PID/cgroup, with lines like "4:cpu,memory:/a/b", or "0::/a/b" for version 2.
+func parseCgroupPaths(b []byte) cgroupPaths {
+	var g cgroupPaths
 	for line := range bytes.Lines(b) {
 		id, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
 		controllers, group, ok := strings.Cut(rest, ":")
@@ -215,8 +215,8 @@ func parseGroups(b []byte) groups {
 	return g
 }
 
-// readNumber reads a limit or usage: a number, or "max" for no limit.
-func readNumber(file string) (int64, error) {
+// readNumberOrMax reads a limit or usage: a number, or "max" for no limit.
+func readNumberOrMax(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err

@@ -174,7 +174,7 @@ func FuzzParseGroups(f *testing.F) {
 	f.Add([]byte("4:cpu,memory:/a/b\n0::/c\n"))
 	f.Add([]byte("0::/../a/./b//"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		g := parseGroups(b)
+		g := parseCgroupPaths(b)
 		for _, group := range []string{g.memory, g.pids, g.unified} {
 			if group == "" {
 				continue

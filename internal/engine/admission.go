@@ -72,7 +72,7 @@ func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
 func (rt *Runtime) releaseListenerAndSource(listener int, peer netip.AddrPort, sourceKnown bool) {
 	rt.listenerCounters(listener).releaseSlot()
 	if sourceKnown {
-		rt.Admission.ReleaseSource(peer.Addr())
+		rt.Admission.ReleaseSourceConn(peer.Addr())
 	}
 }
 
@@ -84,7 +84,7 @@ func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
 	if !rt.Admission.IsAllowed(peer.Addr()) {
 		return ErrDenied
 	}
-	if !rt.Admission.AcquireSource(peer.Addr()) {
+	if !rt.Admission.AcquireSourceConn(peer.Addr()) {
 		return ErrRefusedSource
 	}
 	return nil
@@ -107,6 +107,6 @@ func (c *Conn) releaseListenerAndSource() {
 		c.runtime.ListenerCounters[n].releaseSlot()
 	}
 	if c.is(sourceCounted) {
-		c.runtime.Admission.ReleaseSource(c.Peer().Addr())
+		c.runtime.Admission.ReleaseSourceConn(c.Peer().Addr())
 	}
 }

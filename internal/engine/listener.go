@@ -63,9 +63,9 @@ func (l Listener) OpenSockets(minSockets int, opts sock.Options) (sockets []net.
 			sockets = append(sockets, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
-		sockets, err = slices.Repeat([]net.Listener{l.Socket}, minSockets), sock.SetNonblockAndOptions(l.Socket)
+		sockets, err = slices.Repeat([]net.Listener{l.Socket}, minSockets), sock.SetNonblockAndListenOptions(l.Socket)
 	} else {
-		sockets, err = sock.ListenShared(l.Network, l.Addr, minSockets, l.Control)
+		sockets, err = sock.ListenReusePort(l.Network, l.Addr, minSockets, l.Control)
 	}
 	for _, s := range sockets {
 		if err == nil {

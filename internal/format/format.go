@@ -62,8 +62,8 @@ func Latency(d time.Duration) string {
 	})
 }
 
-// RoundDuration rounds a non-negative duration to three significant digits.
-func RoundDuration(d time.Duration) time.Duration {
+// RoundToThreeDigits rounds a non-negative duration to three significant digits.
+func RoundToThreeDigits(d time.Duration) time.Duration {
 	step := time.Duration(1)
 	for d/step >= 1000 {
 		step *= 10
@@ -122,11 +122,11 @@ func Percent(share float64) string {
 func Percentile(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
 
 // Plural formats a count of things: 1 connection, 2 connections.
-func Plural[T ~int | ~int32 | ~int64](n T, one, more string) string {
+func Plural[T ~int | ~int32 | ~int64](n T, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return Count(n) + " " + more
+	return Count(n) + " " + many
 }
 
 // Tally lists causes with their counts, most frequent first: 12 × refused, 3 × reset.

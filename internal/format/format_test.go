@@ -16,7 +16,7 @@ func TestFormat(t *testing.T) {
 		{Bytes(0), "0 B"}, {Bytes(0.25), "0.25 B"}, {Bytes(1536), "1.5 KiB"}, {Bytes(3 << 30), "3 GiB"}, {Bytes(1 << 50), "1,024 TiB"}, {Bytes(math.NaN()), ""},
 		{Seconds(0), "0 ns"}, {Seconds(2.5e-6), "2.5 µs"}, {Seconds(0.0012), "1.2 ms"}, {Seconds(0.9999), "1 s"}, {Seconds(90), "90 s"}, {Seconds(math.Inf(1)), ""},
 		{Latency(0), "0 ns"}, {Latency(999), "999 ns"}, {Latency(1200 * time.Microsecond), "1.20 ms"}, {Latency(9996 * time.Microsecond), "10.0 ms"}, {Latency(99960 * time.Microsecond), "100 ms"}, {Latency(999999), "1.00 ms"}, {Latency(time.Minute), "60.0 s"},
-		{RoundDuration(1234 * time.Microsecond).String(), "1.23ms"}, {RoundDuration(5).String(), "5ns"},
+		{RoundToThreeDigits(1234 * time.Microsecond).String(), "1.23ms"}, {RoundToThreeDigits(5).String(), "5ns"},
 		{Elapsed(-1), "0s"}, {Elapsed(59 * time.Second), "59s"}, {Elapsed(65 * time.Second), "1m05s"}, {Elapsed(2 * time.Hour), "2h00m"},
 		{Clock(0), "0:00"}, {Clock(75), "1:15"}, {Clock(3661), "1:01:01"}, {Clock(0.5), "0:00.5"}, {Clock(-5), "-0:05"},
 		{Clock(1e15), "1,000,000,000,000,000 s"}, {Clock(math.NaN()), ""},

@@ -10,11 +10,11 @@ import (
 
 // BucketIndex returns the index of d's bucket. The first bucket holds up to a microsecond, each further one up to
 // twice as much, and the last everything longer as well.
-func BucketIndex(d time.Duration, buckets int) int {
+func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
 	}
-	return min(bits.Len64(uint64((d-1)/time.Microsecond)), buckets-1)
+	return min(bits.Len64(uint64((d-1)/time.Microsecond)), bucketCount-1)
 }
 
 // UpperBound returns the upper bound of a bucket.

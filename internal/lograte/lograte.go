@@ -25,35 +25,35 @@ const (
 )
 
 // NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if
-// their level, text and the values of keys, attributes outside of groups, are. A record that passes after
+// their level, text and the values of distinguishingKeys, attributes outside of groups, are. A record that passes after
 // others were suppressed has the attribute Suppressed with their number, inside the open group, if there is
 // one. The handler is safe for concurrent use if next is.
-func NewHandler(next slog.Handler, keys ...string) slog.Handler {
-	return &handler{next: next, keys: keys, table: &table{entries: make(map[message]*entry)}}
+func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
+	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
 
-// handler is a slog.Handler. Derived handlers share its table.
-type handler struct {
+// rateLimitHandler is a slog.Handler. Derived handlers share its table.
+type rateLimitHandler struct {
 	next    slog.Handler
-	table   *table
+	table   *rateTable
 	keys    []string
 	grouped bool   // a group is open
 	values  string // of keys set by WithAttrs, as in message.values
 }
 
 // Enabled implements slog.Handler.
-func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+func (h *rateLimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
 // Handle implements slog.Handler.
-func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+func (h *rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	m := message{r.Level, r.Message, h.values}
 	r.Attrs(func(a slog.Attr) bool {
-		m.values += h.keyValue(a)
+		m.values += h.keyValueIfDistinguishing(a)
 		return true
 	})
-	passes, suppressed := h.table.admit(m, time.Now())
+	passes, suppressed := h.table.admitMessage(m, time.Now())
 	if !passes {
 		return nil
 	}
@@ -65,25 +65,25 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+func (h *rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
-		derived.values += h.keyValue(a)
+		derived.values += h.keyValueIfDistinguishing(a)
 	}
 	return &derived
 }
 
 // WithGroup implements slog.Handler.
-func (h *handler) WithGroup(name string) slog.Handler {
+func (h *rateLimitHandler) WithGroup(name string) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithGroup(name)
 	derived.grouped = h.grouped || name != ""
 	return &derived
 }
 
-// keyValue returns an attribute's key and value if it is one of keys.
-func (h *handler) keyValue(a slog.Attr) string {
+// keyValueIfDistinguishing returns an attribute's key and value if it is one of keys.
+func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 	if h.grouped || !slices.Contains(h.keys, a.Key) {
 		return ""
 	}
@@ -96,8 +96,8 @@ type message struct {
 	text, values string
 }
 
-// table remembers when each message was last written.
-type table struct {
+// rateTable remembers when each message was last written.
+type rateTable struct {
 	mu        sync.Mutex
 	entries   map[message]*entry // at most MaxMessages
 	shared    entry              // of all messages beyond the limit
@@ -114,8 +114,8 @@ func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
 
-// admit reports whether a message may be written now, and how many were suppressed before.
-func (t *table) admit(m message, now time.Time) (write bool, suppressed int64) {
+// admitMessage reports whether a message may be written now, and how many were suppressed before.
+func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppressed int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[m]
@@ -138,7 +138,7 @@ func (t *table) admit(m message, now time.Time) (write bool, suppressed int64) {
 
 // removeOldEntries removes messages that have not been written for an interval, and adds what they have
 // suppressed to the shared entry.
-func (t *table) removeOldEntries(now time.Time) {
+func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {
 		if !e.isRecent(now) {

@@ -137,7 +137,7 @@ func (c *countingHandler) Handle(_ context.Context, r slog.Record) error {
 func TestNoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c countingHandler
-		h := NewHandler(&c).(*handler)
+		h := NewHandler(&c).(*rateLimitHandler)
 		log := slog.New(h)
 		const goroutines, each = 8, 1000
 		var wg sync.WaitGroup

@@ -59,7 +59,7 @@ func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") 
 func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
 
 func (p *Page) writeTemplate(w io.Writer, name string) error {
-	if err := p.validate(); err != nil {
+	if err := p.checkRowAndSeriesLengths(); err != nil {
 		return err
 	}
 	p.assignIDs()
@@ -96,9 +96,9 @@ type templateData struct {
 	Every int64
 }
 
-func newTemplateData(p *Page, style, script string, allowSelf bool) templateData {
+func newTemplateData(p *Page, style, script string, allowConnectSelf bool) templateData {
 	return templateData{
-		Page: p, Policy: contentSecurityPolicy(style, script, allowSelf),
+		Page: p, Policy: contentSecurityPolicy(style, script, allowConnectSelf),
 		Style:  template.HTML("<style>" + style + "</style>"),
 		Script: template.HTML("<script>" + script + "</script>"),
 	}
@@ -124,11 +124,11 @@ func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	return all
 }
 
-// contentSecurityPolicy returns a policy that allows the given style and script and, with allowSelf,
+// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf,
 // connections to the page's own server.
-func contentSecurityPolicy(style, script string, allowSelf bool) string {
+func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
-	if allowSelf {
+	if allowConnectSelf {
 		connect = "'self'"
 	}
 	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; img-src data:; connect-src %s; base-uri 'none'; form-action 'none'",

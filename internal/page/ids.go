@@ -36,8 +36,8 @@ func (p *Page) assignIDs() {
 	}
 }
 
-// validate returns an error if a table's rows or a series' columns differ in length.
-func (p *Page) validate() error {
+// checkRowAndSeriesLengths returns an error if a table's rows or a series' columns differ in length.
+func (p *Page) checkRowAndSeriesLengths() error {
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
 			if t := part.Table; t != nil {

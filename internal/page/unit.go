@@ -19,15 +19,15 @@ func (u Unit) Format(v float64) string {
 	case Share:
 		return format.Percent(v)
 	case Percentile:
-		return formatPercentile(v)
+		return formatTailRatioAsPercentile(v)
 	case Clock:
 		return format.Clock(v)
 	}
 	return format.Number(v)
 }
 
-// formatPercentile formats 1/(1-p) as p, with as many nines as it has.
-func formatPercentile(ratio float64) string {
+// formatTailRatioAsPercentile formats 1/(1-p) as p, with as many nines as it has.
+func formatTailRatioAsPercentile(ratio float64) string {
 	if !(ratio >= 1) || math.IsInf(ratio, 1) {
 		return ""
 	}

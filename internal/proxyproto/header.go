@@ -50,14 +50,14 @@ var errIncomplete = errors.New("incomplete")
 // error.
 //
 // Parse neither keeps nor changes b. It is safe for concurrent use.
-func Parse(b []byte) (h Header, n int, err error) {
+func Parse(b []byte) (h Header, length int, err error) {
 	switch {
 	case len(b) == 0:
 		return Header{}, 0, nil
 	case b[0] == signature[0]:
-		h, n, err = parseBinary(b)
+		h, length, err = parseBinary(b)
 	default:
-		h, n, err = parseText(b)
+		h, length, err = parseText(b)
 	}
 	if err == errIncomplete {
 		return Header{}, 0, nil
@@ -65,7 +65,7 @@ func Parse(b []byte) (h Header, n int, err error) {
 	if err != nil {
 		return Header{}, 0, err
 	}
-	return h, n, nil
+	return h, length, nil
 }
 
 // checkPrefix checks that b starts with prefix, or may when it is complete.
@@ -84,32 +84,32 @@ func checkPrefix(b []byte, prefix, expected string) error {
 const prefix = "PROXY "
 
 // parseText parses version 1.
-func parseText(b []byte) (h Header, n int, err error) {
+func parseText(b []byte) (h Header, length int, err error) {
 	if err := checkPrefix(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
 		return h, 0, err
 	}
-	switch n = bytes.IndexByte(b[:min(len(b), maxLine)], '\n') + 1; {
-	case n == 0 && len(b) < maxLine:
+	switch length = bytes.IndexByte(b[:min(len(b), maxLine)], '\n') + 1; {
+	case length == 0 && len(b) < maxLine:
 		return h, 0, errIncomplete
-	case n == 0 || b[n-2] != '\r':
-		return h, 0, fmt.Errorf(`header is %q; expected it to end with \r\n within %d bytes`, b[:min(len(b), max(n, maxLine))], maxLine)
+	case length == 0 || b[length-2] != '\r':
+		return h, 0, fmt.Errorf(`header is %q; expected it to end with \r\n within %d bytes`, b[:min(len(b), max(length, maxLine))], maxLine)
 	}
-	line := string(b[len(prefix) : n-2])
+	line := string(b[len(prefix) : length-2])
 	if line == "UNKNOWN" || strings.HasPrefix(line, "UNKNOWN ") {
-		return Header{Local: true}, n, nil
+		return Header{Local: true}, length, nil
 	}
 	f := strings.Split(line, " ")
 	if f[0] != "TCP4" && f[0] != "TCP6" {
 		return h, 0, fmt.Errorf("protocol is %q; expected TCP4, TCP6 or UNKNOWN", f[0])
 	}
 	if len(f) != 5 {
-		return h, 0, fmt.Errorf("header is %q; expected two addresses and two ports after %s, a space before each", b[:n], f[0])
+		return h, 0, fmt.Errorf("header is %q; expected two addresses and two ports after %s, a space before each", b[:length], f[0])
 	}
 	if h.Source, err = parseAddrPort(f[0], f[1], f[3]); err != nil {
 		return h, 0, err
 	}
 	h.Destination, err = parseAddrPort(f[0], f[2], f[4])
-	return h, n, err
+	return h, length, err
 }
 
 func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
@@ -141,7 +141,7 @@ const (
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
 // parseBinary parses version 2.
-func parseBinary(b []byte) (h Header, n int, err error) {
+func parseBinary(b []byte) (h Header, length int, err error) {
 	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
 		return h, 0, err
 	}
@@ -149,12 +149,12 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 		return h, 0, errIncomplete
 	}
 	command, family, protocol := b[12], int(b[13]>>4), b[13]&0xf
-	n = headerSize + int(binary.BigEndian.Uint16(b[14:]))
+	length = headerSize + int(binary.BigEndian.Uint16(b[14:]))
 	switch {
 	case command != 0x20 && command != 0x21:
 		return h, 0, fmt.Errorf("version and command are %#02x; expected 0x20 (version 2, LOCAL) or 0x21 (version 2, PROXY)", command)
-	case n > MaxSize:
-		return h, 0, fmt.Errorf("header of version 2 has %d bytes; expected at most %d: configure the proxy to omit large TLVs, such as certificates", n, MaxSize)
+	case length > MaxSize:
+		return h, 0, fmt.Errorf("header of version 2 has %d bytes; expected at most %d: configure the proxy to omit large TLVs, such as certificates", length, MaxSize)
 	case command == 0x20:
 		family = unspec
 	case family >= families || protocol > dgram || protocol == dgram:
@@ -162,17 +162,17 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 	case protocol != stream:
 		family = unspec
 	}
-	if len(b) < n {
+	if len(b) < length {
 		return h, 0, errIncomplete
 	}
 	if family == unspec {
-		return Header{Local: true}, n, nil
+		return Header{Local: true}, length, nil
 	}
-	block, size := b[headerSize:n], addressSize[family]
+	block, size := b[headerSize:length], addressSize[family]
 	if len(block) < size {
 		return h, 0, fmt.Errorf("length is %d; expected at least %d for the addresses of family %d", len(block), size, family)
 	}
-	if err := checkTLVs(b[:n], headerSize+size); err != nil {
+	if err := checkTLVsAndChecksum(b[:length], headerSize+size); err != nil {
 		return h, 0, err
 	}
 	switch family {
@@ -183,7 +183,7 @@ func parseBinary(b []byte) (h Header, n int, err error) {
 		h.Source = toAddrPort(block[:half], block[2*half:])
 		h.Destination = toAddrPort(block[half:2*half], block[2*half+2:])
 	}
-	return h, n, nil
+	return h, length, nil
 }
 
 func toAddrPort(ip, port []byte) netip.AddrPort {
@@ -191,9 +191,9 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVs checks that header b consists of complete TLVs from start on, and verifies the checksum, if
+// checkTLVsAndChecksum checks that header b consists of complete TLVs from start on, and verifies the checksum, if
 // there is one.
-func checkTLVs(b []byte, start int) error {
+func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {
 		if len(b)-start < tlvHeaderSize {

@@ -5,8 +5,8 @@ package saved
 import "encoding/binary"
 
 // AppendString appends a string with its length.
-func AppendString[T string | []byte](to []byte, s T) []byte {
-	return append(binary.AppendUvarint(to, uint64(len(s))), s...)
+func AppendString[T string | []byte](dst []byte, s T) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
 // Reader reads values in order. From the first truncated value on, it returns zero values.

@@ -60,8 +60,8 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// feedInput keeps input. Once a server has a complete ClientHello, the handshake requests a slot.
-func (h *handshake) feedInput(p []byte) error {
+// appendInputAndStartOnHello keeps input. Once a server has a complete ClientHello, the handshake requests a slot.
+func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (h *handshake) feedInput(p []byte) error {
 	case err != nil:
 		return err
 	case isHello:
-		h.in = h.hello.splitHelloRecords(h.in)
-		h.requestSlot()
+		h.in = h.hello.splitHelloIntoSmallRecords(h.in)
+		h.requestHandshakeSlot()
 	case len(h.in) >= maxHelloInput:
 		return fmt.Errorf("secure: no complete ClientHello in %d bytes", len(h.in))
 	}
@@ -97,13 +97,13 @@ func (h *handshake) appendInput(p []byte) error {
 	h.in = append(h.in, p...)
 	h.isFull = len(h.in) >= InputPauseSize
 	if h.hasRequestedSlot && hasWholeRecord(h.in[min(h.recordLeft, len(h.in)):]) {
-		h.signalInput()
+		h.signalInputAvailable()
 	}
 	return nil
 }
 
-// inputMemory implements Session.InputMemory.
-func (h *handshake) inputMemory() (memory int, partial bool) {
+// bufferMemory implements Session.InputMemory.
+func (h *handshake) bufferMemory() (memoryBytes int, hasPartialHello bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return cap(h.in) + cap(h.out), !h.hasRequestedSlot && len(h.in) > 0
@@ -116,31 +116,31 @@ func (h *handshake) isInputFull() bool {
 	return h.isFull
 }
 
-// signalInput makes the goroutine check its input again.
-func (h *handshake) signalInput() {
+// signalInputAvailable makes the goroutine check its input again.
+func (h *handshake) signalInputAvailable() {
 	select {
 	case h.inputSignal <- struct{}{}:
 	default:
 	}
 }
 
-func (h *handshake) requestSlot() {
+func (h *handshake) requestHandshakeSlot() {
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	h.inputSignal = make(chan struct{}, 1)
 	h.hasRequestedSlot = true
-	h.limiter.startOrQueue(h)
+	h.limiter.startOrQueueHandshake(h)
 }
 
-// endInput records that no more input comes. If the handshake cannot complete because it has no
+// markInputEndedOrFail records that no more input comes. If the handshake cannot complete because it has no
 // goroutine, it returns an error.
-func (h *handshake) endInput() error {
+func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
 	nothing := len(h.in) == 0
 	h.mu.Unlock()
 	switch {
 	case h.hasRequestedSlot && !h.limiter.dequeue(h):
-		h.signalInput()
+		h.signalInputAvailable()
 		return nil
 	case nothing && !h.hasRequestedSlot:
 		return io.EOF
@@ -176,20 +176,20 @@ func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 }
 
 func (h *handshake) runHandshake() {
-	defer h.limiter.releaseSlot(h)
+	defer h.limiter.releaseSlotAndStartNext(h)
 	err := errors.New("secure: a callback of the tls.Config ended the goroutine of the handshake")
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("secure: panic in the handshake: %v\n%s", p, debug.Stack())
 		}
-		h.releaseCPU()
+		h.releaseCPUToken()
 		if context.Cause(h.ctx) == errStalled {
 			err = errStalled
 		}
 		h.cancel(nil)
-		h.setResult(err)
+		h.setResultAndWakeOwner(err)
 	}()
-	if !h.acquireCPU() {
+	if !h.acquireCPUToken() {
 		err = net.ErrClosed
 		return
 	}
@@ -198,7 +198,7 @@ func (h *handshake) runHandshake() {
 	}
 }
 
-func (h *handshake) setResult(err error) {
+func (h *handshake) setResultAndWakeOwner(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.isDone, h.err = true, err
@@ -212,35 +212,35 @@ func (h *handshake) wakeOwner() {
 	}
 }
 
-func (h *handshake) acquireCPU() bool {
-	h.hasCPU = h.limiter.acquireCPU(h.ctx)
+func (h *handshake) acquireCPUToken() bool {
+	h.hasCPU = h.limiter.acquireCPUToken(h.ctx)
 	return h.hasCPU
 }
 
-func (h *handshake) releaseCPU() {
+func (h *handshake) releaseCPUToken() {
 	if h.hasCPU {
 		h.hasCPU = false
-		h.limiter.releaseCPU()
+		h.limiter.releaseCPUToken()
 	}
 }
 
 // readBlocking implements Read for crypto/tls: it waits for a record without holding a CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
-		n, err := h.takeRecordBytes(p)
+		n, err := h.takeBytesOfWholeRecord(p)
 		if n > 0 || err != nil {
 			return n, err
 		}
-		h.releaseCPU()
-		if !h.waitInput() || !h.acquireCPU() {
+		h.releaseCPUToken()
+		if !h.waitInputOrEvictIfStalled() || !h.acquireCPUToken() {
 			return 0, net.ErrClosed
 		}
 	}
 }
 
-// waitInput waits for input. It reports false if the context ended or the handshake must give up its
+// waitInputOrEvictIfStalled waits for input. It reports false if the context ended or the handshake must give up its
 // slot.
-func (h *handshake) waitInput() bool {
+func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
 	if !h.isClient { // a server may be slow
 		t := time.NewTimer(stallTimeout)
@@ -267,8 +267,8 @@ func (h *handshake) waitInput() bool {
 	return false
 }
 
-// takeRecordBytes copies bytes of one complete record. It returns 0 if there is none.
-func (h *handshake) takeRecordBytes(p []byte) (int, error) {
+// takeBytesOfWholeRecord copies bytes of one complete record. It returns 0 if there is none.
+func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	in := h.in[h.consumed:]
@@ -295,8 +295,8 @@ func (h *handshake) takeRecordBytes(p []byte) (int, error) {
 	return n, nil
 }
 
-// appendOutput implements Write for crypto/tls.
-func (h *handshake) appendOutput(p []byte) (int, error) {
+// appendOutputAndWakeOwner implements Write for crypto/tls.
+func (h *handshake) appendOutputAndWakeOwner(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.isAborted {

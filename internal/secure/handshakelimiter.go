@@ -48,16 +48,16 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxComputing compute at
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at
 // the same time. Zero or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
-func NewHandshakeLimiter(maxRunning, maxComputing int) *HandshakeLimiter {
+func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
 	}
-	if maxComputing <= 0 {
-		maxComputing = runtime.GOMAXPROCS(0)
+	if maxUsingCPU <= 0 {
+		maxUsingCPU = runtime.GOMAXPROCS(0)
 	}
-	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxComputing)}
+	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxUsingCPU)}
 }
 
 // Counts returns how many handshakes run and how many are queued.
@@ -71,19 +71,19 @@ func (g *HandshakeLimiter) Counts() (running, waiting int) {
 // unfinished ones must have been aborted.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueue starts the handshake, or queues it and may evict a stalled one.
-func (g *HandshakeLimiter) startOrQueue(h *handshake) {
-	if evicted := g.admitOrEvict(h); evicted != nil {
+// startOrQueueHandshake starts the handshake, or queues it and may evict a stalled one.
+func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
+	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
 		evicted.cancel(errStalled)
 	}
 }
 
-// admitOrEvict starts or queues h, and returns the stalled handshake to cancel, if any.
-func (g *HandshakeLimiter) admitOrEvict(h *handshake) (evicted *handshake) {
+// startOrQueueEvictingStalled starts or queues h, and returns the stalled handshake to cancel, if any.
+func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.running < g.maxRunning {
-		g.startGoroutine(h)
+		g.startHandshakeGoroutine(h)
 		return nil
 	}
 	h.queued = g.queue.PushBack(h)
@@ -98,8 +98,8 @@ func (g *HandshakeLimiter) admitOrEvict(h *handshake) (evicted *handshake) {
 	return evicted
 }
 
-// startGoroutine gives the handshake a slot and a goroutine.
-func (g *HandshakeLimiter) startGoroutine(h *handshake) {
+// startHandshakeGoroutine gives the handshake a slot and a goroutine.
+func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	g.running++
 	g.goroutines.Add(1)
 	go h.runHandshake()
@@ -120,7 +120,7 @@ func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 }
 
 // unmarkStalled ends a stall. It reports false if the handshake has been evicted.
-func (g *HandshakeLimiter) unmarkStalled(h *handshake) bool {
+func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if h.stalled != nil {
@@ -130,8 +130,8 @@ func (g *HandshakeLimiter) unmarkStalled(h *handshake) bool {
 	return !h.isEvicted
 }
 
-// releaseSlot passes the slot on to the next handshake in the queue. The goroutine of h ends now.
-func (g *HandshakeLimiter) releaseSlot(h *handshake) {
+// releaseSlotAndStartNext passes the slot on to the next handshake in the queue. The goroutine of h ends now.
+func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.mu.Lock()
 	g.running--
 	if h.isEvicted {
@@ -140,7 +140,7 @@ func (g *HandshakeLimiter) releaseSlot(h *handshake) {
 	if first := g.queue.Front(); first != nil {
 		next := g.queue.Remove(first).(*handshake)
 		next.queued = nil
-		g.startGoroutine(next)
+		g.startHandshakeGoroutine(next)
 	}
 	g.mu.Unlock()
 	g.goroutines.Done()
@@ -148,7 +148,7 @@ func (g *HandshakeLimiter) releaseSlot(h *handshake) {
 
 // dequeue removes the handshake from the queue and reports whether it was queued. If so, it never
 // runs.
-func (g *HandshakeLimiter) dequeue(h *handshake) bool {
+func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if h.queued == nil {
@@ -159,8 +159,8 @@ func (g *HandshakeLimiter) dequeue(h *handshake) bool {
 	return true
 }
 
-// acquireCPU waits for a token. It reports false if ctx ends first.
-func (g *HandshakeLimiter) acquireCPU(ctx context.Context) bool {
+// acquireCPUToken waits for a token. It reports false if ctx ends first.
+func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -172,4 +172,4 @@ func (g *HandshakeLimiter) acquireCPU(ctx context.Context) bool {
 	}
 }
 
-func (g *HandshakeLimiter) releaseCPU() { <-g.cpuTokens }
+func (g *HandshakeLimiter) releaseCPUToken() { <-g.cpuTokens }

@@ -18,7 +18,7 @@ type helloScanner struct {
 
 // scanHello continues to scan the input, which has grown since the last call, and reports whether the
 // ClientHello is complete. It returns an error if the input is not a ClientHello.
-func (h *helloScanner) scanHello(in []byte) (bool, error) {
+func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
 	}
@@ -35,7 +35,7 @@ func (h *helloScanner) scanHello(in []byte) (bool, error) {
 		if !isPart {
 			body = body[:n]
 		}
-		if err := h.parseHeader(body); err != nil {
+		if err := h.parseHelloHeader(body); err != nil {
 			return false, err
 		}
 		if isPart {
@@ -50,8 +50,8 @@ func (h *helloScanner) scanHello(in []byte) (bool, error) {
 	return false, nil
 }
 
-// parseHeader parses the type and length of the message from the bytes that follow those scanned.
-func (h *helloScanner) parseHeader(body []byte) error {
+// parseHelloHeader parses the type and length of the message from the bytes that follow those scanned.
+func (h *helloScanner) parseHelloHeader(body []byte) error {
 	if h.scanned >= len(h.header) {
 		return nil
 	}
@@ -81,11 +81,11 @@ func checkTLSPrefix(in []byte) error {
 // maxSmallBody is the largest record body that fits into crypto/tls's initial buffer of 576 bytes.
 const maxSmallBody = 576 - headerLen
 
-// splitHelloRecords returns the input with its complete ClientHello split into small records, because
+// splitHelloIntoSmallRecords returns the input with its complete ClientHello split into small records, because
 // crypto/tls keeps a buffer as large as the largest record. Only the message is authenticated, not
 // the record boundaries. The number of records is a power of two, which suits crypto/tls's message
 // buffer: that grows by doubling.
-func (h *helloScanner) splitHelloRecords(in []byte) []byte {
+func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record
 	}

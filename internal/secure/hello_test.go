@@ -127,7 +127,7 @@ func TestSplitRecords(t *testing.T) {
 				if !whole || err != nil {
 					t.Fatalf("%d by %d: whole is %v, %v", size, n, whole, err)
 				}
-				out := h.splitHelloRecords(in)
+				out := h.splitHelloIntoSmallRecords(in)
 				end := len(out) - 6
 				if !bytes.Equal(out[end:], in[len(in)-6:]) {
 					t.Fatalf("%d by %d: what follows is %x", size, n, out[end:])
@@ -148,7 +148,7 @@ func TestSplitRecordsKeepsNextMessage(t *testing.T) {
 	if whole, err := h.scanHello(in); !whole || err != nil {
 		t.Fatalf("whole is %v, %v", whole, err)
 	}
-	if out := h.splitHelloRecords(in); !bytes.Equal(out, in) {
+	if out := h.splitHelloIntoSmallRecords(in); !bytes.Equal(out, in) {
 		t.Errorf("%x became %x", in, out)
 	}
 }

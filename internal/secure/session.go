@@ -91,7 +91,7 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	case h == nil:
 		return errors.New("secure: Feed after the handshake; give the ciphertext to Read")
 	}
-	if err := h.feedInput(ciphertext); err != nil {
+	if err := h.appendInputAndStartOnHello(ciphertext); err != nil {
 		s.failHandshake(err)
 		return err
 	}
@@ -119,7 +119,7 @@ func (s *Session) AdvanceHandshake() (open bool, err error) {
 		return false, s.err
 	}
 	if h.isClient && !h.hasRequestedSlot {
-		h.requestSlot()
+		h.requestHandshakeSlot()
 	}
 	out, isOver, err := h.takeOutputAndResult()
 	if len(out) > 0 {
@@ -175,7 +175,7 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	if err != nil && err != ErrAgain {
 		s.err = err
 		s.input = nil
-		s.dropPartial()
+		s.releasePartialBuffer()
 	}
 	used = len(ciphertext) - len(s.input)
 	s.input = nil
@@ -188,7 +188,7 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 // decryptRecords fills dst with the plaintext of the available records.
 func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	for n < len(dst) {
-		if !s.mayHavePlaintext && !s.findNextRecord() {
+		if !s.mayHavePlaintext && !s.prepareNextWholeRecord() {
 			if s.inputEnded {
 				return n, io.ErrUnexpectedEOF
 			}
@@ -235,7 +235,7 @@ func (s *Session) notOpenError() error {
 func (s *Session) EndInput() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
-		if err := h.endInput(); err != nil {
+		if err := h.markInputEndedOrFail(); err != nil {
 			s.failHandshake(err)
 		}
 	}
@@ -248,22 +248,22 @@ func (s *Session) Abort() {
 		h.abort()
 	}
 	s.isOpen, s.tls, s.err = false, nil, net.ErrClosed
-	s.dropPartial()
+	s.releasePartialBuffer()
 }
 
-// InputMemory returns how many bytes of memory the session uses because of its peer's input, in
+// InputMemory returns how many bytes of memoryBytes the session uses because of its peer's input, in
 // addition to its fixed size, and whether it waits for the rest of a record or, before the
 // handshake, of a ClientHello. Memory that crypto/tls keeps after large records is estimated; see the
 // package comment.
-func (s *Session) InputMemory() (memory int, partial bool) {
+func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
-		return h.inputMemory()
+		return h.bufferMemory()
 	}
-	memory = cap(s.partial)
+	memoryBytes = cap(s.partial)
 	if s.largestRecord > smallRecord {
-		memory += int(s.largestRecord) + inputBufferSlack
+		memoryBytes += int(s.largestRecord) + inputBufferSlack
 	}
-	return memory, len(s.partial) > 0
+	return memoryBytes, len(s.partial) > 0
 }
 
 // inputBufferSlack is what crypto/tls keeps in its input buffer in addition to the largest record.

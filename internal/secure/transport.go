@@ -17,7 +17,7 @@ func (t *transport) Read(p []byte) (int, error) {
 		return h.readBlocking(p)
 	}
 	s := (*Session)(t)
-	if s.recordLeft == 0 && !s.findNextRecord() {
+	if s.recordLeft == 0 && !s.prepareNextWholeRecord() {
 		return 0, ErrAgain
 	}
 	var n int
@@ -25,7 +25,7 @@ func (t *transport) Read(p []byte) (int, error) {
 		n = copy(p, s.partial[s.partialOffset:][:s.recordLeft])
 		s.partialOffset += int32(n)
 		if int(s.partialOffset) == len(s.partial) {
-			s.dropPartial()
+			s.releasePartialBuffer()
 		}
 	} else {
 		n = copy(p, s.input[:s.recordLeft])
@@ -38,7 +38,7 @@ func (t *transport) Read(p []byte) (int, error) {
 // Write appends to the owner's output.
 func (t *transport) Write(p []byte) (int, error) {
 	if h := t.hs.Load(); h != nil {
-		return h.appendOutput(p)
+		return h.appendOutputAndWakeOwner(p)
 	}
 	t.owner.Emit(p)
 	return len(p), nil
@@ -70,9 +70,9 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// findNextRecord finds the next complete record at the start of partial or input and reports whether there
+// prepareNextWholeRecord finds the next complete record at the start of partial or input and reports whether there
 // is one. If not, all of input is kept.
-func (s *Session) findNextRecord() bool {
+func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
 	}
@@ -82,7 +82,7 @@ func (s *Session) findNextRecord() bool {
 			return true
 		}
 		if len(s.input) > 0 {
-			s.appendPartial(s.input)
+			s.appendPartialRecord(s.input)
 			s.input = s.input[len(s.input):]
 		}
 		return false
@@ -93,7 +93,7 @@ func (s *Session) findNextRecord() bool {
 		if n == 0 {
 			return false
 		}
-		s.appendPartial(s.input[:n])
+		s.appendPartialRecord(s.input[:n])
 		s.input = s.input[n:]
 	}
 	s.beginRecord(s.partial[s.partialOffset:])
@@ -112,7 +112,7 @@ const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
 
-func (s *Session) appendPartial(p []byte) {
+func (s *Session) appendPartialRecord(p []byte) {
 	if n := len(s.partial) - int(s.partialOffset) + len(p); n > maxSmallPartial && n <= maxRecord && cap(s.partial) < maxRecord {
 		all := partialBuffers.Get().(*[maxRecord]byte)
 		n := copy(all[:], s.partial[s.partialOffset:])
@@ -121,8 +121,8 @@ func (s *Session) appendPartial(p []byte) {
 	s.partial = append(s.partial, p...)
 }
 
-// dropPartial discards the kept input.
-func (s *Session) dropPartial() {
+// releasePartialBuffer discards the kept input.
+func (s *Session) releasePartialBuffer() {
 	if cap(s.partial) == maxRecord {
 		partialBuffers.Put((*[maxRecord]byte)(s.partial[:maxRecord]))
 	}

@@ -106,9 +106,9 @@ func (q diagQuery) encodePortFilter() []byte {
 }
 
 // dumpSockets calls dumpFamilySockets for IPv4 and, where it is available, IPv6.
-func dumpSockets(q diagQuery, handle func(m []byte) error) error {
+func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
-		err := dumpFamilySockets(q, handle)
+		err := dumpFamilySockets(q, onSocketMessage)
 		if err != nil && !(q.family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
 			return fmt.Errorf("sock_diag: %w", err)
 		}
@@ -116,8 +116,8 @@ func dumpSockets(q diagQuery, handle func(m []byte) error) error {
 	return nil
 }
 
-// dumpFamilySockets calls handle with the struct inet_diag_msg of each matching socket.
-func dumpFamilySockets(q diagQuery, handle func(m []byte) error) error {
+// dumpFamilySockets calls onSocketMessage with the struct inet_diag_msg of each matching socket.
+func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return err
@@ -138,15 +138,15 @@ func dumpFamilySockets(q diagQuery, handle func(m []byte) error) error {
 		if err != nil {
 			return err
 		}
-		more, err := parseDiagMessages(buf[:n], handle)
+		more, err := parseDiagMessages(buf[:n], onSocketMessage)
 		if err != nil || !more {
 			return err
 		}
 	}
 }
 
-// parseDiagMessages calls handle for each socket in buf. more is false after the last message.
-func parseDiagMessages(buf []byte, handle func(m []byte) error) (more bool, err error) {
+// parseDiagMessages calls onSocketMessage for each socket in buf. more is false after the last message.
+func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreExpected bool, err error) {
 	for len(buf) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(buf))
 		if size < unix.NLMSG_HDRLEN || size > len(buf) {
@@ -160,7 +160,7 @@ func parseDiagMessages(buf []byte, handle func(m []byte) error) (more bool, err 
 			}
 			return false, nil
 		case kind == unix.SOCK_DIAG_BY_FAMILY && len(body) >= diagMessageSize:
-			if err := handle(body); err != nil {
+			if err := onSocketMessage(body); err != nil {
 				return false, err
 			}
 		}
@@ -180,10 +180,10 @@ const (
 // connectedStates are the states of sockets that are or were connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls handle with the struct inet_diag_msg and the attributes of each matching
+// dumpAcceptedConns calls onSocketMessage with the struct inet_diag_msg and the attributes of each matching
 // connection that has been accepted. It scans all TCP sockets in the calling thread's network
 // namespace and fails if more than limit match.
-func dumpAcceptedConns(q diagQuery, maxConns int, handle func(m []byte) error) error {
+func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
 		if binary.NativeEndian.Uint32(m[inodeOffset:]) == 0 {
@@ -192,15 +192,15 @@ func dumpAcceptedConns(q diagQuery, maxConns int, handle func(m []byte) error) e
 		if n++; n > maxConns {
 			return fmt.Errorf("more than %d connections on port %d", maxConns, q.localPort)
 		}
-		return handle(m)
+		return onSocketMessage(m)
 	})
 }
 
-// SumSegments adds up the segments of all connections with the given local port in the calling
+// SumConnSegments adds up the segments of all connections with the given local port in the calling
 // thread's network namespace. It fails if there are more than limit.
-func SumSegments(localPort uint16, maxConns int) (sum Segments, err error) {
+func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
-		info := findAttribute(m[diagMessageSize:], tcpInfoAttribute)
+		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
 		if len(info) < minTCPInfoSize {
 			return errors.New("the kernel does not count segments with data")
 		}
@@ -222,9 +222,9 @@ func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	return conns, err
 }
 
-// CountAccepted counts the established, accepted connections with the given local port in the
+// CountAcceptedConns counts the established, accepted connections with the given local port in the
 // calling thread's network namespace. It fails, with 0, if there are more than limit.
-func CountAccepted(localPort uint16, maxConns int) (n int, err error) {
+func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++
 		return nil
@@ -250,7 +250,7 @@ func parseConnInfo(msg []byte) ConnInfo {
 		Unread: int64(binary.NativeEndian.Uint32(msg[56:])),
 		Unsent: int64(binary.NativeEndian.Uint32(msg[60:])),
 	}
-	if info := findAttribute(msg[diagMessageSize:], tcpInfoAttribute); info != nil {
+	if info := findNetlinkAttribute(msg[diagMessageSize:], tcpInfoAttribute); info != nil {
 		var i unix.TCPInfo // older kernels send less
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), info)
 		t.BytesIn, t.BytesOut = int64(i.Bytes_received), int64(i.Bytes_acked)
@@ -259,8 +259,8 @@ func parseConnInfo(msg []byte) ConnInfo {
 	return t
 }
 
-// findAttribute returns the content of the attribute of the given kind, nil if there is none.
-func findAttribute(attrs []byte, kind uint16) []byte {
+// findNetlinkAttribute returns the content of the attribute of the given kind, nil if there is none.
+func findNetlinkAttribute(attrs []byte, kind uint16) []byte {
 	for len(attrs) >= unix.NLA_HDRLEN {
 		size := int(binary.NativeEndian.Uint16(attrs))
 		if size < unix.NLA_HDRLEN || size > len(attrs) {

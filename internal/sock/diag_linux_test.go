@@ -90,17 +90,17 @@ func TestSumSegments(t *testing.T) {
 		}
 		dialConns(t, at, 2)
 		dialConns(t, listenWithoutAccepting(t, test.network, test.host, 100), 2)
-		got, err := SumSegments(at.Port(), n)
+		got, err := SumConnSegments(at.Port(), n)
 		if want := (Segments{n, n * in, n * out}); err != nil || got != want {
 			t.Errorf("%s: segments %+v, %v; want %+v", test.network, got, err, want)
 		}
-		if got, err := SumSegments(at.Port(), n-1); err == nil {
+		if got, err := SumConnSegments(at.Port(), n-1); err == nil {
 			t.Errorf("%s: segments %+v of at most %d, want an error", test.network, got, n-1)
 		}
-		if got, err := CountAccepted(at.Port(), n); err != nil || got != n {
+		if got, err := CountAcceptedConns(at.Port(), n); err != nil || got != n {
 			t.Errorf("%s: %d accepted, %v; want %d", test.network, got, err, n)
 		}
-		if got, err := CountAccepted(at.Port(), n-1); err == nil {
+		if got, err := CountAcceptedConns(at.Port(), n-1); err == nil {
 			t.Errorf("%s: %d accepted of at most %d, want an error", test.network, got, n-1)
 		}
 	}
@@ -125,7 +125,7 @@ func FuzzParseDiagMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		_, _ = parseDiagMessages(in, func(m []byte) error {
 			parseAcceptQueue(m)
-			findAttribute(m[diagMessageSize:], tcpInfoAttribute)
+			findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
 			parseConnInfo(m)
 			return nil
 		})
@@ -188,7 +188,7 @@ func FuzzFindAttribute(f *testing.F) {
 	f.Add([]byte{8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
 	f.Add([]byte{5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
 	f.Fuzz(func(t *testing.T, in []byte, kind uint16) {
-		if got := findAttribute(in, kind); len(got) > len(in) {
+		if got := findNetlinkAttribute(in, kind); len(got) > len(in) {
 			t.Errorf("%d bytes of %d", len(got), len(in))
 		}
 	})

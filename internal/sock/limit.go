@@ -12,8 +12,8 @@ const FirstPrivateFD = 512
 // defaultMaxConns is the connection limit where the system reports no descriptor limit.
 const defaultMaxConns = 1 << 20
 
-// MaxConns returns how many connections the descriptor limit allows.
-func MaxConns() int {
+// MaxConnsForDescriptorLimit returns how many connections the descriptor limit allows.
+func MaxConnsForDescriptorLimit() int {
 	soft, _, ok := DescriptorLimit()
 	switch {
 	case !ok || soft > defaultMaxConns+ReservedDescriptors:
@@ -28,42 +28,42 @@ func MaxConns() int {
 // files that handlers open, in addition to two for each loop.
 const tableReserve = 64
 
-// PlanLoops returns how many loops can hold conns connections. If one descriptor table suffices, it
+// PlanLoopsAndDescriptorTables returns how many loops can hold conns connections. If one descriptor table suffices, it
 // returns minLoops and connsPerTable 0. Otherwise each loop gets a table of its own with space for
 // connsPerTable. It fails if maxLoops tables do not suffice.
-func PlanLoops(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
+func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
 	}
 	soft, _, _ := DescriptorLimit()
-	if loops, connsPerTable = PlanTables(soft, conns, minLoops, maxLoops); loops == 0 {
+	if loops, connsPerTable = PlanDescriptorTables(soft, conns, minLoops, maxLoops); loops == 0 {
 		return 0, 0, err
 	}
 	return loops, connsPerTable, nil
 }
 
-// PlanTables returns the smallest number of loops between minLoops and maxLoops that can hold conns
+// PlanDescriptorTables returns the smallest number of loops between minLoops and maxLoops that can hold conns
 // connections when each has a descriptor table of its own, and the capacity of each table. Both are
 // 0 if maxLoops do not suffice.
-func PlanTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
+func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
 	for loops = minLoops; loops <= maxLoops; loops++ {
-		if connsPerTable = tableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
+		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
 			return loops, connsPerTable
 		}
 	}
 	return 0, 0
 }
 
-// MaxConnsInTables returns the largest conns for which PlanTables succeeds.
-func MaxConnsInTables(descriptorLimit uint64, minLoops, maxLoops int) (conns int) {
+// MaxConnsInDescriptorTables returns the largest conns for which PlanDescriptorTables succeeds.
+func MaxConnsInDescriptorTables(descriptorLimit uint64, minLoops, maxLoops int) (conns int) {
 	for loops := minLoops; loops <= maxLoops; loops++ {
-		conns = max(conns, loops*tableCapacity(descriptorLimit, loops))
+		conns = max(conns, loops*descriptorTableCapacity(descriptorLimit, loops))
 	}
 	return conns
 }
 
-// tableCapacity returns how many connections each table can hold with the given number of loops.
-func tableCapacity(descriptorLimit uint64, loops int) int {
+// descriptorTableCapacity returns how many connections each table can hold with the given number of loops.
+func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
@@ -77,5 +77,5 @@ func CheckDescriptorLimit(conns int) error {
 	need := conns + ReservedDescriptors
 	return fmt.Errorf("%d connections need %d descriptors, and this process may open only %d (RLIMIT_NOFILE, soft %d, hard %d); "+
 		"use at most %d connections, or raise the limit: `ulimit -n %d` in the shell that starts it, LimitNOFILE=%d in its systemd unit, "+
-		"or nofile in /etc/security/limits.conf", conns, need, soft, soft, hard, MaxConns(), need, need)
+		"or nofile in /etc/security/limits.conf", conns, need, soft, soft, hard, MaxConnsForDescriptorLimit(), need, need)
 }

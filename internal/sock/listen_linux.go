@@ -69,8 +69,8 @@ func setListenOptions(fd int, network string, reusePort bool) error {
 	return nil
 }
 
-// SetNonblockAndOptions makes any listener non-blocking and sets the options of NewListenConfig.
-func SetNonblockAndOptions(l net.Listener) error {
+// SetNonblockAndListenOptions makes any listener non-blocking and sets the options of NewListenConfig.
+func SetNonblockAndListenOptions(l net.Listener) error {
 	return withDescriptor(l, func(fd int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return err
@@ -89,7 +89,7 @@ func SetBacklog(l net.Listener, backlog int) error {
 }
 
 // PrepareConn sets the options that a connection has not inherited because it arrived before
-// SetNonblockAndOptions.
+// SetNonblockAndListenOptions.
 func PrepareConn(fd int32) error { return setListenOptions(int(fd), "tcp", false) }
 
 func setNotSentLowat(fd uintptr, bytes int) error {
@@ -145,11 +145,11 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 // are opened.
 const maxBindAttempts = 16
 
-// ListenShared opens n sockets that listen on addr; several share its port. The first socket binds
+// ListenReusePort opens n socketCount that listen on addr; several share its port. The first socket binds
 // exclusively, because sharing would hide that another program uses the port, and is then replaced
 // by shared ones. If the port is taken at that moment and addr allows any port, another one is tried.
-func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net.Listener, error) {
-	return listenSharedRetrying(addr, sockets, func(addr string, shared bool) (net.Listener, error) {
+func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
+	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewListenConfig(shared, control)
 		return lc.Listen(context.Background(), network, addr)
 	})
@@ -157,10 +157,10 @@ func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net
 
 type listenFunc func(addr string, shared bool) (net.Listener, error)
 
-func listenSharedRetrying(addr string, sockets int, listen listenFunc) (listeners []net.Listener, err error) {
+func listenReusePortRetrying(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
 	_, port, _ := net.SplitHostPort(addr) // the listener reports errors in addr
 	for range maxBindAttempts {
-		listeners, err = tryListenShared(addr, sockets, listen)
+		listeners, err = tryListenReusePort(addr, socketCount, listen)
 		if port != "0" && port != "" || !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
@@ -168,17 +168,17 @@ func listenSharedRetrying(addr string, sockets int, listen listenFunc) (listener
 	return listeners, err
 }
 
-func tryListenShared(addr string, sockets int, listen listenFunc) (listeners []net.Listener, err error) {
+func tryListenReusePort(addr string, socketCount int, listen listenFunc) (listeners []net.Listener, err error) {
 	first, err := listen(addr, false)
 	if err != nil {
 		return nil, err
 	}
-	if sockets == 1 {
+	if socketCount == 1 {
 		return []net.Listener{first}, nil
 	}
 	at := first.Addr().String()
 	first.Close()
-	for range sockets {
+	for range socketCount {
 		l, err := listen(at, true)
 		if err != nil {
 			for _, l := range listeners {

@@ -59,7 +59,7 @@ func (p *Poll) epollCtl(op int, fd, token int32, events uint32) syscall.Errno {
 
 // TryWait fetches the pending events and returns their number. It does not block and does not
 // inform the Go scheduler.
-func (p *Poll) TryWait() int {
+func (p *Poll) TryWait() (ready int) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
 	if errno != 0 {
 		return 0
@@ -71,7 +71,7 @@ func (p *Poll) TryWait() int {
 // negative timeout waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a
 // filter), the timeout is rounded up to milliseconds. Wait informs the Go scheduler, so that other
 // goroutines and garbage collection proceed.
-func (p *Poll) Wait(timeout time.Duration) int {
+func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.waitMilliseconds(timeout)
 	}
@@ -134,7 +134,7 @@ func NewEventfd() (Eventfd, error) {
 // Signal makes the eventfd readable. If the calling thread's private table does not contain it,
 // another thread signals it.
 func (e Eventfd) Signal() {
-	if e.isInCurrentTable() {
+	if e.isInThreadDescriptorTable() {
 		e.writeOne()
 		return
 	}

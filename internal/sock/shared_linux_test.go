@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// flakyListener listens for ListenShared. In the first failures attempts, the last shared socket
+// flakyListener listens for ListenReusePort. In the first failures attempts, the last shared socket
 // finds its port taken.
 type flakyListener struct {
 	sockets, failures int
@@ -62,7 +62,7 @@ func TestListenShared(t *testing.T) {
 		{fixed, 3, 1, 1, true},
 	} {
 		r := &flakyListener{sockets: c.n, failures: c.takes}
-		all, err := listenSharedRetrying(c.addr, c.n, r.listen)
+		all, err := listenReusePortRetrying(c.addr, c.n, r.listen)
 		if errors.Is(err, syscall.EADDRINUSE) != c.inUse || r.attempts != c.attempts {
 			t.Errorf("%d at %s, a port taken %d times: %v after %d attempts; want %d", c.n, c.addr, c.takes, err, r.attempts, c.attempts)
 		}

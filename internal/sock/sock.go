@@ -39,11 +39,11 @@ func (o Options) setOnSocket(fd uintptr, isTCP bool) error {
 	return err
 }
 
-func setBufferSize(fd uintptr, name, size int) error {
+func setBufferSize(fd uintptr, option, size int) error {
 	if size == 0 {
 		return nil
 	}
-	return setSocketOption(fd, name, size)
+	return setSocketOption(fd, option, size)
 }
 
 // DialControl is a net.Dialer.Control function that sets all options except Delay.

@@ -172,8 +172,8 @@ func withDescriptor(conn any, do func(fd int) error) error {
 	return err
 }
 
-// NewNetConn returns a connection of package net that uses a duplicate of fd.
-func NewNetConn(fd int32) (net.Conn, error) {
+// NewNetConnFromDup returns a connection of package net that uses a duplicate of fd.
+func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -183,9 +183,9 @@ func NewNetConn(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFromProcessTable copies a descriptor from the process's table into the private table of the
+// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the
 // calling thread.
-func CopyFromProcessTable(fd int32) (int32, error) {
+func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
 		return -1, err
@@ -301,14 +301,14 @@ func (p *SplicePipe) Close() {
 	}
 }
 
-// SpliceFrom moves up to n bytes received by a socket into the pipe. 0 bytes without an error mean
+// SpliceFromSocket moves up to n bytes received by a socket into the pipe. 0 bytes without an error mean
 // that the peer has closed. EINVAL means that the socket does not support splice.
-func (p *SplicePipe) SpliceFrom(socketFD int32, n int) (int, syscall.Errno) {
+func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(socketFD, p.writeFD, n)
 }
 
-// SpliceTo moves up to n bytes from the pipe to a socket.
-func (p *SplicePipe) SpliceTo(socketFD int32, n int) (int, syscall.Errno) {
+// SpliceToSocket moves up to n bytes from the pipe to a socket.
+func (p *SplicePipe) SpliceToSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(p.readFD, socketFD, n)
 }
 

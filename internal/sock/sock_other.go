@@ -21,11 +21,11 @@ func setNotSentLowat(uintptr, int) error { return nil }
 // SetOnListener does nothing: it needs Linux.
 func (o Options) SetOnListener(net.Listener) error { return nil }
 
-// SetNonblockAndOptions does nothing: it needs Linux.
-func SetNonblockAndOptions(net.Listener) error { return nil }
+// SetNonblockAndListenOptions does nothing: it needs Linux.
+func SetNonblockAndListenOptions(net.Listener) error { return nil }
 
-// ListenShared opens one listener: n must be 1 where ports cannot be shared.
-func ListenShared(network, addr string, sockets int, control ControlFunc) ([]net.Listener, error) {
+// ListenReusePort opens one listener: n must be 1 where ports cannot be shared.
+func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	lc := NewListenConfig(false, control)
 	l, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
@@ -43,11 +43,11 @@ func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 // ListAcceptQueues needs Linux.
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
 
-// SumSegments needs Linux.
-func SumSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
+// SumConnSegments needs Linux.
+func SumConnSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
 
-// CountAccepted needs Linux.
-func CountAccepted(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
+// CountAcceptedConns needs Linux.
+func CountAcceptedConns(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
 // CheckPrivateTables fails: private tables need Linux.
 func CheckPrivateTables() error { return errors.ErrUnsupported }

@@ -64,13 +64,13 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) 
 		}
 	})
 	eventfds := privateTables.eventfds.Load()
-	if err := unshareTable(); err != nil {
+	if err := unshareThreadDescriptorTable(); err != nil {
 		return nil, err
 	}
 	if err := closeInheritedSockets(keepFDs); err != nil {
 		return nil, err
 	}
-	if err := fillLowDescriptors(); err != nil {
+	if err := reserveLowDescriptors(); err != nil {
 		return nil, err
 	}
 	thread := unix.Gettid()
@@ -92,13 +92,13 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) 
 // CheckPrivateTables returns why threads cannot have private descriptor tables here, nil if they
 // can. It tries once, on a temporary thread.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
-	RunOnNewThread(func() { err = unshareTable() })
+	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareTable copies the descriptor table. It tries close_range first, because containers often
+// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often
 // forbid unshare with any flag.
-func unshareTable() error {
+func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	if err != nil {
@@ -134,8 +134,8 @@ func closeInheritedSockets(keepFDs map[int32]bool) error {
 	return nil
 }
 
-// fillLowDescriptors occupies the free descriptor numbers below FirstPrivateFD.
-func fillLowDescriptors() error {
+// reserveLowDescriptors occupies the free descriptor numbers below FirstPrivateFD.
+func reserveLowDescriptors() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	for err == nil && fd < FirstPrivateFD {
 		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
@@ -146,8 +146,8 @@ func fillLowDescriptors() error {
 	return unix.Close(fd)
 }
 
-// isInCurrentTable reports whether the calling thread's table contains the eventfd.
-func (e Eventfd) isInCurrentTable() bool {
+// isInThreadDescriptorTable reports whether the calling thread's table contains the eventfd.
+func (e Eventfd) isInThreadDescriptorTable() bool {
 	if privateTables.count.Load() == 0 {
 		return true
 	}
@@ -167,10 +167,10 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetPreciseTimers makes waits of the calling thread, to which the goroutine must be locked, end
+// SetThreadPreciseTimers makes waits of the calling thread, to which the goroutine must be locked, end
 // within a microsecond instead of the kernel's 50, which it uses to combine wake-ups. restore undoes
 // it.
-func SetPreciseTimers() (restore func()) {
+func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
 }

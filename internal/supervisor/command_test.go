@@ -103,10 +103,10 @@ func TestExecuteCommand(t *testing.T) {
 		told  string
 		err   string
 	}{
-		{encodePauseAccept(true), "hold true", ""},
-		{encodePauseAccept(false), "hold false", ""},
-		{encodeExpel(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
-		{encodeExpel(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
+		{encodePauseOrResumeAccept(true), "hold true", ""},
+		{encodePauseOrResumeAccept(false), "hold false", ""},
+		{encodeClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
+		{encodeClosePeerConns(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
 		{encodeFrame(kindExpel, []byte{1, 2}), "", "peer to expel is 0102; expected"},
 	} {
 		e.calls = nil
@@ -114,7 +114,7 @@ func TestExecuteCommand(t *testing.T) {
 		if err != nil {
 			t.Fatalf("received %q, %v", frame, err)
 		}
-		err = executeCommand(e, frame[0], frame[frameHeaderSize:])
+		err = executeOperatorCommand(e, frame[0], frame[frameHeaderSize:])
 		if got := strings.Join(e.calls, ", "); got != c.told || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: the engine was told %q, %v; want %q, %s", c.frame, got, err, c.told, c.err)
 		}

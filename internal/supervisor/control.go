@@ -51,14 +51,14 @@ func encodeBroadcast(message []byte) ([]byte, error) {
 	return encodeFrame(kindBroadcast, message), nil
 }
 
-func encodePauseAccept(paused bool) []byte {
+func encodePauseOrResumeAccept(paused bool) []byte {
 	if paused {
 		return encodeFrame(kindPause, nil)
 	}
 	return encodeFrame(kindResume, nil)
 }
 
-func encodeExpel(peer netip.AddrPort) []byte {
+func encodeClosePeerConns(peer netip.AddrPort) []byte {
 	payload, _ := peer.MarshalBinary() // cannot fail
 	return encodeFrame(kindExpel, payload)
 }

@@ -22,10 +22,10 @@ type counterBlock struct {
 
 type listenerCounters struct{ open, accepted, refused atomic.Int64 }
 
-func (l *listenerCounters) store(from engine.ListenerStats) {
-	l.open.Store(from.Open)
-	l.accepted.Store(from.Accepted)
-	l.refused.Store(from.Refused)
+func (l *listenerCounters) store(stats engine.ListenerStats) {
+	l.open.Store(stats.Open)
+	l.accepted.Store(stats.Accepted)
+	l.refused.Store(stats.Refused)
 }
 
 func (l *listenerCounters) addTo(sum *engine.ListenerStats) {
@@ -48,7 +48,7 @@ type sharedCounters []byte
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
 
-func (c sharedCounters) block(index int) *counterBlock {
+func (c sharedCounters) workerBlock(index int) *counterBlock {
 	return (*counterBlock)(unsafe.Pointer(&c[index*blockStride]))
 }
 
@@ -59,8 +59,8 @@ type counterPublisher struct {
 	gc     debug.GCStats // kept to reuse its memory
 }
 
-// publish copies the counters of the engine and of the Go runtime into the block.
-func (p *counterPublisher) publish() {
+// publishToSharedMemory copies the counters of the engine and of the Go runtime into the block.
+func (p *counterPublisher) publishToSharedMemory() {
 	counts := p.engine.Counters()
 	debug.ReadGCStats(&p.gc)
 	counts[engine.Goroutines] = int64(runtime.NumGoroutine())

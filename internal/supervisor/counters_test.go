@@ -20,7 +20,7 @@ func fill(c *engine.Counters, n engine.Counts) { c.SetAll(&n) }
 func TestSharedCounters(t *testing.T) {
 	b := make(sharedCounters, 2*blockStride)
 	var past endedCounters
-	first, second := b.block(0), b.block(1)
+	first, second := b.workerBlock(0), b.workerBlock(1)
 	fill(&first.counts, distinctCounts(t, 1))
 	fill(&second.counts, distinctCounts(t, 10))
 	first.loops.Store(2)

@@ -51,7 +51,7 @@ func (s *Supervisor) ChannelsNeeded() int {
 	defer s.mu.Unlock()
 	each := int64(1)
 	for i := range s.counters.workerCount() {
-		each = max(each, s.counters.block(i).loops.Load())
+		each = max(each, s.counters.workerBlock(i).loops.Load())
 	}
 	return s.cfg.Processes * int(each)
 }
@@ -87,11 +87,11 @@ func (s *Supervisor) SetListenersShared(bool) {}
 // unknown, as many as it published last.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
-	err = s.distributeChannels(channels, func(index int, w workerState, part []*os.File) error {
+	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
 		var m handoffReply
-		asked := w.process.(*osProcess).link.SendOrder(ctx, orderHandOver, &m, part...)
+		asked := w.process.(*osProcess).link.SendOrderAndAwaitReply(ctx, orderHandOver, &m, part...)
 		if asked != nil {
-			m.Unconfirmed = s.waitLostConns(index, w)
+			m.Unconfirmed = s.waitAndCountLostConns(index, w)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -102,9 +102,9 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitLostConns waits for the end of a worker and returns how many connections it lost, 0 if it has
+// waitAndCountLostConns waits for the end of a worker and returns how many connections it lost, 0 if it has
 // not ended.
-func (s *Supervisor) waitLostConns(workerIndex int, w workerState) int {
+func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
 	case <-time.After(controlTimeout):
@@ -121,16 +121,16 @@ func (s *Supervisor) ImportConns(channels []*os.File) error {
 			f.Close() // the workers have copies
 		}
 	}()
-	return s.distributeChannels(channels, func(index int, w workerState, part []*os.File) error {
+	return s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
 		var m handoffReply
-		return m.toError(index, w.process.(*osProcess).link.SendOrder(context.Background(), orderTakeOver, &m, part...))
+		return m.toError(index, w.process.(*osProcess).link.SendOrderAndAwaitReply(context.Background(), orderTakeOver, &m, part...))
 	})
 }
 
-// distributeChannels calls send for each running worker, concurrently, with its share of the
+// distributeChannelsToWorkers calls send for each running worker, concurrently, with its share of the
 // channels, and returns one of the errors. Workers that do not run have no connections; closing the
 // channels ends their share.
-func (s *Supervisor) distributeChannels(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
+func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)
 	s.mu.Unlock()
@@ -155,9 +155,9 @@ func (s *Supervisor) distributeChannels(channels []*os.File, send func(index int
 	return err
 }
 
-// newOrderHandler returns a function that executes the supervisor's handoff orders. publish publishes
+// newHandoffOrderHandler returns a function that executes the supervisor's handoff orders. publishCounters publishes
 // the counters.
-func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
+func newHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) func(ctx context.Context, order string, files []*os.File) any {
 	m, ok := e.(engine.Migrator)
 	return func(ctx context.Context, order string, files []*os.File) any {
 		var answer handoffReply
@@ -165,10 +165,10 @@ func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx co
 		switch {
 		case ok && order == orderHandOver:
 			if err = e.PauseAccept(true); err == nil {
-				publish(ctx) // the supervisor counts these as lost if this process dies
+				publishCounters(ctx) // the supervisor counts these as lost if this process dies
 				answer.ExportResult, err = m.ExportConns(ctx, files)
 			}
-			publish(ctx)
+			publishCounters(ctx)
 		case ok && order == orderTakeOver:
 			if err = m.ImportConns(files); err == nil {
 				return answer
@@ -184,13 +184,13 @@ func newOrderHandler(e engine.Engine, publish func(context.Context)) func(ctx co
 	}
 }
 
-// startOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
-func (w *Worker) startOrderHandler(e engine.Engine, publish func(context.Context)) (stop func()) {
+// startHandoffOrderHandler executes the supervisor's orders until stop is called, which waits for its end.
+func (w *Worker) startHandoffOrderHandler(e engine.Engine, publishCounters func(context.Context)) (stop func()) {
 	if m, ok := e.(engine.Migrator); ok {
 		m.SetListenersShared(true) // the supervisor has them as well
 	}
 	var attending sync.WaitGroup
-	attending.Go(func() { w.link.ServeOrders(newOrderHandler(e, publish)) })
+	attending.Go(func() { w.link.ServeOrders(newHandoffOrderHandler(e, publishCounters)) })
 	return func() {
 		w.link.Close()
 		attending.Wait()

@@ -28,7 +28,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 		}
 		err = cmp.Or(err, errExitedZero)
 		if !served && s.recordFailure(workerIndex, err) {
-			s.drain()
+			s.startDrainAndCloseListeners()
 			return
 		}
 		if backoff = min(2*backoff, s.timing.maxBackoff); backoff == 0 || lived >= s.timing.resetAfter {
@@ -45,7 +45,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 }
 
 // sleepUnlessDraining waits for d. It reports false if the supervisor drains.
-func (s *Supervisor) sleepUnlessDraining(d time.Duration) bool {
+func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -74,7 +74,7 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	s.running.Add(1)
 	s.setWorkerProcess(workerIndex, p)
 	served = s.superviseProcess(workerIndex, p)
-	lost := s.collectEndedWorker(workerIndex)
+	lost := s.collectEndedWorkerCounters(workerIndex)
 	s.running.Add(-1)
 	if lost > 0 {
 		s.cfg.Log.Warn("worker process ended with connections open",
@@ -95,8 +95,8 @@ func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) 
 			if stopped != nil {
 				timer.Stop()
 			}
-			s.recordServing(workerIndex)
-			s.requestCommandResend(p)
+			s.markWorkerServed(workerIndex)
+			s.requestPauseCommandResend(p)
 		case <-stopped:
 			stopped = nil
 			timer.Reset(s.timing.exitTimeout)
@@ -113,14 +113,14 @@ func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) 
 		case <-p.ended():
 			if serving != nil && isClosed(serving) {
 				served = true
-				s.recordServing(workerIndex)
+				s.markWorkerServed(workerIndex)
 			}
 			return served
 		}
 	}
 }
 
-func (s *Supervisor) recordServing(workerIndex int) {
+func (s *Supervisor) markWorkerServed(workerIndex int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := &s.workers[workerIndex]
@@ -153,11 +153,11 @@ func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	return true
 }
 
-// collectEndedWorker adds the counters of an ended worker to those of ended workers.
-func (s *Supervisor) collectEndedWorker(workerIndex int) (openConns int64) {
+// collectEndedWorkerCounters adds the counters of an ended worker to those of ended workers.
+func (s *Supervisor) collectEndedWorkerCounters(workerIndex int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	openConns = s.counters.block(workerIndex).addToEndedAndClear(&s.ended)
+	openConns = s.counters.workerBlock(workerIndex).addToEndedAndClear(&s.ended)
 	w := &s.workers[workerIndex]
 	w.process = nil
 	w.lostConns += openConns

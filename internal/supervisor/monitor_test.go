@@ -36,7 +36,7 @@ type fakeProcess struct {
 	frames             chan []byte // received
 }
 
-func (a *fakeProcess) sendFrame(frame []byte) error {
+func (a *fakeProcess) sendFrameIfServing(frame []byte) error {
 	select {
 	case a.frames <- frame:
 		return nil
@@ -257,8 +257,8 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := startWithScripts(nil, []script{{serves: true, ignoresDrain: true}}, []script{{serves: true}})
 		synctest.Wait()
-		n.counters.block(0).counts.Set(engine.Open, 3)
-		n.counters.block(0).counts.Set(engine.Accepted, 5)
+		n.counters.workerBlock(0).counts.Set(engine.Open, 3)
+		n.counters.workerBlock(0).counts.Set(engine.Accepted, 5)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()

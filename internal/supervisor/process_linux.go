@@ -33,9 +33,9 @@ func newOSProcess(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.OrderConn, 
 		sendSIGTERM: sync.OnceFunc(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }), // it may have ended
 		isServing:   make(chan struct{}), hasStopped: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
-	go p.readFrames()
-	go p.writeFrames()
-	go p.waitForExit()
+	go p.readFramesUntilStopped()
+	go p.writeFramesOrSendSIGTERM()
+	go p.waitForExitAndClose()
 	return p
 }
 
@@ -46,8 +46,8 @@ func (p *osProcess) ended() <-chan struct{}   { return p.hasEnded }
 func (p *osProcess) err() error               { return p.exitErr }
 func (p *osProcess) kill()                    { _ = p.cmd.Process.Kill() }
 
-// readFrames reads the worker's frames until it has stopped serving.
-func (p *osProcess) readFrames() {
+// readFramesUntilStopped reads the worker's frames until it has stopped serving.
+func (p *osProcess) readFramesUntilStopped() {
 	defer close(p.hasStopped)
 	in := bufio.NewReader(p.socket)
 	for {
@@ -63,17 +63,17 @@ func (p *osProcess) readFrames() {
 	}
 }
 
-// writeFrames writes to the control socket. If a drain request cannot be written, it sends SIGTERM
+// writeFramesOrSendSIGTERM writes to the control socket. If a drain request cannot be written, it sends SIGTERM
 // instead.
-func (p *osProcess) writeFrames() {
+func (p *osProcess) writeFramesOrSendSIGTERM() {
 	p.out.writeUntilClosed()
 	if len(p.out.urgent) > 0 && !isClosed(p.hasEnded) {
 		p.sendSIGTERM()
 	}
 }
 
-// waitForExit waits for the process to exit and then for all its frames.
-func (p *osProcess) waitForExit() {
+// waitForExitAndClose waits for the process to exit and then for all its frames.
+func (p *osProcess) waitForExitAndClose() {
 	defer close(p.hasEnded)
 	p.exitErr = p.cmd.Wait()
 	_ = p.socket.SetReadDeadline(time.Now().Add(controlTimeout)) // fails only if it is closed
@@ -83,8 +83,8 @@ func (p *osProcess) waitForExit() {
 	p.link.Close()
 }
 
-// sendFrame sends a frame if the worker serves; other workers have no connections.
-func (p *osProcess) sendFrame(frame []byte) error {
+// sendFrameIfServing sends a frame if the worker serves; other workers have no connections.
+func (p *osProcess) sendFrameIfServing(frame []byte) error {
 	if !isClosed(p.isServing) || isClosed(p.hasStopped) {
 		return nil
 	}

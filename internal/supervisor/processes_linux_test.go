@@ -93,7 +93,7 @@ func newTestConfig(workers int, serving func(net.Addr)) Config {
 
 // runSupervisorUntilKilled starts workers, prints when they serve, and waits to be killed.
 func runSupervisorUntilKilled() int {
-	_, err := startWithTiming(newTestConfig(2, func(net.Addr) { fmt.Println("serving") }), defaultTiming)
+	_, err := startSupervisorWithTiming(newTestConfig(2, func(net.Addr) { fmt.Println("serving") }), defaultTiming)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -108,7 +108,7 @@ func TestWorkersThatExit(t *testing.T) {
 	t.Setenv(roleEnv, "exit")
 	p := shortTiming
 	p.startTimeout = patience // on a busy machine workers take a while to exit
-	s, err := startWithTiming(newTestConfig(2, nil), p)
+	s, err := startSupervisorWithTiming(newTestConfig(2, nil), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestWorkersThatHang(t *testing.T) {
 	serving := make(chan net.Addr, 1)
 	p := shortTiming
 	p.startTimeout = patience
-	s, err := startWithTiming(newTestConfig(2, func(a net.Addr) { serving <- a }), p)
+	s, err := startSupervisorWithTiming(newTestConfig(2, func(a net.Addr) { serving <- a }), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestAddressInUse(t *testing.T) {
 // descriptors.
 func TestAccidentalVariable(t *testing.T) {
 	w := &Worker{identity: identity{Processes: 1, Addrs: []Address{{"tcp", ":9000"}}, Sockets: []int{1}}}
-	if err := w.inheritDescriptors(); err == nil || !strings.Contains(err.Error(), "unset it") {
+	if err := w.validateAndInheritDescriptors(); err == nil || !strings.Contains(err.Error(), "unset it") {
 		t.Errorf("%v, want what to do", err)
 	}
 }

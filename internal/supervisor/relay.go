@@ -15,24 +15,24 @@ func (s *Supervisor) Broadcast(p []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.enqueueFrame(frame, s.draining)
+	return s.enqueueRelayFrame(frame, s.draining)
 }
 
 // PauseAccept implements engine.Engine: all workers stop or resume accepting. Draining workers do not
 // accept.
-func (s *Supervisor) PauseAccept(on bool) error {
-	return s.enqueueFrame(encodePauseAccept(on), s.draining)
+func (s *Supervisor) PauseAccept(paused bool) error {
+	return s.enqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
 // ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers, draining
 // ones included.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
-	return s.enqueueFrame(encodeExpel(peer), s.done)
+	return s.enqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }
 
-// enqueueFrame queues a frame for the relay unless closed is closed.
-func (s *Supervisor) enqueueFrame(frame []byte, closed <-chan struct{}) error {
-	if isClosed(closed) {
+// enqueueRelayFrame queues a frame for the relay unless stopped is stopped.
+func (s *Supervisor) enqueueRelayFrame(frame []byte, stopped <-chan struct{}) error {
+	if isClosed(stopped) {
 		return engine.ErrClosed
 	}
 	select {
@@ -43,8 +43,8 @@ func (s *Supervisor) enqueueFrame(frame []byte, closed <-chan struct{}) error {
 	}
 }
 
-// requestCommandResend asks the relay to send the current command again, for a new worker.
-func (s *Supervisor) requestCommandResend(p process) {
+// requestPauseCommandResend asks the relay to send the current command again, for a new worker.
+func (s *Supervisor) requestPauseCommandResend(p process) {
 	select {
 	case s.messages <- nil:
 	case <-p.ended():
@@ -52,10 +52,10 @@ func (s *Supervisor) requestCommandResend(p process) {
 	}
 }
 
-// relayFrames sends each frame to all workers until ended is closed. It remembers the current
+// relayFramesToWorkers sends each frame to all workers until ended is closed. It remembers the current
 // command, nil for none: workers that start later do not know it. Until they receive it they accept,
 // unless the supervisor is the successor of another process.
-func (s *Supervisor) relayFrames(ended <-chan struct{}) {
+func (s *Supervisor) relayFramesToWorkers(ended <-chan struct{}) {
 	var currentCommand []byte
 	for {
 		var frame []byte
@@ -87,7 +87,7 @@ func (s *Supervisor) sendToAllWorkers(frame []byte) {
 		if p == nil {
 			continue
 		}
-		if err := p.sendFrame(frame); errors.Is(err, engine.ErrFull) {
+		if err := p.sendFrameIfServing(frame); errors.Is(err, engine.ErrFull) {
 			s.cfg.Log.Error("worker process does not read messages; dropping a broadcast or command for it",
 				"worker", index, "pid", p.pid(), "bytes", len(frame)-frameHeaderSize)
 		}

@@ -104,7 +104,7 @@ func TestBroadcaster(t *testing.T) {
 func FuzzReadFrame(f *testing.F) {
 	frame, _ := encodeBroadcast([]byte("news"))
 	f.Add(append(append(encodeFrame(kindServing, nil), frame...), encodeFrame(kindDrain, nil)...))
-	f.Add(append(encodePauseAccept(true), frame...))
+	f.Add(append(encodePauseOrResumeAccept(true), frame...))
 	f.Add(frame[:7])
 	f.Add([]byte{kindBroadcast, 255, 255, 255, 255, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {

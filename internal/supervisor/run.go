@@ -39,15 +39,15 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	defer writing.Wait()
 	defer w.out.close()
 	drainRequested, orphaned, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go w.handleFrames(e, drainRequested, orphaned, drainTimeout, log)
+	go w.handleSupervisorFrames(e, drainRequested, orphaned, drainTimeout, log)
 	go func() {
 		e.Wait()
 		close(ended)
 	}()
 	d := &workerDrain{engine: e, counters: &counterPublisher{block: w.block, engine: e}, timeout: drainTimeout, hasTimeout: true}
-	d.counters.publish()
+	d.counters.publishToSharedMemory()
 	publish := make(chan chan struct{})
-	defer w.startOrderHandler(e, func(ctx context.Context) {
+	defer w.startHandoffOrderHandler(e, func(ctx context.Context) {
 		published := make(chan struct{})
 		select {
 		case publish <- published:
@@ -61,9 +61,9 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 	for done := ctx.Done(); ; {
 		select {
 		case <-tick.C:
-			d.counters.publish()
+			d.counters.publishToSharedMemory()
 		case published := <-publish:
-			d.counters.publish()
+			d.counters.publishToSharedMemory()
 			close(published)
 		case <-terms:
 			d.gotSIGTERM = true
@@ -80,10 +80,10 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Dur
 		case <-d.deadline:
 			d.deadline = nil
 			d.cancel(context.DeadlineExceeded)
-			w.notifyStopped(&writing) // a handler that does not return may delay what follows
+			w.flushAndNotifyStopped(&writing) // a handler that does not return may delay what follows
 		case <-ended:
-			d.counters.publish()
-			w.notifyStopped(&writing)
+			d.counters.publishToSharedMemory()
+			w.flushAndNotifyStopped(&writing)
 			return d.waitDrainResult()
 		}
 	}
@@ -110,7 +110,7 @@ type workerDrain struct {
 // supervisor's request on to the program.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
-		d.counters.publish() // the supervisor reads how many connections are open
+		d.counters.publishToSharedMemory() // the supervisor reads how many connections are open
 		var ctx context.Context
 		ctx, d.cancel = context.WithCancelCause(context.Background())
 		d.stopped = make(chan error, 1)
@@ -143,17 +143,17 @@ func (d *workerDrain) waitDrainResult() error {
 	return nil
 }
 
-// notifyStopped flushes queued messages and tells the supervisor that this worker has stopped
+// flushAndNotifyStopped flushes queued messages and tells the supervisor that this worker has stopped
 // serving and will exit. It fails only if the supervisor has died.
-func (w *Worker) notifyStopped(writing *sync.WaitGroup) {
+func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// handleFrames executes the supervisor's orders until it has died. Then it makes sure that this
+// handleSupervisorFrames executes the supervisor's orders until it has died. Then it makes sure that this
 // process ends as well.
-func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
+func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
 	for requested := false; ; {
@@ -165,7 +165,7 @@ func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- s
 		case kind == kindBroadcast:
 			err = b.broadcastRetrying(content)
 		case kind != kindDrain:
-			err = executeCommand(e, kind, content)
+			err = executeOperatorCommand(e, kind, content)
 		case !requested:
 			requested = true
 			close(drainRequested)
@@ -182,7 +182,7 @@ func (w *Worker) handleFrames(e engine.Engine, drainRequested, orphaned chan<- s
 	os.Exit(1)
 }
 
-func executeCommand(e engine.Engine, kind byte, payload []byte) error {
+func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 	switch kind {
 	case kindPause, kindResume:
 		return e.PauseAccept(kind == kindPause)

@@ -17,9 +17,9 @@ import (
 )
 
 // Start opens the listeners and starts the workers. It does not wait until they serve.
-func Start(cfg Config) (*Supervisor, error) { return startWithTiming(cfg, defaultTiming) }
+func Start(cfg Config) (*Supervisor, error) { return startSupervisorWithTiming(cfg, defaultTiming) }
 
-func startWithTiming(cfg Config, t timing) (*Supervisor, error) {
+func startSupervisorWithTiming(cfg Config, t timing) (*Supervisor, error) {
 	sp := &execSpawner{cfg: cfg, args: slices.Clone(os.Args)}
 	var err error
 	if sp.program, err = os.Executable(); err != nil {
@@ -62,7 +62,7 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 			all = sp.cfg.Sockets[i]
 		}
 		if len(all) == 0 {
-			if all, err = sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes, sp.cfg.Control); err != nil {
+			if all, err = sock.ListenReusePort(at.Network, at.Addr, sp.cfg.Processes, sp.cfg.Control); err != nil {
 				return nil, err
 			}
 		}
@@ -79,9 +79,9 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// workerSockets returns the sockets of a worker, by address. Every socket has a worker, and every
+// socketsForWorker returns the sockets of a worker, by address. Every socket has a worker, and every
 // worker has a socket.
-func (sp *execSpawner) workerSockets(workerIndex int) (sockets [][]*os.File) {
+func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}
 		for i := workerIndex + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
@@ -160,7 +160,7 @@ func (sp *execSpawner) startProcess(cmd *exec.Cmd, workerIndex int) error {
 		return errStopping
 	}
 	id := identity{Index: workerIndex, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.IsSuccessor}
-	for _, sockets := range sp.workerSockets(workerIndex) {
+	for _, sockets := range sp.socketsForWorker(workerIndex) {
 		id.Sockets = append(id.Sockets, len(sockets))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)
 	}

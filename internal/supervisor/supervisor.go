@@ -48,7 +48,7 @@ type process interface {
 	err() error               // how it ended, nil for exit code 0
 	requestDrain()
 	kill()
-	sendFrame(frame []byte) error // if it serves; only the relay calls it
+	sendFrameIfServing(frame []byte) error // if it serves; only the relay calls it
 }
 
 // spawner starts worker processes. It is safe for concurrent use.
@@ -124,12 +124,12 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	for i := range cfg.Processes {
 		monitors.Go(func() { s.keepWorkerRunning(i) })
 	}
-	announcing.Go(s.announceServing)
+	announcing.Go(s.announceWhenAllServed)
 	ended := make(chan struct{}) // closed when all workers have ended
-	relay.Go(func() { s.relayFrames(ended) })
+	relay.Go(func() { s.relayFramesToWorkers(ended) })
 	go func() {
 		monitors.Wait()
-		s.drain()
+		s.startDrainAndCloseListeners()
 		announcing.Wait()
 		close(ended)
 		relay.Wait()
@@ -142,7 +142,7 @@ func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCoun
 	return s
 }
 
-func (s *Supervisor) announceServing() {
+func (s *Supervisor) announceWhenAllServed() {
 	select {
 	case <-s.allServed:
 		close(s.started)
@@ -168,8 +168,8 @@ func (s *Supervisor) CheckAllServed() error {
 	return cmp.Or(s.Err(), error(engine.ErrClosed))
 }
 
-// drain makes all monitors drain their workers.
-func (s *Supervisor) drain() {
+// startDrainAndCloseListeners makes all monitors drain their workers.
+func (s *Supervisor) startDrainAndCloseListeners() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !isClosed(s.draining) {
@@ -178,8 +178,8 @@ func (s *Supervisor) drain() {
 	}
 }
 
-// kill makes all monitors kill their workers. It is called after drain.
-func (s *Supervisor) kill() {
+// requestKillWorkers makes all monitors kill their workers. It is called after drain.
+func (s *Supervisor) requestKillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !isClosed(s.killing) {
@@ -207,7 +207,7 @@ func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 		sum := engine.ListenerStats{Addr: addr}
 		s.ended.listeners[i].addTo(&sum)
 		for w := range s.counters.workerCount() {
-			s.counters.block(w).listeners[i].addTo(&sum)
+			s.counters.workerBlock(w).listeners[i].addTo(&sum)
 		}
 		all = append(all, sum)
 	}
@@ -225,7 +225,7 @@ func (s *Supervisor) Loops() (sum int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.counters.workerCount() {
-		sum += int(s.counters.block(i).loops.Load())
+		sum += int(s.counters.workerBlock(i).loops.Load())
 	}
 	return sum
 }
@@ -237,7 +237,7 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 	defer s.mu.Unlock()
 	s.ended.counts.AddTo(&sum)
 	for i := range s.counters.workerCount() {
-		s.counters.block(i).counts.AddTo(&sum)
+		s.counters.workerBlock(i).counts.AddTo(&sum)
 	}
 	return sum
 }
@@ -253,14 +253,14 @@ func (s *Supervisor) Dial(engine.DialRequest) error {
 // Stop implements [engine.Engine]: it drains the workers, and kills those that have not ended with
 // ctx.
 func (s *Supervisor) Stop(ctx context.Context) error {
-	s.drain()
+	s.startDrainAndCloseListeners()
 	select {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
 	}
 	conns, workers := s.Counters()[engine.Open], s.Processes()
-	s.kill()
+	s.requestKillWorkers()
 	<-s.done
 	if workers == 0 {
 		return nil // they ended by themselves just now

@@ -36,7 +36,7 @@ func (id identity) String() string {
 	return string(text)
 }
 
-func parseIdentity(text string) (id identity, err error) {
+func parseWorkerIdentity(text string) (id identity, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&id); err != nil || id.Index < 0 || id.Index >= id.Processes || len(id.Addrs) == 0 ||
@@ -72,10 +72,10 @@ func detectWorkerFromEnv() *Worker {
 		return nil
 	}
 	os.Unsetenv(workerEnv)
-	id, err := parseIdentity(text)
+	id, err := parseWorkerIdentity(text)
 	w := &Worker{identity: id, exitTimeout: defaultTiming.exitTimeout}
 	if err == nil {
-		err = w.inheritDescriptors()
+		err = w.validateAndInheritDescriptors()
 	}
 	w.invalid = err
 	return w
@@ -123,9 +123,9 @@ func (w *Worker) Broadcast(p []byte) error {
 }
 
 // PauseAccept makes all workers stop or resume accepting.
-func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseAccept(on), 0) }
+func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseOrResumeAccept(on), 0) }
 
 // ClosePeerConns closes the connections from a peer in all workers.
 func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
-	return w.out.enqueue(encodeExpel(peer), 0)
+	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

@@ -18,9 +18,9 @@ const (
 	firstListenerFD
 )
 
-// inheritDescriptors takes the inherited descriptors. It first checks their types, because the
+// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because the
 // variable may be set by accident in a program that has other descriptors there.
-func (w *Worker) inheritDescriptors() error {
+func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {
 		end += n
@@ -61,7 +61,7 @@ func (w *Worker) inheritDescriptors() error {
 	if err != nil {
 		return err
 	}
-	w.block = counters.block(w.Index) // mapped until the process ends
+	w.block = counters.workerBlock(w.Index) // mapped until the process ends
 	if w.socket, err = toUnixConn(os.NewFile(controlFD, "control socket")); err != nil {
 		return err
 	}

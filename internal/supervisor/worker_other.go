@@ -14,9 +14,9 @@ var errLinux = errors.New("worker processes need Linux")
 // Start fails: supervisors need Linux.
 func Start(Config) (*Supervisor, error) { return nil, errLinux }
 
-func (w *Worker) inheritDescriptors() error { return errLinux }
+func (w *Worker) validateAndInheritDescriptors() error { return errLinux }
 
-func (w *Worker) startOrderHandler(engine.Engine, func(context.Context)) (stop func()) {
+func (w *Worker) startHandoffOrderHandler(engine.Engine, func(context.Context)) (stop func()) {
 	return func() {}
 }
 

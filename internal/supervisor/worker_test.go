@@ -8,14 +8,14 @@ import (
 
 func TestParseIdentity(t *testing.T) {
 	want := identity{2, 4, []Address{{"tcp6", "[::1]:9000"}, {"tcp", ":1"}}, []int{1, 3}, true}
-	if id, err := parseIdentity(want.String()); err != nil || !reflect.DeepEqual(id, want) {
+	if id, err := parseWorkerIdentity(want.String()); err != nil || !reflect.DeepEqual(id, want) {
 		t.Errorf("%+v, %v; want %+v", id, err, want)
 	}
 	for _, bad := range []string{"", "1", "{}",
 		`{"Index":2,"Processes":2,"Addrs":[{}],"Sockets":[1]}`, `{"Index":-1,"Processes":2,"Addrs":[{}],"Sockets":[1]}`,
 		`{"Index":0,"Processes":2}`, `{"Index":0,"Processes":2,"Addrs":[{}]}`, `{"Index":0,"Processes":2,"Addrs":[{}],"Sockets":[0]}`,
 		`{"Index":0,"Processes":2,"Addrs":[{}],"Sockets":[1],"More":1}`} {
-		if _, err := parseIdentity(bad); err == nil || !strings.Contains(err.Error(), workerEnv) {
+		if _, err := parseWorkerIdentity(bad); err == nil || !strings.Contains(err.Error(), workerEnv) {
 			t.Errorf("%q: %v, want an error that names the variable", bad, err)
 		}
 	}

@@ -40,7 +40,7 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 
 // sendMessage sends a message with descriptors. If these exceed the limit of a message, it first
 // sends the kind alone with some of them, as often as necessary.
-func (c *controlSocket) sendMessage(kind string, v any, files ...*os.File) error {
+func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
@@ -51,7 +51,7 @@ func (c *controlSocket) sendMessage(kind string, v any, files ...*os.File) error
 		}
 		fds = fds[sock.MaxFDsPerMessage:]
 	}
-	p, err := json.Marshal(v)
+	p, err := json.Marshal(payload)
 	if err != nil {
 		return err
 	}
@@ -101,9 +101,9 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// expectMessage reads a message of the given kind, whose descriptors may arrive in several parts. It
+// readExpectedMessage reads a message of the given kind, whose descriptors may arrive in several parts. It
 // waits until timeout (0: no limit) or the end of ctx.
-func (c *controlSocket) expectMessage(ctx context.Context, kind string, v any, timeout time.Duration) (files []*os.File, err error) {
+func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {
 		until = time.Now().Add(timeout)
@@ -141,7 +141,7 @@ func (c *controlSocket) expectMessage(ctx context.Context, kind string, v any, t
 		case len(files) > maxDescriptors:
 			return files, fmt.Errorf("message %q has more than %d descriptors", kind, maxDescriptors)
 		case len(rest) > 0:
-			return files, json.Unmarshal(rest, v)
+			return files, json.Unmarshal(rest, payload)
 		}
 	}
 }

@@ -38,10 +38,10 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 	return &OrderConn{controlSocket: c}, nil
 }
 
-// SendOrder sends an order with descriptors, which remain the caller's, and waits for the reply, which
+// SendOrderAndAwaitReply sends an order with descriptors, which remain the caller's, and waits for the reply, which
 // is JSON. When ctx ends, the worker is told to abort and has Timeout to reply, as without a
-// deadline. SendOrder fails if the worker exits.
-func (l *OrderConn) SendOrder(ctx context.Context, order string, reply any, files ...*os.File) error {
+// deadline. SendOrderAndAwaitReply fails if the worker exits.
+func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	if err := l.sendMessage(order, len(files), files...); err != nil {
@@ -51,8 +51,8 @@ func (l *OrderConn) SendOrder(ctx context.Context, order string, reply any, file
 	if end, ok := ctx.Deadline(); ok {
 		timeout += time.Until(end)
 	}
-	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, struct{}{}) })() // if it fails, expectMessage fails as well
-	more, err := l.expectMessage(context.Background(), kindReply, reply, timeout)
+	defer context.AfterFunc(ctx, func() { _ = l.sendMessage(kindAbort, struct{}{}) })() // if it fails, readExpectedMessage fails as well
+	more, err := l.readExpectedMessage(context.Background(), kindReply, reply, timeout)
 	closeFiles(more)
 	return err
 }

@@ -50,18 +50,18 @@ func TestOrderConn(t *testing.T) {
 			files[i] = os.Stdin
 		}
 		got := -1
-		if err := supervisor.SendOrder(t.Context(), "count", &got, files...); err != nil || got != n {
+		if err := supervisor.SendOrderAndAwaitReply(t.Context(), "count", &got, files...); err != nil || got != n {
 			t.Errorf("%d descriptors: %d have come, %v", n, got, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if err := supervisor.SendOrder(ctx, "wait", &got); err != nil || <-ended == nil {
+		if err := supervisor.SendOrderAndAwaitReply(ctx, "wait", &got); err != nil || <-ended == nil {
 			t.Errorf("an order that was given up: %v; want its answer", err)
 		}
 		cancel()
 	}
 	supervisor.Close()
 	<-over
-	if err := supervisor.SendOrder(t.Context(), "count", new(int)); err == nil {
+	if err := supervisor.SendOrderAndAwaitReply(t.Context(), "count", new(int)); err == nil {
 		t.Error("a link that has ended answers")
 	}
 }
@@ -79,7 +79,7 @@ func TestOrderConnClosed(t *testing.T) {
 		})
 	}()
 	asked := make(chan error, 1)
-	go func() { asked <- supervisor.SendOrder(context.Background(), "wait", new(any)) }()
+	go func() { asked <- supervisor.SendOrderAndAwaitReply(context.Background(), "wait", new(any)) }()
 	<-carriesOut
 	supervisor.Close()
 	if err := <-asked; err == nil {

@@ -71,7 +71,7 @@ var connectPredecessor = sync.OnceValues(func() (*Predecessor, error) {
 
 func (p *Predecessor) receiveHelloAndListeners() error {
 	var h Hello
-	if _, err := p.expectMessage(context.Background(), kindHello, &h, Timeout); err != nil {
+	if _, err := p.readExpectedMessage(context.Background(), kindHello, &h, Timeout); err != nil {
 		return err
 	}
 	p.version, p.Paused = h.Version, h.Paused
@@ -80,7 +80,7 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 		_ = p.ReportFailure(err)
 		return err
 	}
-	files, err := p.expectMessage(context.Background(), kindListeners, new(struct{}), Timeout)
+	files, err := p.readExpectedMessage(context.Background(), kindListeners, new(struct{}), Timeout)
 	if err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func InheritedActivationSockets() (names []string, files []*os.File, err error) 
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStarted waits for started. It fails if the old process aborts the upgrade meanwhile.
-func (p *Predecessor) WaitStarted(started <-chan struct{}) error {
+// WaitStartedOrAborted waits for started. It fails if the old process aborts the upgrade meanwhile.
+func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
 		return err
@@ -161,16 +161,16 @@ func (p *Predecessor) WaitStarted(started <-chan struct{}) error {
 	return nil
 }
 
-// AnnounceReady tells the old process that this one can serve with the given number of loops. It calls
-// restore with the state and the broadcast socket of the old process, each nil if there is none and
+// AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. It calls
+// restoreState with the state and the broadcast socket of the old process, each nil if there is none and
 // closed afterwards, and then takeOver with the channels. It fails if the old process continues to
 // serve.
-func (p *Predecessor) AnnounceReady(loops int, restore func(state, link *os.File), takeOver func(channels []*os.File) error) error {
+func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.ignorePredecessorExit(err)
 	}
 	var c Channels
-	files, err := p.expectMessage(context.Background(), kindChannels, &c, Timeout)
+	files, err := p.readExpectedMessage(context.Background(), kindChannels, &c, Timeout)
 	if err != nil {
 		return p.ignorePredecessorExit(err)
 	}
@@ -188,11 +188,11 @@ func (p *Predecessor) AnnounceReady(loops int, restore func(state, link *os.File
 		}
 		return f
 	}
-	restore(next(c.State), next(c.Link))
+	restoreState(next(c.State), next(c.Link))
 	if err := takeOver(files); err != nil {
 		return err
 	}
-	ReportServingPID()
+	ReportOwnPIDServing()
 	return p.ignorePredecessorExit(p.sendMessage(kindTaking, struct{}{}))
 }
 
@@ -202,7 +202,7 @@ func (p *Predecessor) ReportFailure(cause error) error {
 	return p.sendMessage(kindReady, Ready{Version: Version, Failed: cause.Error()})
 }
 
-// IsAborted reports whether an error of AnnounceReady or WaitStarted means that the old process
+// IsAborted reports whether an error of AnnounceReadyAndTakeOver or WaitStartedOrAborted means that the old process
 // continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
@@ -210,7 +210,7 @@ func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 // with what it has.
 func (p *Predecessor) ignorePredecessorExit(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		ReportServingPID()
+		ReportOwnPIDServing()
 		return nil
 	}
 	return err
@@ -236,5 +236,5 @@ func (p *Predecessor) WaitDone() (d Done, err error) {
 	}
 }
 
-// Close makes WaitDone and AnnounceReady return.
+// Close makes WaitDone and AnnounceReadyAndTakeOver return.
 func (p *Predecessor) Close() { _ = p.file.Close() }

@@ -33,9 +33,9 @@ type statusPipe struct {
 // ownStatusPipe is the pipe of this process, nil if there is none.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// KeepFirstProcessRunning makes this process continue to run when another one takes over, unless one of its
+// CreateStatusPipe makes this process continue to run when another one takes over, unless one of its
 // predecessors already does.
-func KeepFirstProcessRunning() error {
+func CreateStatusPipe() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
 	}
@@ -47,8 +47,8 @@ func KeepFirstProcessRunning() error {
 	return nil
 }
 
-// ReportServingPID tells the first process, if it is kept, that this one serves.
-func ReportServingPID() {
+// ReportOwnPIDServing tells the first process, if it is kept, that this one serves.
+func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
@@ -114,9 +114,9 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// StartReaper relays signals to the serving process. It returns nil if this is not a first process
+// StartReaperAndSignalRelay relays signals to the serving process. It returns nil if this is not a first process
 // that is kept.
-func (s *Successor) StartReaper() *Reaper {
+func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
 		return nil
@@ -164,7 +164,7 @@ func (k *Reaper) waitExitReport(pid int) error {
 		left := time.Until(end)
 		switch {
 		case ok:
-			return exitError(pid, how)
+			return serverExitError(pid, how)
 		case left <= 0:
 			return fmt.Errorf("the serving process %d has ended", pid)
 		}
@@ -189,7 +189,7 @@ func (k *Reaper) WaitServerExit() error {
 		case err == unix.EINTR:
 			continue
 		case pid > 0 && pid == serves:
-			return exitError(serves, formatWaitStatus(status))
+			return serverExitError(serves, formatWaitStatus(status))
 		case pid > 0:
 			continue
 		case exited == nil && serves != k.successor.PID() && unix.Kill(serves, 0) == unix.ESRCH:
@@ -216,10 +216,10 @@ func formatWaitStatus(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// exitError returns an error for the exit of the serving process, nil for exit code 0.
-func exitError(pid int, how string) error {
-	if how == exitedZero {
+// serverExitError returns an error for the exit of the serving process, nil for exit code 0.
+func serverExitError(pid int, exitStatus string) error {
+	if exitStatus == exitedZero {
 		return nil
 	}
-	return fmt.Errorf("the serving process %d has ended: %s", pid, how)
+	return fmt.Errorf("the serving process %d has ended: %s", pid, exitStatus)
 }

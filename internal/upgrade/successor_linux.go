@@ -67,19 +67,19 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 // PID returns its process ID.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
-// SendHello sends the hello message and the listeners; sendListeners sends their descriptors.
-func (s *Successor) SendHello(h Hello, sendListeners func(control *os.File) error) error {
+// SendHelloAndListeners sends the hello message and the listeners; sendListeners sends their descriptors.
+func (s *Successor) SendHelloAndListeners(h Hello, sendListeners func(control *os.File) error) error {
 	h.Version = Version
 	if l := ownStatusPipe.Load(); l != nil {
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
 	if err := s.sendMessage(kindHello, h); err != nil {
-		return s.addExitStatus(context.Background(), err)
+		return s.waitAndAddExitStatus(context.Background(), err)
 	}
 	if err := sendListeners(s.file); err != nil {
-		return s.addExitStatus(context.Background(), err)
+		return s.waitAndAddExitStatus(context.Background(), err)
 	}
-	return s.addExitStatus(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
+	return s.waitAndAddExitStatus(context.Background(), s.sendMessage(kindListeners, struct{}{}, h.Files...))
 }
 
 // ListenersMessage is the message with which an engine sends listener descriptors, in parts.
@@ -100,7 +100,7 @@ func (s *Successor) WaitReady(ctx context.Context) (r Ready, err error) {
 }
 
 func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error {
-	_, err := s.expectMessage(ctx, kind, reply, s.replyTimeout)
+	_, err := s.readExpectedMessage(ctx, kind, reply, s.replyTimeout)
 	switch {
 	case err == nil:
 		return nil
@@ -109,15 +109,15 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the new process did not send %[2]q within %[1]v", s.replyTimeout, kind)
 	}
-	return s.addExitStatus(ctx, err)
+	return s.waitAndAddExitStatus(ctx, err)
 }
 
-// OpenChannels sends one end of each channel to the new process and returns the others once it takes
+// OpenAndSendChannels sends one end of each channel to the new process and returns the others once it takes
 // connections over. Both sides distribute the channels round-robin to their loops. If the numbers of
 // loops differ, every pair of loops gets a channel, unless that exceeds the limit; otherwise each
-// loop gets one. state (the handler's) and link (for broadcasts) are sent as well unless they are
+// loop gets one. stateFile (the handler's) and broadcastSocket (for broadcasts) are sent as well unless they are
 // nil; they remain the caller's.
-func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, state, link *os.File) (ours []*os.File, err error) {
+func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
 	allPairs := ourLoops != theirLoops && ourLoops*theirLoops <= maxChannels
 	if allPairs {
@@ -138,12 +138,12 @@ func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, 
 		ours, theirs[at] = append(ours, pair[0]), pair[1]
 	}
 	files := theirs[:n:n]
-	for _, more := range []*os.File{state, link} {
+	for _, more := range []*os.File{stateFile, broadcastSocket} {
 		if more != nil {
 			files = append(files, more)
 		}
 	}
-	if err = s.addExitStatus(ctx, s.sendMessage(kindChannels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
+	if err = s.waitAndAddExitStatus(ctx, s.sendMessage(kindChannels, Channels{N: n, State: stateFile != nil, Link: broadcastSocket != nil}, files...)); err == nil {
 		err = s.waitReply(ctx, kindTaking, new(struct{}))
 	}
 	if err != nil {
@@ -153,9 +153,9 @@ func (s *Successor) OpenChannels(ctx context.Context, ourLoops, theirLoops int, 
 	return ours, nil
 }
 
-// addExitStatus adds the exit status to err if the new process has exited. A process that has closed its
+// waitAndAddExitStatus adds the exit status to err if the new process has exited. A process that has closed its
 // end is about to exit.
-func (s *Successor) addExitStatus(ctx context.Context, err error) error {
+func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
 	}
@@ -191,11 +191,11 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 
 // KillIfHung reports whether the new process has exited. It kills a hung process: one that has twice
 // failed to reply within a third of the timeout; once may be the fault of this process.
-func (s *Successor) KillIfHung() bool {
+func (s *Successor) KillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
 		if err == nil {
-			_, err = s.expectMessage(context.Background(), kindAlive, new(struct{}), s.replyTimeout/3)
+			_, err = s.readExpectedMessage(context.Background(), kindAlive, new(struct{}), s.replyTimeout/3)
 		}
 		if err == nil {
 			return false

@@ -60,7 +60,7 @@ func TestParts(t *testing.T) {
 			sent := make(chan error, 1)
 			go func() { sent <- old.sendMessage(kindChannels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
 			said := 0
-			files, err := next.expectMessage(context.Background(), kindChannels, &said, 10*time.Second)
+			files, err := next.readExpectedMessage(context.Background(), kindChannels, &said, 10*time.Second)
 			switch {
 			case n > maxDescriptors && err == nil:
 				t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
@@ -81,12 +81,12 @@ func TestUnexpectedMessages(t *testing.T) {
 		if err := old.sendMessage(c.word, struct{}{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := next.expectMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v; want %q", c.word, err, c.says)
 		}
 	}
 	old.file.Close()
-	if _, err := next.expectMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+	if _, err := next.readExpectedMessage(context.Background(), kindChannels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
 		t.Errorf("at the end: %v; want EOF", err)
 	}
 }
@@ -99,11 +99,11 @@ func TestOpenChannels(t *testing.T) {
 		s := &Successor{controlSocket: old, replyTimeout: Timeout, exited: make(chan struct{})}
 		theirs := make(chan []*os.File, 1)
 		go func() {
-			files, _ := next.expectMessage(context.Background(), kindChannels, new(Channels), 10*time.Second)
+			files, _ := next.readExpectedMessage(context.Background(), kindChannels, new(Channels), 10*time.Second)
 			_ = next.sendMessage(kindTaking, struct{}{})
 			theirs <- files
 		}()
-		ours, err := s.OpenChannels(t.Context(), c.from, c.to, nil, nil)
+		ours, err := s.OpenAndSendChannels(t.Context(), c.from, c.to, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,15 +16,15 @@ type Successor struct{}
 // ListenersMessage needs Linux.
 const ListenersMessage = ""
 
-func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error) { return nil, ErrUnsupported }
-func (*Successor) PID() int                                       { return 0 }
-func (*Successor) SendHello(Hello, func(*os.File) error) error    { return ErrUnsupported }
-func (*Successor) WaitReady(context.Context) (r Ready, _ error)   { return r, ErrUnsupported }
-func (*Successor) OpenChannels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
+func StartSuccessor(*exec.Cmd, time.Duration) (*Successor, error)          { return nil, ErrUnsupported }
+func (*Successor) PID() int                                                { return 0 }
+func (*Successor) SendHelloAndListeners(Hello, func(*os.File) error) error { return ErrUnsupported }
+func (*Successor) WaitReady(context.Context) (r Ready, _ error)            { return r, ErrUnsupported }
+func (*Successor) OpenAndSendChannels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
 func (*Successor) MonitorAndKillIfHung(context.Context) {}
-func (*Successor) KillIfHung() bool                     { return true }
+func (*Successor) KillIfHung() (killed bool)            { return true }
 func (*Successor) Abort()                               {}
 func (*Successor) SendDone(Done) error                  { return ErrUnsupported }
 
@@ -50,16 +50,16 @@ type Inherited struct {
 }
 
 func ClaimPredecessor() (*Predecessor, error) { return nil, nil }
-func (*Predecessor) AnnounceReady(int, func(_, _ *os.File), func([]*os.File) error) error {
+func (*Predecessor) AnnounceReadyAndTakeOver(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
 func (*Predecessor) ReportFailure(error) error                  { return ErrUnsupported }
 func (*Predecessor) WaitDone() (d Done, err error)              { return d, ErrUnsupported }
 func (*Predecessor) Close()                                     {}
 func IsAborted(error) bool                                      { return false }
-func (*Predecessor) WaitStarted(<-chan struct{}) error          { return ErrUnsupported }
+func (*Predecessor) WaitStartedOrAborted(<-chan struct{}) error { return ErrUnsupported }
 func InheritedActivationSockets() ([]string, []*os.File, error) { return nil, nil, nil }
-func (*Successor) StartReaper() *Reaper                         { return nil }
+func (*Successor) StartReaperAndSignalRelay() *Reaper           { return nil }
 func (*Reaper) WaitServerExit() error                           { return nil }
-func KeepFirstProcessRunning() error                            { return nil }
-func ReportServingPID()                                         {}
+func CreateStatusPipe() error                                   { return nil }
+func ReportOwnPIDServing()                                      {}

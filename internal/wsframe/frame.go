@@ -56,18 +56,18 @@ func (h *Head) ReservedBits() byte { return h.First & reserved }
 func AppendHead(b []byte, first byte, size int) []byte { return appendHead(b, first, 0, size) }
 
 // AppendMaskedHead appends the head of a masked frame.
-func AppendMaskedHead(b []byte, first byte, mask [4]byte, size int) []byte {
-	return append(appendHead(b, first, masked, size), mask[:]...)
+func AppendMaskedHead(b []byte, firstByte byte, mask [4]byte, size int) []byte {
+	return append(appendHead(b, firstByte, masked, size), mask[:]...)
 }
 
-func appendHead(b []byte, first, masked byte, size int) []byte {
-	switch b = append(b, first); {
+func appendHead(b []byte, firstByte, maskBit byte, size int) []byte {
+	switch b = append(b, firstByte); {
 	case size <= 125:
-		return append(b, masked|byte(size))
+		return append(b, maskBit|byte(size))
 	case size <= 0xffff:
-		return binary.BigEndian.AppendUint16(append(b, masked|126), uint16(size))
+		return binary.BigEndian.AppendUint16(append(b, maskBit|126), uint16(size))
 	}
-	return binary.BigEndian.AppendUint64(append(b, masked|127), uint64(size))
+	return binary.BigEndian.AppendUint64(append(b, maskBit|127), uint64(size))
 }
 
 var (
@@ -118,12 +118,12 @@ func ParseHead(in []byte) (h Head, err error) {
 	return h, nil
 }
 
-// ApplyMask masks or unmasks src into dst, which must be at least as long and may be src. offset is the number of
+// ApplyMask masks or unmasks src into dst, which must be at least as long and may be src. maskOffset is the number of
 // payload bytes before src.
-func ApplyMask(dst, src []byte, mask [4]byte, offset int) {
+func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	m := uint32(0)
 	for i := range mask {
-		m |= uint32(mask[(offset+i)&3]) << (8 * i)
+		m |= uint32(mask[(maskOffset+i)&3]) << (8 * i)
 	}
 	wide := uint64(m)<<32 | uint64(m)
 	for len(src) >= 32 && len(dst) >= 32 { // compiles to one load and one store of 8 bytes each

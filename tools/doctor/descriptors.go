@@ -118,7 +118,7 @@ func (x *analysis) connsPerProcess(e *endpoint, limit int64) int64 {
 	if !e.hasLoops || x.f.Shards != "" {
 		return room
 	}
-	return max(room, int64(sock.MaxConnsInTables(uint64(limit), e.minLoops, maxLoops)))
+	return max(room, int64(sock.MaxConnsInDescriptorTables(uint64(limit), e.minLoops, maxLoops)))
 }
 
 // CAP_SYS_ADMIN is exempt from fs.file-max.

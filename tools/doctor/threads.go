@@ -31,7 +31,7 @@ func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
 	case limit < 0 || x.f.Shards != "" || each <= satSub(limit, sock.ReservedDescriptors):
 		return int64(e.minLoops)
 	}
-	loops, _ := sock.PlanTables(uint64(limit), int(each), e.minLoops, maxLoops)
+	loops, _ := sock.PlanDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
 	if loops == 0 {
 		return maxLoops // and still not enough; nofile says so
 	}

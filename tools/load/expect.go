@@ -126,7 +126,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 	ok = e.isMetBy(value)
 	if e.figure.isTime {
 		d := time.Duration(value)
-		if short := format.RoundDuration(d); e.isMetBy(float64(short)) == ok {
+		if short := format.RoundToThreeDigits(d); e.isMetBy(float64(short)) == ok {
 			return short.String(), ok
 		}
 		return d.String(), ok // rounding would hide the difference

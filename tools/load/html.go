@@ -75,7 +75,7 @@ func (s *Stream) factRows() [][2]string {
 	if n := cmp.Or(p.Messages, r.Messages); n > 0 {
 		plan += format.Count(n) + " messages on each connection"
 	} else if d := cmp.Or(p.Duration, r.Window); d > 0 {
-		plan += "for " + format.RoundDuration(d).String()
+		plan += "for " + format.RoundToThreeDigits(d).String()
 	}
 	flight, size, generator, began, reconnected := "", "", cmp.Or(p.Model, r.Model), "", ""
 	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.modeName() != modeNameHold {
@@ -132,10 +132,10 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	fault := func(text string) { bad = append(bad, page.Remark{Tone: page.Bad, Text: text}) }
 	r := s.Result
 	if r == nil {
-		fault("The run was cut off after " + format.RoundDuration(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
+		fault("The run was cut off after " + format.RoundToThreeDigits(s.Span()).String() + ". There is no result; the figures are those of the stream up to there.")
 	}
 	if r != nil && r.Interrupted && r.Mode != modeNameHold {
-		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.RoundDuration(r.Took).String() + ": the figures cover the time until then."})
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.RoundToThreeDigits(r.Took).String() + ": the figures cover the time until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))

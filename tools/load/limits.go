@@ -90,7 +90,7 @@ func (r *run) findLimits(result *Result) []Limit {
 	}
 	if result.generatorSentLate() {
 		add("late sends", "give the generator dedicated processors, or lower the rate",
-			"1%% of the messages were sent %v or more after their time although a connection was free", format.RoundDuration(result.Late.P99))
+			"1%% of the messages were sent %v or more after their time although a connection was free", format.RoundToThreeDigits(result.Late.P99))
 	}
 	return found
 }

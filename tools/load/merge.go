@@ -268,7 +268,7 @@ func (r *Result) checkMergeable(first *Result) (*hdrhistogram.Histogram, error) 
 	case r == first || r.Start.IsZero() || first.Start.IsZero():
 	case !r.Start.Before(first.Start.Add(first.Took)), !first.Start.Before(r.Start.Add(r.Took)):
 		return nil, fmt.Errorf("it ran from %v on for %v; expected at the time of the first, from %v on for %v",
-			r.Start.Format(time.DateTime), format.RoundDuration(r.Took), first.Start.Format(time.DateTime), format.RoundDuration(first.Took))
+			r.Start.Format(time.DateTime), format.RoundToThreeDigits(r.Took), first.Start.Format(time.DateTime), format.RoundToThreeDigits(first.Took))
 	}
 	return h, nil
 }

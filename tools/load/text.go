@@ -23,7 +23,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	line("target", "%s", r.Target)
 	if r.Interrupted && r.Mode != modeNameHold {
-		line("interrupted", "after %v; the figures cover the time until then", format.RoundDuration(r.Took))
+		line("interrupted", "after %v; the figures cover the time until then", format.RoundToThreeDigits(r.Took))
 	}
 	r.writeAgents(line)
 	r.writeConnections(line)
@@ -49,28 +49,28 @@ func (r *Result) writeAgents(line lineWriter) {
 		case a.Lost != "":
 			text = fmt.Sprintf("%s: lost, its part is missing below: %s; of %s connections, last known: %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
 		case a.Rate > 0:
-			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.RoundDuration(a.Latency.P50), format.RoundDuration(a.Latency.P99), 100*a.CPUShare)
+			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.RoundToThreeDigits(a.Latency.P50), format.RoundToThreeDigits(a.Latency.P99), 100*a.CPUShare)
 		}
 		ahead, way := a.Offset, "ahead"
 		if ahead < 0 {
 			ahead, way = -ahead, "behind"
 		}
-		line(name, "%s; its clock is %v ± %v %s", text, format.RoundDuration(ahead), format.RoundDuration(a.Uncertainty), way)
+		line(name, "%s; its clock is %v ± %v %s", text, format.RoundToThreeDigits(ahead), format.RoundToThreeDigits(a.Uncertainty), way)
 		if a.Behind > 0 {
-			line("", "  began %v after the first", format.RoundDuration(a.Behind))
+			line("", "  began %v after the first", format.RoundToThreeDigits(a.Behind))
 		}
 		name = ""
 	}
 }
 
 func (l *Latency) formatShort() string {
-	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.RoundDuration(l.P50), format.RoundDuration(l.P99), format.RoundDuration(l.Max))
+	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.RoundToThreeDigits(l.P50), format.RoundToThreeDigits(l.P99), format.RoundToThreeDigits(l.Max))
 }
 
 func (r *Result) writeConnections(line lineWriter) {
 	rate := ""
 	if r.ConnectTime > 0 {
-		rate = fmt.Sprintf(" in %v, %s/s", format.RoundDuration(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
+		rate = fmt.Sprintf(" in %v, %s/s", format.RoundToThreeDigits(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
 	}
 	if r.Closed > 0 {
 		line("connected", "%s in all, for %s at a time", format.Count(r.Connected), format.Count(r.Connections))
@@ -103,7 +103,7 @@ func (r *Result) writeConnections(line lineWriter) {
 
 func (r *Result) writeTraffic(line lineWriter) {
 	if r.Mode == modeNameHold {
-		line("held", "%v, %s bytes received", format.RoundDuration(r.Window), format.Count(r.BytesReceived))
+		line("held", "%v, %s bytes received", format.RoundToThreeDigits(r.Window), format.Count(r.BytesReceived))
 		return
 	}
 	r.writeMode(line)
@@ -126,7 +126,7 @@ func (r *Result) writeTraffic(line lineWriter) {
 	if r.PubSub != nil {
 		line("delivered", "%s, %s/s, each compared, in order", format.Count(r.Delivered), format.Count(int64(math.Round(r.DeliveryRate()))))
 	}
-	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.RoundDuration(r.Window),
+	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.RoundToThreeDigits(r.Window),
 		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent), varied)
 	r.writeLatency(line)
 	r.writeInFlight(line)
@@ -175,8 +175,8 @@ func (r *Result) writeMode(line lineWriter) {
 func (r *Result) writeLatency(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
-		line("", "mean %v, min %v, max %v", format.RoundDuration(l.Mean), format.RoundDuration(l.Min), format.RoundDuration(l.Max))
-		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", format.RoundDuration(l.P50), format.RoundDuration(l.P90), format.RoundDuration(l.P99), format.RoundDuration(l.P999))
+		line("", "mean %v, min %v, max %v", format.RoundToThreeDigits(l.Mean), format.RoundToThreeDigits(l.Min), format.RoundToThreeDigits(l.Max))
+		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", format.RoundToThreeDigits(l.P50), format.RoundToThreeDigits(l.P90), format.RoundToThreeDigits(l.P99), format.RoundToThreeDigits(l.P999))
 	}
 	l := r.Latency
 	if l.Count == 0 {
@@ -197,7 +197,7 @@ func (r *Result) writeLatency(line lineWriter) {
 		r.writeLongestGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
-		line("late sends", "99%% %v, max %v after their time, with a connection free", format.RoundDuration(r.Late.P99), format.RoundDuration(r.Late.Max))
+		line("late sends", "99%% %v, max %v after their time, with a connection free", format.RoundToThreeDigits(r.Late.P99), format.RoundToThreeDigits(r.Late.Max))
 	}
 }
 
@@ -211,7 +211,7 @@ func (r *Result) writeLongestGap(line lineWriter, l *Latency) {
 	if r.Unanswered > 0 {
 		text = fmt.Sprintf("; %s messages have none", format.Count(r.Unanswered))
 	}
-	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.RoundDuration(l.Max), format.RoundDuration(l.P99), text)
+	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.RoundToThreeDigits(l.Max), format.RoundToThreeDigits(l.P99), text)
 }
 
 // String describes the rate.
@@ -244,7 +244,7 @@ func (r *Result) writeGenerator(line lineWriter) {
 	}
 	text := r.Model
 	if r.Generator.CPU() > 0 {
-		text += fmt.Sprintf(", user %v, system %v", format.RoundDuration(r.Generator.User), format.RoundDuration(r.Generator.System))
+		text += fmt.Sprintf(", user %v, system %v", format.RoundToThreeDigits(r.Generator.User), format.RoundToThreeDigits(r.Generator.System))
 	}
 	if r.hasCPUUsage() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
@@ -291,7 +291,7 @@ func (s Snapshot) String() string {
 func (r *Result) writeHeldConns(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
-			format.Count(v.Checked), format.Count(v.Open), format.RoundDuration(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
+			format.Count(v.Checked), format.Count(v.Open), format.RoundToThreeDigits(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
 		for _, w := range []struct {
 			n    int64
 			what string
@@ -312,7 +312,7 @@ func (r *Result) writeHeldConns(line lineWriter) {
 	if b == nil {
 		return
 	}
-	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.RoundDuration(b.Time))
+	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.RoundToThreeDigits(b.Time))
 	if l := b.After; l.Count > 0 {
 		line("", "%s after the first", l.formatShort())
 	}
@@ -326,7 +326,7 @@ func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
 	}
-	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", format.RoundDuration(s.Span()), s.Last)
+	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", format.RoundToThreeDigits(s.Span()), s.Last)
 	return err
 }
 
@@ -351,7 +351,7 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			if s.Complete() {
 				text = cmp.Or(of(s.Result), "-")
 			} else if title == "target" {
-				text = "cut off after " + format.RoundDuration(s.Span()).Round(time.Millisecond).String()
+				text = "cut off after " + format.RoundToThreeDigits(s.Span()).Round(time.Millisecond).String()
 			}
 			fmt.Fprint(t, "\t", text)
 		}
@@ -371,7 +371,7 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			text := format.Count(int64(math.Round(value)))
 			switch {
 			case f.isTime:
-				text = format.RoundDuration(time.Duration(value)).String()
+				text = format.RoundToThreeDigits(time.Duration(value)).String()
 			case c.name == "cpu":
 				text = strconv.FormatFloat(100*value, 'f', 0, 64) + "%"
 			}

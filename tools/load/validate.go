@@ -355,7 +355,7 @@ func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
 	if m, err := models.Find(c.Model); err != nil || !m.HasLoops {
 		limit = 0
 	}
-	return sock.PlanLoops(c.maxOpenConns(), c.Loops, limit)
+	return sock.PlanLoopsAndDescriptorTables(c.maxOpenConns(), c.Loops, limit)
 }
 
 func (c Config) messageSize() int {

@@ -46,7 +46,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 	received := 0
 	c.SendFastPath(func(partner *engine.Conn) {
 		var errno syscall.Errno
-		received, errno = pipe.SpliceFrom(fd, engine.ReadSize)
+		received, errno = pipe.SpliceFromSocket(fd, engine.ReadSize)
 		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
@@ -62,7 +62,7 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 
 func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) {
 	moved := 0
-	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceTo(int32(fd), n) })
+	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), n) })
 	c.CountSpliced(moved)
 	if moved == n {
 		c.io.errno = int16(syscall.EAGAIN) // nothing for the core

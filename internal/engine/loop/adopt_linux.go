@@ -71,7 +71,7 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, cop
 func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
 	l.pendingAdoptions.Add(-1)
 	if copied != nil { // the process's table has fd; the waiting goroutine closes it
-		own, err := sock.CopyFromProcessTable(fd)
+		own, err := sock.CopyFDFromProcessTable(fd)
 		close(copied)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)

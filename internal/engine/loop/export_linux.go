@@ -148,7 +148,7 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.ExportResult
 // duplicateFD copies a descriptor of the process's table into the loop's table.
 func (l *Loop) duplicateFD(processFD int32) (int32, error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
-		return sock.CopyFromProcessTable(processFD)
+		return sock.CopyFDFromProcessTable(processFD)
 	}
 	return sock.DupFD(processFD)
 }

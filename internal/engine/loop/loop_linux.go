@@ -207,7 +207,7 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 	}
 	started <- nil
 	if l.pacer.nudge != nil {
-		defer sock.SetPreciseTimers()()
+		defer sock.SetThreadPreciseTimers()()
 	}
 	defer func() { engine.SurviveGoexit(l.failQueuedDials) }()
 	engine.SurviveGoexit(func() {
@@ -508,7 +508,7 @@ func (l *Loop) DetachConn(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
 	} else {
-		c.OnDetached(sock.NewNetConn(c.FD()))
+		c.OnDetached(sock.NewNetConnFromDup(c.FD()))
 	}
 }
 

@@ -21,7 +21,7 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	if l.acceptor.Blocking {
 		defer sock.SetNonblockTemporarily(c.FD(), partner.FD())()
 	}
-	n, errno := l.relayPipe.SpliceFrom(c.FD(), engine.ReadSize)
+	n, errno := l.relayPipe.SpliceFromSocket(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
 		c.OnReadEmpty()
@@ -38,7 +38,7 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 }
 
 func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
-	moved, errno := l.relayPipe.SpliceTo(partner.FD(), n)
+	moved, errno := l.relayPipe.SpliceToSocket(partner.FD(), n)
 	source.CountSpliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.relayPipe.Close() // together with its content

@@ -426,7 +426,7 @@ func (c *coordinator) sendParts(ctx context.Context) error {
 		if ahead < 0 {
 			ahead, way = -ahead, "behind"
 		}
-		c.Logf("agent %s: %s connections; its clock is %v ± %v %s", m.Name, format.Count(m.connections), format.RoundDuration(ahead), format.RoundDuration(m.uncertainty), way)
+		c.Logf("agent %s: %s connections; its clock is %v ± %v %s", m.Name, format.Count(m.connections), format.RoundToThreeDigits(ahead), format.RoundToThreeDigits(m.uncertainty), way)
 	}
 	return nil
 }

@@ -259,11 +259,11 @@ func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
 	case flood:
-		if found, err := sock.SumSegments(m.server.port(), most); err == nil { // not all kernels support it
+		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not all kernels support it
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
 	case checkpoint == "measuring":
-		s.Accepted, _ = sock.CountAccepted(m.server.port(), most)
+		s.Accepted, _ = sock.CountAcceptedConns(m.server.port(), most)
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func (s Subject) ProcessesFor(w Workload) int {
 	if s.PerCPU {
 		least = max(runtime.NumCPU(), 2)
 	}
-	each := max(sock.MaxConns()*3/4, 1)
+	each := max(sock.MaxConnsForDescriptorLimit()*3/4, 1)
 	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
