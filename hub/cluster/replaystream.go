@@ -36,7 +36,10 @@ type replayStream struct {
 
 const (
 	streamName = "MYRIAD_HUB"
-	apiTimeout = 5 * time.Second
+	// apiTimeout limits a request to the servers. Servers without a leader do not answer, so requests that open the
+	// stream begin with minAPITimeout, and add a quarter to it after each failure.
+	apiTimeout    = 5 * time.Second
+	minAPITimeout = time.Second
 	// NATS deletes the consumer of an absent node after consumerIdleTimeout. A node that hears nothing for 2 *
 	// consumerHeartbeat creates another one.
 	consumerIdleTimeout = 30 * time.Second
@@ -131,8 +134,13 @@ func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 }
 
 func (s *replayStream) readLoop(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := s.readUntilError(ctx)
+	for timeout := minAPITimeout; ctx.Err() == nil; {
+		opened, err := s.readUntilError(ctx, timeout)
+		if opened {
+			timeout = minAPITimeout
+		} else {
+			timeout = min(timeout+timeout/4, apiTimeout)
+		}
 		if ctx.Err() == nil && s.node.connected.Load() {
 			s.node.warnings.warnf("cannot read the stream: %v", err)
 		}
@@ -143,25 +151,27 @@ func (s *replayStream) readLoop(ctx context.Context) {
 	}
 }
 
-func (s *replayStream) readUntilError(ctx context.Context) error {
-	if err := s.ensureStream(ctx); err != nil {
-		return err
+// readUntilError opens the stream, with requests of at most the timeout, and reads it. It reports whether it has
+// opened it.
+func (s *replayStream) readUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
+	if err := s.ensureStream(ctx, timeout); err != nil {
+		return false, err
 	}
 	r := s.node.hub.Replay
 	newest, _ := r.At()
-	started, cancel := context.WithTimeout(ctx, apiTimeout)
+	started, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := s.js.CreateConsumer(started, streamName, jetstream.ConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: newest.Seq + 1, AckPolicy: jetstream.AckNonePolicy,
 		MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerIdleTimeout,
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.deleteConsumer(c)
 	messages, err := c.Messages(jetstream.PullMaxMessages(maxPulledMessages), jetstream.PullExpiry(pullExpiry), jetstream.PullHeartbeat(consumerHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
@@ -171,10 +181,10 @@ func (s *replayStream) readUntilError(ctx context.Context) error {
 	for s.consumed = 0; ; {
 		m, err := messages.Next()
 		if err != nil {
-			return err
+			return true, err
 		}
 		if err := s.deliver(m, newest.Epoch); err != nil {
-			return err
+			return true, err
 		}
 	}
 }
@@ -213,8 +223,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 }
 
 // ensureStream creates the stream or examines its state, and resets the replay buffer if the stream has changed.
-func (s *replayStream) ensureStream(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+func (s *replayStream) ensureStream(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := s.js.Stream(ctx, streamName)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && !s.configured {
