@@ -11,27 +11,27 @@ import (
 	"strings"
 )
 
-// account holds the rights that one line of an ACL file grants. It is immutable.
-type account struct {
+// aclAccount holds the rights that one line of an ACL file grants. It is immutable.
+type aclAccount struct {
 	enabled, noPassword, certLogin bool
 	passwords                      []passwordHash
-	selectors                      []selector // selectors[0] is built from the rules outside parentheses
+	selectors                      []aclSelector // selectors[0] is built from the rules outside parentheses
 }
 
-// selector allows some commands on some topics. A user may do whatever one of its selectors allows.
-type selector struct {
+// aclSelector allows some commands on some topics. A user may do whatever one of its selectors allows.
+type aclSelector struct {
 	commands  uint64 // a bit for each index of commandNames; unknownCommandBit covers all others
 	allTopics bool
 	topics    []glob
 }
 
-var allowAll = selector{commands: ^uint64(0), allTopics: true}
+var allowAll = aclSelector{commands: ^uint64(0), allTopics: true}
 
-func (s *selector) allowsTopic(name string) bool {
+func (s *aclSelector) allowsTopic(name string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.matches(name) })
 }
 
-func (s *selector) allowsPattern(pattern string) bool {
+func (s *aclSelector) allowsExactPattern(pattern string) bool {
 	return s.allTopics || slices.ContainsFunc(s.topics, func(g glob) bool { return g.pattern == pattern })
 }
 
@@ -75,41 +75,41 @@ var (
 const categories = " keyspace read write set sortedset list hash string bitmap hyperloglog geo stream pubsub" +
 	" admin fast slow blocking dangerous connection transaction scripting "
 
-// parseCommandRule returns the bits of a command with its subcommands, of one subcommand, or of a category that
+// parseCommandOrCategory returns the commandBits of a command with its subcommands, of one subcommand, or of a category that
 // begins with @.
-func parseCommandRule(rule string) (bits uint64, err error) {
-	rule = strings.ToLower(rule)
-	category, isCategory := strings.CutPrefix(rule, "@")
+func parseCommandOrCategory(nameOrCategory string) (commandBits uint64, err error) {
+	nameOrCategory = strings.ToLower(nameOrCategory)
+	category, isCategory := strings.CutPrefix(nameOrCategory, "@")
 	switch {
-	case rule == "@all":
+	case nameOrCategory == "@all":
 		return ^uint64(0), nil
 	case isCategory && !strings.Contains(categories, " "+category+" "):
 		return 0, fmt.Errorf("unknown category @%s; expected one of @all%s", category, strings.ReplaceAll(strings.TrimRight(categories, " "), " ", " @"))
 	}
 	for i, c := range commandNames {
 		if isCategory && slices.Contains(strings.Fields(c.categories), category) ||
-			!isCategory && (c.name == rule || strings.HasPrefix(c.name, rule+"|")) {
-			bits |= 1 << i
+			!isCategory && (c.name == nameOrCategory || strings.HasPrefix(c.name, nameOrCategory+"|")) {
+			commandBits |= 1 << i
 		}
 	}
-	if bits == 0 && !isCategory {
-		return 0, fmt.Errorf("the hub has no command %q; expected one of its own, such as publish, subscribe or client|kill, or a category, such as @pubsub", rule)
+	if commandBits == 0 && !isCategory {
+		return 0, fmt.Errorf("the hub has no command %q; expected one of its own, such as publish, subscribe or client|kill, or a category, such as @pubsub", nameOrCategory)
 	}
-	return bits, nil
+	return commandBits, nil
 }
 
 type aclLimits struct{ maxBytes, maxLineBytes, maxUsers int }
 
 var defaultACLLimits = aclLimits{maxBytes: 64 << 20, maxLineBytes: 1 << 20, maxUsers: 1_000_000}
 
-// parseACLFile parses an ACL file. byPassword maps each password to its user. Errors name the line.
-func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, byPassword map[passwordHash]string, err error) {
-	accounts, byPassword = make(map[string]*account), make(map[passwordHash]string)
+// parseACLFile parses an ACL file. userNameByPassword maps each password to its user. Errors name the line.
+func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*aclAccount, userNameByPassword map[passwordHash]string, err error) {
+	accounts, userNameByPassword = make(map[string]*aclAccount), make(map[passwordHash]string)
 	in := &io.LimitedReader{R: r, N: int64(limits.maxBytes) + 1}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, limits.maxLineBytes)
 	number := 1
-	fail := func(format string, args ...any) (map[string]*account, map[passwordHash]string, error) {
+	fail := func(format string, args ...any) (map[string]*aclAccount, map[passwordHash]string, error) {
 		return nil, nil, fmt.Errorf("hub: users, line %d: %w", number, fmt.Errorf(format, args...))
 	}
 	for ; lines.Scan(); number++ {
@@ -133,10 +133,10 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 		}
 		accounts[name] = a
 		for _, d := range a.passwords {
-			if other, ok := byPassword[d]; ok {
+			if other, ok := userNameByPassword[d]; ok {
 				return fail("user %s has the same password as user %s; expected unique passwords, because a token identifies its user", name, other)
 			}
-			byPassword[d] = name
+			userNameByPassword[d] = name
 		}
 	}
 	switch err := lines.Err(); {
@@ -147,11 +147,11 @@ func parseACLFile(r io.Reader, limits aclLimits) (accounts map[string]*account, 
 	case err != nil:
 		return fail("%w", err)
 	}
-	return accounts, byPassword, nil
+	return accounts, userNameByPassword, nil
 }
 
-func parseUserRules(rules []string) (*account, error) {
-	a := &account{selectors: make([]selector, 1)}
+func parseUserRules(rules []string) (*aclAccount, error) {
+	a := &aclAccount{selectors: make([]aclSelector, 1)}
 	for len(rules) > 0 {
 		rule := rules[0]
 		rules = rules[1:]
@@ -168,9 +168,9 @@ func parseUserRules(rules []string) (*account, error) {
 			rule += " " + rules[0]
 			rules = rules[1:]
 		}
-		var s selector
+		var s aclSelector
 		for _, r := range strings.Fields(rule[1 : len(rule)-1]) {
-			if err := s.applyRule(r); err != nil {
+			if err := s.applyCommandOrTopicRule(r); err != nil {
 				return nil, fmt.Errorf("%s: %w", rule, err)
 			}
 		}
@@ -179,8 +179,8 @@ func parseUserRules(rules []string) (*account, error) {
 	return a, nil
 }
 
-// applyRule applies one rule to the account or to its first selector.
-func (a *account) applyRule(rule string) error {
+// applyCommandOrTopicRule applies one rule to the account or to its first selector.
+func (a *aclAccount) applyRule(rule string) error {
 	switch rule {
 	case "on", "off":
 		a.enabled = rule == "on"
@@ -191,32 +191,32 @@ func (a *account) applyRule(rule string) error {
 	case "cert":
 		a.certLogin = true
 	case "reset":
-		*a = account{selectors: make([]selector, 1)}
+		*a = aclAccount{selectors: make([]aclSelector, 1)}
 	case "clearselectors":
 		a.selectors = a.selectors[:1]
 	case "sanitize-payload", "skip-sanitize-payload": // meaningful for a store only
 	default:
 		if strings.ContainsRune("><#!", rune(rule[0])) {
-			return a.applyPasswordRule(rule[0], rule[1:])
+			return a.addOrRemovePassword(rule[0], rule[1:])
 		}
-		return a.selectors[0].applyRule(rule)
+		return a.selectors[0].applyCommandOrTopicRule(rule)
 	}
 	return nil
 }
 
-func (a *account) applyPasswordRule(op byte, text string) error {
-	d := passwordHash(sha256.Sum256([]byte(text)))
+func (a *aclAccount) addOrRemovePassword(op byte, passwordOrHash string) error {
+	d := passwordHash(sha256.Sum256([]byte(passwordOrHash)))
 	if op == '#' || op == '!' {
-		if len(text) != hex.EncodedLen(len(d)) || strings.ToLower(text) != text {
-			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d hexadecimal digits in lower case", op, len(text), hex.EncodedLen(len(d)))
+		if len(passwordOrHash) != hex.EncodedLen(len(d)) || strings.ToLower(passwordOrHash) != passwordOrHash {
+			return fmt.Errorf("%c is followed by %d characters; expected the SHA-256 of a password as %d hexadecimal digits in lower case", op, len(passwordOrHash), hex.EncodedLen(len(d)))
 		}
-		if _, err := hex.Decode(d[:], []byte(text)); err != nil {
+		if _, err := hex.Decode(d[:], []byte(passwordOrHash)); err != nil {
 			return fmt.Errorf("%c is followed by invalid characters; expected hexadecimal digits", op)
 		}
 	}
 	index := slices.Index(a.passwords, d)
 	switch {
-	case op == '>' && text == "":
+	case op == '>' && passwordOrHash == "":
 		return errors.New("empty password; expected a password or nopass")
 	case op == '>' || op == '#':
 		if a.noPassword = false; index < 0 {
@@ -230,8 +230,8 @@ func (a *account) applyPasswordRule(op byte, text string) error {
 	return nil
 }
 
-// applyRule applies a rule about commands or topics.
-func (s *selector) applyRule(rule string) error {
+// applyCommandOrTopicRule applies a rule about commands or topics.
+func (s *aclSelector) applyCommandOrTopicRule(rule string) error {
 	switch rule {
 	case "allchannels", "&*":
 		s.allTopics, s.topics = true, nil
@@ -251,14 +251,14 @@ func (s *selector) applyRule(rule string) error {
 		if s.allTopics {
 			return fmt.Errorf("%s after allchannels or &* has no effect; expected resetchannels before it", rule)
 		}
-		if !s.allowsPattern(rule[1:]) {
+		if !s.allowsExactPattern(rule[1:]) {
 			s.topics = append(s.topics, compileGlob(rule[1:]))
 		}
 		return nil
 	case '~', '%': // key patterns of a store
 		return nil
 	case '+', '-':
-		bits, err := parseCommandRule(rule[1:])
+		bits, err := parseCommandOrCategory(rule[1:])
 		if rule[0] == '+' {
 			s.commands |= bits
 		} else {

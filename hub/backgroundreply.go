@@ -28,14 +28,14 @@ type scanLimiter struct {
 
 var errTooManyScans = errors.New("too many list requests; try again")
 
-// replyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
+// pauseAndReplyInBackground has makeReply write the command's reply on another goroutine. If makeReply fails, the
 // connection closes after the reply.
 func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *replyWriter) error) {
 	if b.flushReplies(); b.closing {
 		return
 	}
 	r, muted := replyWriter{resp3: b.resp3}, b.noReply
-	err := b.hub.replyInBackground(b.conn, func(ctx context.Context) ([]byte, error) {
+	err := b.hub.pauseAndReplyInBackground(b.conn, func(ctx context.Context) ([]byte, error) {
 		closeReason := makeReply(ctx, &r)
 		if muted {
 			return nil, closeReason
@@ -49,20 +49,20 @@ func (b *commandBatch) replyInBackground(makeReply func(ctx context.Context, r *
 	b.stopped = true
 }
 
-// replyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile. It
+// pauseAndReplyInBackground runs makeReply on another goroutine and sends its result to c, which is paused meanwhile. It
 // fails if too many replies are queued.
-func (h *Hub) replyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
+func (h *Hub) pauseAndReplyInBackground(c *tcp.Conn, makeReply func(ctx context.Context) ([]byte, error)) error {
 	if h.scans.queued.Add(1) > maxBackgroundReplies {
 		h.scans.queued.Add(-1)
 		return errTooManyScans
 	}
 	c.Retain()
 	c.Pause()
-	go h.runBackgroundReply(c.Ref(), makeReply)
+	go h.makeReplyThenResume(c.Ref(), makeReply)
 	return nil
 }
 
-func (h *Hub) runBackgroundReply(ref tcp.Ref, makeReply func(ctx context.Context) ([]byte, error)) {
+func (h *Hub) makeReplyThenResume(ref tcp.Ref, makeReply func(ctx context.Context) ([]byte, error)) {
 	h.scans.running.Lock()
 	ctx, cancel := context.WithTimeout(context.Background(), backgroundReplyTimeout)
 	reply, closeReason := makeReply(ctx)

@@ -40,7 +40,7 @@ func (m *clientExtra) isEmpty() bool {
 	return m.publishRate == (rateLimit{}) && m.patternCost == 0 && m.stopReplay == nil
 }
 
-func (c *client) subscription(kind Kind, name string) *topic {
+func (c *client) findSubscription(kind Kind, name string) *topic {
 	if c.firstTopic != nil && c.firstTopic.kind == kind && c.firstTopic.name == name {
 		return c.firstTopic
 	}
@@ -50,7 +50,9 @@ func (c *client) subscription(kind Kind, name string) *topic {
 	return c.extra.topics[kind][name]
 }
 
-func (c *client) isSubscribed(kind Kind, name string) bool { return c.subscription(kind, name) != nil }
+func (c *client) isSubscribed(kind Kind, name string) bool {
+	return c.findSubscription(kind, name) != nil
+}
 
 func (c *client) subscriptionCount() (n int) {
 	for k := range Kind(kindCount) {
@@ -69,9 +71,9 @@ func (c *client) subscriptionCountOfKind(kind Kind) (n int) {
 	return n
 }
 
-// countForConfirmation returns the count that confirmations of this kind report: sharded topics are counted
+// confirmationCount returns the count that confirmations of this kind report: sharded topics are counted
 // separately, topics and patterns together.
-func (c *client) countForConfirmation(kind Kind) int {
+func (c *client) confirmationCount(kind Kind) int {
 	if kind == Sharded {
 		return c.subscriptionCountOfKind(Sharded)
 	}
@@ -85,9 +87,9 @@ func (c *client) patternCost() int {
 	return c.extra.patternCost
 }
 
-// addPatternCost adds cost, which may be negative, to the client's patterns and to its address.
-func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
-	if cost == 0 {
+// adjustPatternCost adds delta, which may be negative, to the client's patterns and to its address.
+func (h *Hub) adjustPatternCost(c *client, ref tcp.Ref, delta int) {
+	if delta == 0 {
 		return
 	}
 	m := c.ensureExtra()
@@ -96,8 +98,8 @@ func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 			m.patternCostAddr = clientNetwork(addr.Addr())
 		}
 	}
-	m.patternCost += cost
-	h.patternCosts.add(m.patternCostAddr, cost)
+	m.patternCost += delta
+	h.patternCosts.adjust(m.patternCostAddr, delta)
 	if m.patternCost == 0 {
 		m.patternCostAddr = netip.Addr{}
 	}
@@ -108,7 +110,7 @@ func (h *Hub) addPatternCost(c *client, ref tcp.Ref, cost int) {
 
 // remainingPatternCost returns the cost that one more pattern of the client may have. It is limited by
 // Limits.MaxPatternCost, by twice that for all clients of the address, and by the free part of
-// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see fairLimit).
+// Limits.MaxPatternWork less the address's share, so that a few addresses cannot use it up (see fairSemaphore).
 func (h *Hub) remainingPatternCost(c *client, ref tcp.Ref, limits Limits) int {
 	remaining := limits.maxPatternCost() - c.patternCost()
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
@@ -130,7 +132,7 @@ func (a *patternCostByAddr) cost(addr netip.Addr) int {
 	return a.costs[addr]
 }
 
-func (a *patternCostByAddr) add(addr netip.Addr, cost int) {
+func (a *patternCostByAddr) adjust(addr netip.Addr, delta int) {
 	if !addr.IsValid() {
 		return
 	}
@@ -139,7 +141,7 @@ func (a *patternCostByAddr) add(addr netip.Addr, cost int) {
 	if a.costs == nil {
 		a.costs = make(map[netip.Addr]int)
 	}
-	if a.costs[addr] += cost; a.costs[addr] == 0 {
+	if a.costs[addr] += delta; a.costs[addr] == 0 {
 		delete(a.costs, addr)
 	}
 }
@@ -151,20 +153,20 @@ func (c *client) ensureExtra() *clientExtra {
 	return c.extra
 }
 
-// allowPublish counts one message and reports whether the client stays within rate messages a second.
-func (c *client) allowPublish(now time.Time, rate int) bool {
-	return c.ensureExtra().publishRate.allow(now, rate, time.Second)
+// countPublishWithinRate counts one message and reports whether the client stays within maxPerSecond messages a second.
+func (c *client) countPublishWithinRate(now time.Time, maxPerSecond int) bool {
+	return c.ensureExtra().publishRate.allow(now, maxPerSecond, time.Second)
 }
 
 func (c *client) isReplaying() bool { return c.extra != nil && c.extra.stopReplay != nil }
 
-func (c *client) finishReplay() {
+func (c *client) markReplayFinished() {
 	if c.extra.stopReplay = nil; c.extra.isEmpty() {
 		c.extra = nil
 	}
 }
 
-func (c *client) addTopic(t *topic) {
+func (c *client) addSubscribedTopic(t *topic) {
 	if c.firstTopic == nil {
 		c.firstTopic = t
 		return
@@ -176,8 +178,8 @@ func (c *client) addTopic(t *topic) {
 	(*topics)[t.name] = t
 }
 
-func (c *client) removeTopic(kind Kind, name string) *topic {
-	t := c.subscription(kind, name)
+func (c *client) removeSubscribedTopic(kind Kind, name string) (removed *topic) {
+	t := c.findSubscription(kind, name)
 	switch {
 	case t == nil:
 	case t == c.firstTopic:

@@ -56,9 +56,9 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeClient decodes what appendState has written, up to the subscriptions. It fails if the format is not
+// decodeSavedClient decodes what appendState has written, up to the subscriptions. It fails if the format is not
 // between minFormat and maxFormat, or the user no longer exists.
-func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
+func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
 	s.client = client{format: messageFormat(r.Byte()), repliesInMessageOrder: r.Byte() != 0}
@@ -70,7 +70,7 @@ func (h *Hub) decodeClient(state []byte, minFormat, maxFormat messageFormat) (s 
 	case version != clientStateVersion || !r.Complete() || s.format < minFormat || s.format > maxFormat:
 		return s, errBadState
 	case user != "":
-		if s.user = h.activeUser(user); s.user == nil {
+		if s.user = h.findActiveUser(user); s.user == nil {
 			return s, fmt.Errorf("%w: user %q no longer exists", errDenied, user)
 		}
 	}
@@ -88,17 +88,17 @@ func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) 
 		if !saved.Complete() || k >= kindCount || c.isSubscribed(k, name) {
 			return errBadState
 		}
-		t, err := h.addSubscription(c, ref, k, name, limits)
+		t, err := h.authorizeAndRecordSubscription(c, ref, k, name, limits)
 		if err != nil {
 			return fmt.Errorf("topic %q: %w", name, err)
 		}
-		t.groupFor(c.format).Add(ref)
+		t.getOrCreateGroup(c.format).Add(ref)
 	}
 	return nil
 }
 
 // Save implements tcp.Migrator.
-func (h handler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
+func (h redisOrHTTPHandler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
 	session, ok := c.Value().(*respSession)
 	if !ok {
 		return dst, nil // nothing received yet
@@ -117,11 +117,11 @@ func (h handler) Save(c *tcp.Conn, dst []byte) ([]byte, error) {
 }
 
 // Restore implements tcp.Migrator.
-func (h handler) Restore(c *tcp.Conn, state []byte) error {
+func (h redisOrHTTPHandler) Restore(c *tcp.Conn, state []byte) error {
 	if len(state) == 0 {
 		return nil
 	}
-	saved, err := h.hub.decodeClient(state, formatRESP2, formatRESP3)
+	saved, err := h.hub.decodeSavedClient(state, formatRESP2, formatRESP3)
 	if err != nil {
 		return err
 	}
@@ -134,12 +134,12 @@ func (h handler) Restore(c *tcp.Conn, state []byte) error {
 }
 
 // SaveHandler implements tcp.HandlerMigrator for connections that speak HTTP.
-func (h handler) SaveHandler(c *tcp.Conn, connHandler tcp.Handler, dst []byte) ([]byte, error) {
+func (h redisOrHTTPHandler) SaveHandler(c *tcp.Conn, connHandler tcp.Handler, dst []byte) ([]byte, error) {
 	return h.hub.httpHandler().SaveHandler(c, connHandler, dst)
 }
 
 // RestoreHandler implements tcp.HandlerMigrator.
-func (h handler) RestoreHandler(c *tcp.Conn, state []byte) error {
+func (h redisOrHTTPHandler) RestoreHandler(c *tcp.Conn, state []byte) error {
 	return h.hub.httpHandler().RestoreHandler(c, state)
 }
 
@@ -154,7 +154,7 @@ func (h socketHandler) Save(s web.Socket, dst []byte) ([]byte, error) {
 
 // Restore implements web.SocketMigrator.
 func (h socketHandler) Restore(s web.Socket, state []byte) error {
-	saved, err := h.hub.decodeClient(state, formatWebSocket, formatWebSocket)
+	saved, err := h.hub.decodeSavedClient(state, formatWebSocket, formatWebSocket)
 	c := saved.copyClient()
 	c.consecutiveErrors = saved.flagsOrErrors
 	s.SetValue(c) // even on error, for Closed
@@ -178,7 +178,7 @@ func (api *httpAPI) saveEventStream(c *tcp.Conn, dst []byte) ([]byte, error) {
 
 // restoreEventStream implements web.Events.Restore.
 func (api *httpAPI) restoreEventStream(c *tcp.Conn, state []byte) error {
-	saved, err := api.hub.decodeClient(state, formatEvents, formatEvents)
+	saved, err := api.hub.decodeSavedClient(state, formatEvents, formatEvents)
 	client := saved.copyClient()
 	c.SetValue(client) // even on error, for Closed
 	if err != nil {

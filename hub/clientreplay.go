@@ -31,8 +31,8 @@ type clientReplay struct {
 
 	pending replayStep // prepared by the last step and not sent yet
 
-	owners    []owner
-	queueSlot *fairLimit // early or queue of replayLimiters, if held
+	owners    []quotaOwner
+	queueSlot *fairSemaphore // early or queue of replayLimiters, if held
 	hasTurn   bool
 	// closeClient closes the connection and asks the client to try again.
 	closeClient func(*tcp.Conn, error)
@@ -83,9 +83,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartPosition returns the position from which the client will get all messages; ok is false if it is
+// initStartAndLastValues returns the position from which the client will get all messages; known is false if it is
 // unknown. A client without a position starts now, with the last values of its topics if these are kept.
-func (cr *clientReplay) initStartPosition() (start Position, ok bool) {
+func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -97,23 +97,23 @@ func (cr *clientReplay) initStartPosition() (start Position, ok bool) {
 	}
 	cr.pos = r.newestPos
 	for _, t := range cr.topics {
-		if message, kept := cr.hub.lastValues.getAndMarkUsed(t.name); kept && t.kind == Topic {
+		if message, kept := cr.hub.lastValues.getAndMarkRecentlyUsed(t.name); kept && t.kind == Topic {
 			cr.lastValues = cr.client.format.appendMessage(cr.lastValues, t, t.name, []byte(message), "")
 		}
 	}
 	return cr.pos, true
 }
 
-// startReplay runs the first step and, if messages are left, starts a goroutine for the others. It must be called
+// replayNowOrInBackground runs the first step and, if messages are left, starts a goroutine for the others. It must be called
 // by the handler of c.
-func (cr *clientReplay) startReplay(c *tcp.Conn) error {
+func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexSubscriptions()
 	if cr.runStep(firstStepLimits) {
 		return nil
 	}
 	cr.rollBackPending()
 	r := cr.hub.Replay
-	cr.owners, cr.queueSlot = clientOwners(cr.client, cr.ref), &r.initLimiters().queue
+	cr.owners, cr.queueSlot = quotaOwnersOf(cr.client, cr.ref), &r.initLimiters().queue
 	if !r.hasReached(cr.pos) {
 		cr.queueSlot = &r.initLimiters().early
 	}
@@ -128,16 +128,16 @@ func (cr *clientReplay) startReplay(c *tcp.Conn) error {
 	if cr.client.format == formatWebSocket {
 		c.Pause() // requests wait
 	}
-	go cr.runInBackground(ctx, cancel)
+	go cr.runStepsAndResumeClient(ctx, cancel)
 	return nil
 }
 
-func (cr *clientReplay) runInBackground(ctx context.Context, cancel context.CancelFunc) {
+func (cr *clientReplay) runStepsAndResumeClient(ctx context.Context, cancel context.CancelFunc) {
 	defer cancel()
 	closeReason := cr.runSteps(ctx)
-	cr.releaseTurnAndSlot()
+	cr.releaseTurnAndQueueSlot()
 	err := cr.ref.Do(func(c *tcp.Conn) {
-		cr.client.finishReplay()
+		cr.client.markReplayFinished()
 		if closeReason != nil {
 			cr.closeClient(c, closeReason)
 		}
@@ -151,26 +151,26 @@ func (cr *clientReplay) runInBackground(ctx context.Context, cancel context.Canc
 
 func (cr *clientReplay) runSteps(ctx context.Context) error {
 	for {
-		if err := cr.sendPending(ctx); err != nil {
+		if err := cr.sendPendingOrReleaseTurn(ctx); err != nil {
 			return err
 		}
 		if err := cr.waitUntilReachedOrUnissued(ctx); err != nil {
 			return err
 		}
 		if !cr.unissued { // otherwise there is nothing to send
-			if err := cr.acquireTurn(ctx); err != nil {
+			if err := cr.queueAndAcquireTurn(ctx); err != nil {
 				return err
 			}
 		}
-		if cr.runBackgroundStep() {
+		if cr.runStepSerializingPatterns() {
 			return nil
 		}
 	}
 }
 
-// runBackgroundStep is runStep for the background goroutine. Steps with patterns may cost much and run one at a
+// runStepSerializingPatterns is runStep for the background goroutine. Steps with patterns may cost much and run one at a
 // time.
-func (cr *clientReplay) runBackgroundStep() (joined bool) {
+func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
 		r.patternStepMu.Lock()
@@ -179,9 +179,9 @@ func (cr *clientReplay) runBackgroundStep() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPending sends the pending step at the client's pace. If the client stalls, it loses its turn, the step is
+// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn, the step is
 // discarded, and the next one waits until the client has read.
-func (cr *clientReplay) sendPending(ctx context.Context) error {
+func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (cr *clientReplay) sendPending(ctx context.Context) error {
 	cancel()
 	switch {
 	case err == nil:
-		cr.countPendingAsSent()
+		cr.countAndClearPending()
 		return nil
 	case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
 		return cr.timeoutOrSendError(ctx, err)
@@ -198,11 +198,11 @@ func (cr *clientReplay) sendPending(ctx context.Context) error {
 	cr.rollBackPending()
 	cr.releaseTurn()
 	cr.hub.Replay.stalled.Add(1)
-	return cr.waitUntilRead(ctx)
+	return cr.waitUntilClientReads(ctx)
 }
 
-// countPendingAsSent counts the pending step as sent.
-func (cr *clientReplay) countPendingAsSent() {
+// countAndClearPending counts the pending step as sent.
+func (cr *clientReplay) countAndClearPending() {
 	r := cr.hub.Replay
 	r.replayed.Add(cr.pending.replayed)
 	r.gaps.Add(cr.pending.gaps)
@@ -229,7 +229,7 @@ func (cr *clientReplay) rollBackPending() {
 // Interval between checks whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
-func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
+func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
 	pending := make(chan int, 1)
 	for wait := minReadPoll; ; wait = min(2*wait, maxReadPoll) {
 		select {
@@ -254,11 +254,11 @@ func (cr *clientReplay) waitUntilRead(ctx context.Context) error {
 	}
 }
 
-func (cr *clientReplay) acquireTurn(ctx context.Context) error {
+func (cr *clientReplay) queueAndAcquireTurn(ctx context.Context) error {
 	r := cr.hub.Replay
 	limiters := r.initLimiters()
 	if cr.queueSlot == &limiters.early {
-		cr.releaseTurnAndSlot()
+		cr.releaseTurnAndQueueSlot()
 		if !limiters.queue.tryAcquire(cr.owners) {
 			r.refused.Add(1)
 			return errTooManyReplays
@@ -277,14 +277,14 @@ func (cr *clientReplay) acquireTurn(ctx context.Context) error {
 func (cr *clientReplay) releaseTurn() {
 	if cr.hasTurn {
 		cr.hasTurn = false
-		cr.hub.Replay.initLimiters().turns.release(cr.owners)
+		cr.hub.Replay.initLimiters().turns.releaseAndAdmitWaiters(cr.owners)
 	}
 }
 
-func (cr *clientReplay) releaseTurnAndSlot() {
+func (cr *clientReplay) releaseTurnAndQueueSlot() {
 	cr.releaseTurn()
 	if cr.queueSlot != nil {
-		cr.queueSlot.release(cr.owners)
+		cr.queueSlot.releaseAndAdmitWaiters(cr.owners)
 		cr.queueSlot = nil
 	}
 }
@@ -301,7 +301,7 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 // that positions that were never issued don't block others, and then in queue, where replays take turns.
 type replayLimiters struct {
 	once                sync.Once
-	early, queue, turns fairLimit
+	early, queue, turns fairSemaphore
 }
 
 // initLimiters returns the limiters, configured on the first call.
@@ -405,7 +405,7 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	}
 	cr.pending.startPos, cr.pending.startUnissued = cr.pos, cr.unissued
 	cr.pending.buf = append(cr.pending.buf, cr.lastValues...)
-	cr.appendGapAndSkipDropped()
+	cr.appendGapNoticeAndSkipDropped()
 	work := 0
 	for _, m := range r.messagesAfter(cr.pos.Seq) {
 		if work >= limits.work || len(cr.pending.buf) >= limits.bytes || limits.allOrNothing && len(cr.pending.buf)+len(m.data) > limits.bytes {
@@ -415,7 +415,7 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 		work += cr.appendForMatchingSubscriptions(&m)
 	}
 	cr.pos = r.newestPos
-	cr.pending.buf = cr.client.format.appendPosition(cr.pending.buf, cr.pos)
+	cr.pending.buf = cr.client.format.appendPositionIfEventStream(cr.pending.buf, cr.pos)
 	return cr.sendPendingAndJoinGroups()
 }
 
@@ -423,27 +423,27 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
 	if t := cr.topicsByName[m.topic]; t != nil {
-		cr.appendMessage(t, m)
+		cr.appendReplayedMessage(t, m)
 	}
 	for i := range cr.patterns {
 		g := &cr.patterns[i]
-		if work += g.maxMatchUnits(len(m.topic)); g.matches(m.topic) {
-			cr.appendMessage(g.topic, m)
+		if work += g.maxMatchWork(len(m.topic)); g.matches(m.topic) {
+			cr.appendReplayedMessage(g.topic, m)
 		}
 	}
 	return work
 }
 
-func (cr *clientReplay) appendMessage(t *topic, m *keptMessage) {
+func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	before := len(cr.pending.buf)
 	cr.pending.buf = cr.client.format.appendMessage(cr.pending.buf, t, m.topic, m.data, cr.pos.String())
 	cr.pending.replayed++
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapAndSkipDropped sends a gap if messages that the client lacks are no longer available, and continues
+// appendGapNoticeAndSkipDropped sends a gap if messages that the client lacks are no longer available, and continues
 // after them.
-func (cr *clientReplay) appendGapAndSkipDropped() {
+func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	r := cr.hub.Replay
 	newPos := cr.pos
 	switch {
@@ -461,22 +461,22 @@ func (cr *clientReplay) appendGapAndSkipDropped() {
 	}
 	if newPos != cr.pos {
 		cr.pos, cr.unissued = newPos, false
-		cr.pending.buf = cr.client.format.appendGap(cr.pending.buf, cr.topics, newPos)
+		cr.pending.buf = cr.client.format.appendGapNotice(cr.pending.buf, cr.topics, newPos)
 		cr.pending.gaps++
 	}
 }
 
 // sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there is
 // no space for the step.
-func (cr *clientReplay) sendPendingAndJoinGroups() bool {
+func (cr *clientReplay) sendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {
 			return false
 		}
 	}
-	cr.countPendingAsSent()
+	cr.countAndClearPending()
 	for _, t := range cr.topics {
-		t.groupFor(cr.client.format).Add(cr.ref)
+		t.getOrCreateGroup(cr.client.format).Add(cr.ref)
 	}
 	return true
 }

@@ -124,8 +124,8 @@ func (h *Hub) countWithoutLocalSubscribers(kind Kind, names []string) (n int) {
 	return n
 }
 
-// clusterSubscriberCounts returns the number of subscribers of each name on all hubs.
-func (h *Hub) clusterSubscriberCounts(ctx context.Context, kind Kind, names []string) []int {
+// subscriberCountsOnAllHubs returns the number of subscribers of each name on all hubs.
+func (h *Hub) subscriberCountsOnAllHubs(ctx context.Context, kind Kind, names []string) []int {
 	counts := make([]int, len(names))
 	if h.Cluster != nil {
 		ctx, cancel := context.WithTimeout(ctx, clusterQueryTimeout)
@@ -138,8 +138,8 @@ func (h *Hub) clusterSubscriberCounts(ctx context.Context, kind Kind, names []st
 	return counts
 }
 
-// notifyCluster reports a name's first or last subscriber to the cluster, if any.
-func (h *Hub) notifyCluster(kind Kind, name string) {
+// notifyClusterOfSubscribers reports a name's first or last subscriber to the cluster, if any.
+func (h *Hub) notifyClusterOfSubscribers(kind Kind, name string) {
 	if h.Cluster != nil {
 		h.Cluster.Changed(kind, name)
 	}

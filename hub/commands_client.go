@@ -11,15 +11,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-func newClientCommands() map[string]*command {
+func registerClientCommands() map[string]*command {
 	doc := func(since, summary string) commandDoc {
 		return commandDoc{"connection", since, summary, []string{"noscript", "loading", "stale"}}
 	}
-	return indexCommands(
+	return registerCommands(
 		&command{name: "client|id", arity: 2, run: func(b *commandBatch) { b.writeInt(int(b.ref.ID())) }, commandDoc: doc("5.0.0", "Returns the client ID for the current connection")},
 		&command{name: "client|getname", arity: 2, run: (*commandBatch).handleClientGetname, commandDoc: doc("2.6.9", "Get the current connection name")},
 		&command{name: "client|setname", arity: 3, run: (*commandBatch).handleClientSetname, commandDoc: doc("2.6.9", "Set the current connection name")},
-		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
+		&command{name: "client|setinfo", arity: 4, run: (*commandBatch).handleIgnoredClientSetinfo, commandDoc: doc("7.2.0", "Set information specific to the client or connection")},
 		&command{name: "client|info", arity: 2, run: (*commandBatch).handleClientInfo, commandDoc: doc("6.2.0", "Returns information about the current client connection.")},
 		&command{name: "client|list", arity: -2, run: (*commandBatch).handleClientList, commandDoc: doc("2.4.0", "Get the list of client connections")},
 		&command{name: "client|kill", arity: -3, run: (*commandBatch).handleClientKill, commandDoc: doc("2.4.0", "Kill the connection of a client")},
@@ -48,9 +48,9 @@ func (b *commandBatch) handleClientSetname() {
 	b.writeOK()
 }
 
-// handleClientSetinfo accepts but does not store the client library's name and version, which would take more
+// handleIgnoredClientSetinfo accepts but does not store the client library's name and version, which would take more
 // memory than the rest of a session.
-func (b *commandBatch) handleClientSetinfo() {
+func (b *commandBatch) handleIgnoredClientSetinfo() {
 	switch {
 	case !equalsFold(b.args[2], "lib-name") && !equalsFold(b.args[2], "lib-ver"):
 		b.writeError("ERR Unrecognized option '" + truncateForError(b.args[2]) + "'")
@@ -154,9 +154,9 @@ func clientTypeName(holder clientHolder, isHolder bool) string {
 	return "normal"
 }
 
-// parseFilterOption sets the filter's field for an option. If the option is invalid, it replies with an error and
+// parseFilterOptionOrReplyError sets the filter's field for an option. If the option is invalid, it replies with an error and
 // returns false.
-func (b *commandBatch) parseFilterOption(filter *clientFilter, name, value []byte) (ok bool) {
+func (b *commandBatch) parseFilterOptionOrReplyError(filter *clientFilter, name, value []byte) (ok bool) {
 	switch {
 	case equalsFold(name, "id"):
 		id, ok := parseRedisInt(value)
@@ -195,7 +195,7 @@ func (h *Hub) hasUser(userName string) bool {
 	if h.Users == nil {
 		return userName == defaultUser
 	}
-	return h.Users.roster().byName[userName] != nil
+	return h.Users.currentRoster().byName[userName] != nil
 }
 
 // handleClientList handles CLIENT LIST [TYPE type | ID id ...].
@@ -213,7 +213,7 @@ func (b *commandBatch) handleClientList() {
 			filter.addID(id)
 		}
 	case len(args) == 2 && equalsFold(args[0], "type"):
-		if !b.parseFilterOption(&filter, args[0], args[1]) {
+		if !b.parseFilterOptionOrReplyError(&filter, args[0], args[1]) {
 			return
 		}
 	default:
@@ -221,11 +221,13 @@ func (b *commandBatch) handleClientList() {
 		return
 	}
 	srv, maxBytes := b.conn.Server(), b.maxUnsent/4
-	b.replyInBackground(func(ctx context.Context, r *replyWriter) error { return r.listClients(ctx, srv, &filter, maxBytes) })
+	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
+		return r.writeClientListOrError(ctx, srv, &filter, maxBytes)
+	})
 }
 
-// listClients writes the matching connections, or an error if the list exceeds maxBytes.
-func (r *replyWriter) listClients(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
+// writeClientListOrError writes the matching connections, or an error if the list exceeds maxBytes.
+func (r *replyWriter) writeClientListOrError(ctx context.Context, srv *tcp.Server, filter *clientFilter, maxBytes int) error {
 	var mu sync.Mutex
 	var list []byte
 	n := 0
@@ -262,19 +264,19 @@ func (b *commandBatch) handleClientKill() {
 		return
 	}
 	for args := b.args[2:]; !legacyForm && len(args) > 0; args = args[2:] {
-		if !b.parseFilterOption(&filter, args[0], args[1]) {
+		if !b.parseFilterOptionOrReplyError(&filter, args[0], args[1]) {
 			return
 		}
 	}
 	hub, srv, self := b.hub, b.conn.Server(), b.ref
 	b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
-		return r.killClients(ctx, hub, srv, &filter, self, legacyForm)
+		return r.killClientsAndWriteReply(ctx, hub, srv, &filter, self, legacyForm)
 	})
 }
 
-// killClients closes the matching connections and writes the reply. It returns the reason for closing the
+// killClientsAndWriteReply closes the matching connections and writes the reply. It returns the reason for closing the
 // caller's own connection after the reply, if it matched.
-func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
+func (r *replyWriter) killClientsAndWriteReply(ctx context.Context, hub *Hub, srv *tcp.Server, filter *clientFilter, self tcp.Ref, legacyForm bool) (closeReason error) {
 	var mu sync.Mutex
 	n := 0
 	err := srv.Each(ctx, func(c *tcp.Conn) {
@@ -287,7 +289,7 @@ func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server
 		if c.Ref() == self {
 			closeReason = tcp.ErrClosedByOperator
 		} else {
-			hub.killClient(c)
+			hub.unsubscribeAndKillClient(c)
 		}
 	})
 	mu.Lock()
@@ -305,11 +307,11 @@ func (r *replyWriter) killClients(ctx context.Context, hub *Hub, srv *tcp.Server
 	return closeReason
 }
 
-// killClient closes a connection. Its subscriptions end immediately, because the peer may take a while to
+// unsubscribeAndKillClient closes a connection. Its subscriptions end immediately, because the peer may take a while to
 // disconnect.
-func (h *Hub) killClient(conn *tcp.Conn) {
+func (h *Hub) unsubscribeAndKillClient(conn *tcp.Conn) {
 	if holder, ok := conn.Value().(clientHolder); ok {
-		h.unsubscribeAll(holder.hubClient(), conn.Ref())
+		h.unsubscribeAllAndStopReplay(holder.hubClient(), conn.Ref())
 	}
 	conn.CloseWith(tcp.ErrClosedByOperator)
 }

@@ -47,11 +47,11 @@ func (b *commandBatch) closeUnexpectedHTTP() { b.flushAndClose(errUnexpectedHTTP
 
 // handleReset restores the state of a new connection.
 func (b *commandBatch) handleReset() {
-	b.hub.unsubscribeAll(&b.client, b.ref)
+	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
 	b.setProtocolVersion(2)
-	b.updateDetails(false, func(d *sessionDetails) { d.clientName = "" })
+	b.updateSessionDetails(false, func(d *sessionDetails) { d.clientName = "" })
 	b.replyFlags &^= repliesOff | skipNextReply
-	b.setUser(b.hub.initialUser(b.conn.TLS()))
+	b.setUserAndAuthDeadline(b.hub.initialUser(b.conn.TLS()))
 	b.noReply = false
 	b.writeStatus("RESET")
 }
@@ -74,8 +74,8 @@ func (b *commandBatch) handleSelect() {
 	}
 }
 
-// setUser sets the client's user. With nil, the client must authenticate before a deadline.
-func (b *commandBatch) setUser(u *user) {
+// setUserAndAuthDeadline sets the client's user. With nil, the client must authenticate before a deadline.
+func (b *commandBatch) setUserAndAuthDeadline(u *user) {
 	if previous := b.user; (previous == nil) != (u == nil) {
 		timeout := authTimeout
 		if u != nil {
@@ -86,9 +86,9 @@ func (b *commandBatch) setUser(u *user) {
 	b.user = u
 }
 
-// authenticate logs the client in with [password or token] or [name, password]. If that fails, it replies with an
+// authenticateOrReplyError logs the client in with [password or token] or [name, password]. If that fails, it replies with an
 // error and returns false.
-func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
+func (b *commandBatch) authenticateOrReplyError(credentials [][]byte) (ok bool) {
 	var u *user
 	var err error
 	if len(credentials) == 1 {
@@ -98,7 +98,7 @@ func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
 	}
 	switch {
 	case err == nil:
-		b.setUser(u)
+		b.setUserAndAuthDeadline(u)
 		b.consecutiveErrors = 0
 		return true
 	case len(credentials) == 1 && b.hub.unauthenticatedUser() != nil:
@@ -106,7 +106,7 @@ func (b *commandBatch) authenticate(credentials [][]byte) (ok bool) {
 	default:
 		b.writeError("WRONGPASS invalid username-password pair or user is disabled.")
 	}
-	b.handleFailedLogin()
+	b.countFailedLoginCloseIfTooMany()
 	return false
 }
 
@@ -114,7 +114,7 @@ func (b *commandBatch) handleAuth() {
 	switch {
 	case len(b.args) > 3:
 		b.writeError(syntaxErrorReply)
-	case b.authenticate(b.args[1:]):
+	case b.authenticateOrReplyError(b.args[1:]):
 		b.writeOK()
 	}
 }
@@ -151,7 +151,7 @@ func (b *commandBatch) handleHello() {
 			return
 		}
 	}
-	if credentials != nil && !b.authenticate(credentials) {
+	if credentials != nil && !b.authenticateOrReplyError(credentials) {
 		return
 	}
 	switch {
@@ -209,7 +209,7 @@ func isValidClientName(name []byte) bool {
 
 // setClientName sets the client's name; an empty one removes it.
 func (b *commandBatch) setClientName(name []byte) {
-	b.updateDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
+	b.updateSessionDetails(len(name) > 0, func(d *sessionDetails) { d.clientName = string(name) })
 }
 
 // handleIgnoredOnOff accepts on and off without effect.

@@ -15,9 +15,9 @@ func (b *commandBatch) handlePublish(kind Kind) {
 	}
 	spentBefore := b.hub.patternIndex.spentWork.Load()
 	name, message := string(b.args[1]), b.args[2]
-	n, err := 0, b.hub.authorizePublish(b.user, b.allowPublish, kind, name, message)
+	n, err := 0, b.hub.authorizePublish(b.user, b.countPublishWithinRate, kind, name, message)
 	if err == nil {
-		n, err = b.hub.fanOut(kind, name, message)
+		n, err = b.hub.publishAuthorized(kind, name, message)
 	}
 	if err != nil {
 		b.replyRefusal(err)
@@ -60,7 +60,7 @@ func (b *commandBatch) handleSubscribe(kind Kind, verb string) {
 			b.work += len(b.confirmName) / patternBytesPerWork
 		}
 	}
-	b.finishMultiArgCommand()
+	b.clearArgsDoneAndOrderReplies()
 }
 
 // handleUnsubscribe unsubscribes from the given names, or from all of a kind.
@@ -72,9 +72,9 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 			if i > first && b.yieldIfOverBudget(i) {
 				return
 			}
-			b.unsubscribeFrom(kind, string(names[i]))
+			b.unsubscribeAndConfirm(kind, string(names[i]))
 		}
-		b.finishMultiArgCommand()
+		b.clearArgsDoneAndOrderReplies()
 		return
 	}
 	all := b.client.subscriptionNames(kind)
@@ -83,37 +83,37 @@ func (b *commandBatch) handleUnsubscribe(kind Kind, verb string) {
 		if i > 0 && b.yieldIfOverBudget(first+i) {
 			return
 		}
-		b.unsubscribeFrom(kind, name)
+		b.unsubscribeAndConfirm(kind, name)
 	}
 	if first == 0 && len(all) == 0 {
 		b.writePushHeader(3)
 		b.writeBulk(verb)
 		b.writeNull()
-		b.writeInt(b.countForConfirmation(kind))
+		b.writeInt(b.confirmationCount(kind))
 	}
-	b.finishMultiArgCommand()
+	b.clearArgsDoneAndOrderReplies()
 }
 
-func (b *commandBatch) unsubscribeFrom(kind Kind, name string) {
+func (b *commandBatch) unsubscribeAndConfirm(kind Kind, name string) {
 	b.hub.unsubscribe(&b.client, b.ref, kind, name)
 	b.confirmName = name
-	b.writeConfirmation(b.countForConfirmation(kind))
+	b.writeConfirmation(b.confirmationCount(kind))
 	b.work++
 }
 
 // confirmSubscription writes a confirmation, ahead of any message of the topic.
-func (b *commandBatch) confirmSubscription(count int) {
-	b.writeConfirmation(count)
+func (b *commandBatch) confirmSubscription(subscriptions int) {
+	b.writeConfirmation(subscriptions)
 	if b.repliesInMessageOrder {
 		b.flushReplies()
 	}
 }
 
-func (b *commandBatch) writeConfirmation(count int) {
+func (b *commandBatch) writeConfirmation(subscriptions int) {
 	b.writePushHeader(3)
 	b.writeBulk(b.confirmVerb)
 	b.writeBulk(b.confirmName)
-	b.writeInt(count)
+	b.writeInt(subscriptions)
 }
 
 // argsAlreadyDone returns the number of arguments of this command that earlier batches have processed.
@@ -126,21 +126,21 @@ func (b *commandBatch) argsAlreadyDone() int {
 
 // yieldIfOverBudget suspends the command after its first argsDone arguments if this batch has used up its budget;
 // a later batch continues it. It reports whether the batch must stop. Commands may have a million arguments.
-func (b *commandBatch) yieldIfOverBudget(argsDone int) bool {
+func (b *commandBatch) yieldIfOverBudget(argsDone int) (stop bool) {
 	if len(b.buf) >= b.flushSize() {
 		b.flushReplies()
 	}
 	if !b.stopped && b.overBudget() {
 		b.orderBehindMessages()
-		b.updateDetails(true, func(d *sessionDetails) { d.argsDone = argsDone })
-		b.yield()
+		b.updateSessionDetails(true, func(d *sessionDetails) { d.argsDone = argsDone })
+		b.yieldToOtherConns()
 	}
 	return b.stopped
 }
 
-// finishMultiArgCommand marks a command that may yield as complete.
-func (b *commandBatch) finishMultiArgCommand() {
-	b.updateDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
+// clearArgsDoneAndOrderReplies marks a command that may yield as complete.
+func (b *commandBatch) clearArgsDoneAndOrderReplies() {
+	b.updateSessionDetails(false, func(d *sessionDetails) { d.argsDone = 0 })
 	b.orderBehindMessages()
 }
 
@@ -167,20 +167,20 @@ func (b *commandBatch) handlePubsubChannels(kind Kind) {
 	if h := b.hub; h.Cluster != nil || table.count.Load() > maxTopicsOnLoop {
 		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
 			remote, omitted := h.namesOnOtherHubs(ctx, kind, pattern, maxBytes)
-			r.writeTopicList(table, pattern, maxBytes, remote, omitted)
+			r.writeTopicListOrError(table, pattern, maxBytes, remote, omitted)
 			return nil
 		})
 	} else {
-		b.writeTopicList(table, pattern, maxBytes, nil, 0)
+		b.writeTopicListOrError(table, pattern, maxBytes, nil, 0)
 	}
 }
 
 // maxTopicsOnLoop is the largest topic list that is searched on an event loop.
 const maxTopicsOnLoop = 1000
 
-// writeTopicList writes the table's topics that match a pattern and those of other hubs, or an error if they
+// writeTopicListOrError writes the table's topics that match a pattern and those of other hubs, or an error if they
 // exceed maxBytes or some were omitted.
-func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes int, remote []string, remoteOmitted int) {
+func (r *replyWriter) writeTopicListOrError(table *topicTable, pattern string, maxBytes int, remoteTopics []string, remoteOmitted int) {
 	var found []string
 	size, matcher := 0, compileGlob(pattern)
 	table.eachName(func(name string, _ int) bool {
@@ -190,15 +190,15 @@ func (r *replyWriter) writeTopicList(table *topicTable, pattern string, maxBytes
 		}
 		return size <= maxBytes
 	})
-	for _, name := range remote {
+	for _, name := range remoteTopics {
 		size += len(name) + len("$1024\r\n\r\n")
 	}
 	if size > maxBytes || remoteOmitted > 0 {
 		r.writeError(fmt.Sprintf("ERR the reply exceeds %d bytes; use a pattern that matches fewer topics", maxBytes))
 		return
 	}
-	if len(remote) > 0 {
-		found = append(found, remote...)
+	if len(remoteTopics) > 0 {
+		found = append(found, remoteTopics...)
 		slices.Sort(found)
 		found = slices.Compact(found)
 	}
@@ -216,7 +216,7 @@ func (b *commandBatch) handlePubsubNumsub(kind Kind) {
 		}
 		b.replyInBackground(func(ctx context.Context, r *replyWriter) error {
 			r.writeArrayHeader(2 * len(names))
-			for i, n := range h.clusterSubscriberCounts(ctx, kind, names) {
+			for i, n := range h.subscriberCountsOnAllHubs(ctx, kind, names) {
 				r.writeBulk(names[i])
 				r.writeInt(n)
 			}

@@ -113,7 +113,7 @@ func (b *commandBatch) handleCommandCount() { b.writeInt(len(commands)) }
 func (b *commandBatch) handleCommand() { b.writeCommandList(sortedCommands(commands)) }
 
 func (b *commandBatch) handleCommandInfo() {
-	if list, ok := b.commandsFromArgs(); ok {
+	if list, ok := b.commandsFromArgsOrReplyError(); ok {
 		b.writeCommandList(list)
 	}
 }
@@ -129,9 +129,9 @@ func (b *commandBatch) writeCommandList(list []*command) {
 // request.
 const maxCommandNames = 100
 
-// commandsFromArgs returns the commands named by the arguments, nil for unknown ones, or all commands without
+// commandsFromArgsOrReplyError returns the commands named by the arguments, nil for unknown ones, or all commands without
 // arguments. It writes an error reply if ok is false.
-func (b *commandBatch) commandsFromArgs() (list []*command, ok bool) {
+func (b *commandBatch) commandsFromArgsOrReplyError() (list []*command, ok bool) {
 	names := b.args[2:]
 	if len(names) == 0 {
 		return sortedCommands(commands), true
@@ -193,7 +193,7 @@ func aclCategories(commandName string) []string {
 }
 
 func (b *commandBatch) handleCommandDocs() {
-	if list, ok := b.commandsFromArgs(); ok {
+	if list, ok := b.commandsFromArgsOrReplyError(); ok {
 		b.writeCommandDocs(slices.DeleteFunc(list, func(c *command) bool { return c == nil || c.summary == "" }))
 	}
 }

@@ -25,30 +25,30 @@ const minRetry, maxRetry = time.Second, 5 * time.Second
 
 var errNoTopics = fmt.Errorf("%w: expected at least one parameter topic or pattern", errEmptyName)
 
-func (api *httpAPI) serveEvents(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.authenticate(w, r, "topic", "pattern", "since")
+func (api *httpAPI) serveEventStream(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.parseParamsAndAuthenticate(w, r, "topic", "pattern", "since")
 	if !ok {
 		return
 	}
 	sub := &eventSubscription{client: &client{format: formatEvents, user: u}, names: [2][]string{Topic: q["topic"], Pattern: q["pattern"]}}
-	err := api.checkEventTopics(sub)
+	err := api.checkEventTopicsAndRights(sub)
 	if err == nil {
 		err = api.parseReplayStart(sub, r, q)
 	}
 	if err != nil {
-		writeHTTPError(w, httpStatus(err), api.hub.countRefusal(err))
+		writeHTTPError(w, statusForError(err), api.hub.countRefusal(err))
 		return
 	}
 	w.Header().Set("X-Accel-Buffering", "no") // disable nginx's buffering
 	_ = api.streams.Subscribe(w, r, sub)
 }
 
-// checkEventTopics validates the topics and rights while the response can still have an error status.
-func (api *httpAPI) checkEventTopics(sub *eventSubscription) error {
+// checkEventTopicsAndRights validates the topics and rights while the response can still have an error status.
+func (api *httpAPI) checkEventTopicsAndRights(sub *eventSubscription) error {
 	n := 0
 	for k, names := range sub.names {
 		for _, name := range names {
-			if err := api.hub.checkName(name); err != nil {
+			if err := api.hub.checkNameLength(name); err != nil {
 				return err
 			}
 			if !sub.client.user.maySubscribe(Kind(k), name) {
@@ -75,9 +75,9 @@ func (api *httpAPI) parseReplayStart(sub *eventSubscription, r *http.Request, q 
 		err = fmt.Errorf("%w: the messages of these topics are not kept; omit the parameter since", errBadPosition)
 	case !kept:
 	case lastEventID != "":
-		sub.since, err = api.hub.Replay.parseClientPosition(lastEventID)
+		sub.since, err = api.hub.Replay.parseIssuedPosition(lastEventID)
 	case q.Has("since"):
-		sub.since, err = api.hub.Replay.parseClientPosition(q.Get("since"))
+		sub.since, err = api.hub.Replay.parseIssuedPosition(q.Get("since"))
 	}
 	return err
 }
@@ -89,13 +89,13 @@ func (api *httpAPI) startEventStream(c *tcp.Conn) {
 	c.SetValue(sub.client)
 	retry := minRetry + rand.N(maxRetry-minRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
-	if err := api.subscribeEventStream(c, sub); err != nil {
-		api.closeEventStream(c, err)
+	if err := api.subscribeAndReplayEventStream(c, sub); err != nil {
+		api.sendRefusalAndCloseEventStream(c, err)
 	}
 }
 
-func (api *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) error {
-	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.closeEventStream}
+func (api *httpAPI) subscribeAndReplayEventStream(c *tcp.Conn, sub *eventSubscription) error {
+	replay := &clientReplay{hub: api.hub, client: sub.client, ref: c.Ref(), pos: sub.since, closeClient: api.sendRefusalAndCloseEventStream}
 	for k, names := range sub.names {
 		for _, name := range names {
 			if !api.hub.keepsAny(Kind(k), name) {
@@ -103,7 +103,7 @@ func (api *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) er
 					return err
 				}
 			} else if !sub.client.isSubscribed(Kind(k), name) {
-				t, err := api.hub.addSubscription(sub.client, c.Ref(), Kind(k), name, api.hub.Limits)
+				t, err := api.hub.authorizeAndRecordSubscription(sub.client, c.Ref(), Kind(k), name, api.hub.Limits)
 				if err != nil {
 					return api.hub.countRefusal(err)
 				}
@@ -114,12 +114,12 @@ func (api *httpAPI) subscribeEventStream(c *tcp.Conn, sub *eventSubscription) er
 	if len(replay.topics) == 0 {
 		return nil
 	}
-	replay.initStartPosition()
-	return replay.startReplay(c)
+	replay.initStartAndLastValues()
+	return replay.replayNowOrInBackground(c)
 }
 
-// closeEventStream sends the reason and closes the stream. The browser reconnects.
-func (api *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
+// sendRefusalAndCloseEventStream sends the reason and closes the stream. The browser reconnects.
+func (api *httpAPI) sendRefusalAndCloseEventStream(c *tcp.Conn, reason error) {
 	data, _ := json.Marshal(socketReply{Op: "error", Error: reason.Error()}) // strings only: can't fail
 	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 	_ = c.Close()
@@ -127,6 +127,6 @@ func (api *httpAPI) closeEventStream(c *tcp.Conn, reason error) {
 
 func (api *httpAPI) handleEventStreamClosed(c *tcp.Conn, reason error) {
 	if client, ok := c.Value().(*client); ok {
-		api.hub.unsubscribeAndCountLost(client, c, reason)
+		api.hub.unsubscribeAndCountLostIfSlow(client, c, reason)
 	}
 }

@@ -34,7 +34,7 @@ type failedLoginLimiter struct {
 
 // recordFailedLogin counts a failed login of a client at addr. It returns an error if the connection must close.
 // c is nil for HTTP requests, which authenticate one by one.
-func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) error {
+func (h *Hub) recordFailedLogin(srv *tcp.Server, c *client, addr netip.Addr) (closeReason error) {
 	limit, now := h.Limits.maxFailedLogins(), time.Now()
 	var reason error
 	if c != nil {
@@ -70,9 +70,9 @@ func (f *failedLoginLimiter) logClosedConnRateLimited(logger *slog.Logger, reaso
 	f.lastLogged, f.notLogged = now, 0
 }
 
-// handleFailedLogin counts a failed login. After too many, the client is no longer read and closes after
+// countFailedLoginCloseIfTooMany counts a failed login. After too many, the client is no longer read and closes after
 // failedLoginCloseDelay.
-func (b *commandBatch) handleFailedLogin() {
+func (b *commandBatch) countFailedLoginCloseIfTooMany() {
 	addrPort, _ := b.ref.RemoteAddr()
 	if b.hub.recordFailedLogin(b.conn.Server(), &b.client, addrPort.Addr()) == nil {
 		return
@@ -85,4 +85,4 @@ func (b *commandBatch) handleFailedLogin() {
 }
 
 // Timer implements tcp.TimerHandler. It closes a client that had too many failed logins.
-func (h handler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }
+func (h redisOrHTTPHandler) Timer(c *tcp.Conn) { c.CloseWith(errTooManyFailedLogins) }

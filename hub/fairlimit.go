@@ -9,52 +9,52 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// fairLimit is a semaphore of size max that shares its capacity among owners: at most maxEach for one user, and
+// fairSemaphore is a semaphore of size max that shares its capacity among owners: at most maxEach for one user, and
 // twice as many for one address, because users may share a proxy. With keepSpare, an owner that holds as much as
 // is free gets no more, so that a few owners cannot use up all capacity (Choudhury and Hahne, Dynamic Queue
 // Length Thresholds, 1998). A release admits the waiter whose owners hold least, among equals the one that has
 // waited longest. It is safe for concurrent use.
-type fairLimit struct {
+type fairSemaphore struct {
 	max, maxEach int
 	keepSpare    bool
 
 	mu      sync.Mutex
 	count   int
-	held    map[owner]int
+	held    map[quotaOwner]int
 	waiting []*fairWaiter // none can be admitted now
 }
 
-type owner struct {
+type quotaOwner struct {
 	user *user
 	addr netip.Addr
 }
 
 type fairWaiter struct {
-	owners   []owner
+	owners   []quotaOwner
 	admitted chan struct{}
 }
 
-// clientOwners returns the client's user and address as owners. The user is omitted in a hub without users, the
+// quotaOwnersOf returns the client's user and address as owners. The user is omitted in a hub without users, the
 // address for a Unix socket.
-func clientOwners(c *client, ref tcp.Ref) (owners []owner) {
+func quotaOwnersOf(c *client, ref tcp.Ref) (owners []quotaOwner) {
 	if c.user != nil && c.user != anyone {
-		owners = append(owners, owner{user: c.user})
+		owners = append(owners, quotaOwner{user: c.user})
 	}
 	if addr, _ := ref.RemoteAddr(); addr.IsValid() {
-		owners = append(owners, owner{addr: clientNetwork(addr.Addr())})
+		owners = append(owners, quotaOwner{addr: clientNetwork(addr.Addr())})
 	}
 	return owners
 }
 
 // tryAcquire acquires capacity for the owners without waiting and reports whether it succeeded.
-func (l *fairLimit) tryAcquire(owners []owner) bool {
+func (l *fairSemaphore) tryAcquire(owners []quotaOwner) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tryAcquireLocked(owners)
 }
 
 // acquire waits for capacity until ctx ends. It returns the cause of ctx's end.
-func (l *fairLimit) acquire(ctx context.Context, owners []owner) error {
+func (l *fairSemaphore) acquire(ctx context.Context, owners []quotaOwner) error {
 	l.mu.Lock()
 	if l.tryAcquireLocked(owners) {
 		l.mu.Unlock()
@@ -75,18 +75,18 @@ func (l *fairLimit) acquire(ctx context.Context, owners []owner) error {
 	}
 	l.mu.Unlock()
 	if i < 0 { // it was admitted before it could be removed
-		l.release(owners)
+		l.releaseAndAdmitWaiters(owners)
 	}
 	return context.Cause(ctx)
 }
 
 // tryAcquireLocked is tryAcquire with mu held.
-func (l *fairLimit) tryAcquireLocked(owners []owner) bool {
+func (l *fairSemaphore) tryAcquireLocked(owners []quotaOwner) bool {
 	if !l.hasCapacity(owners) {
 		return false
 	}
 	if l.held == nil {
-		l.held = make(map[owner]int)
+		l.held = make(map[quotaOwner]int)
 	}
 	l.count++
 	for _, o := range owners {
@@ -95,8 +95,8 @@ func (l *fairLimit) tryAcquireLocked(owners []owner) bool {
 	return true
 }
 
-func (l *fairLimit) hasCapacity(owners []owner) bool {
-	return l.count < l.max && !slices.ContainsFunc(owners, func(o owner) bool {
+func (l *fairSemaphore) hasCapacity(owners []quotaOwner) bool {
+	return l.count < l.max && !slices.ContainsFunc(owners, func(o quotaOwner) bool {
 		limit := l.maxEach
 		if o.user == nil {
 			limit *= 2
@@ -108,8 +108,8 @@ func (l *fairLimit) hasCapacity(owners []owner) bool {
 	})
 }
 
-// release returns the owners' capacity and admits waiters.
-func (l *fairLimit) release(owners []owner) {
+// releaseAndAdmitWaiters returns the owners' capacity and admits waiters.
+func (l *fairSemaphore) releaseAndAdmitWaiters(owners []quotaOwner) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count--
@@ -118,7 +118,7 @@ func (l *fairLimit) release(owners []owner) {
 			delete(l.held, o)
 		}
 	}
-	for i := l.nextWaiter(); i >= 0; i = l.nextWaiter() {
+	for i := l.nextAdmissibleWaiter(); i >= 0; i = l.nextAdmissibleWaiter() {
 		w := l.waiting[i]
 		l.tryAcquireLocked(w.owners)
 		close(w.admitted)
@@ -126,22 +126,22 @@ func (l *fairLimit) release(owners []owner) {
 	}
 }
 
-// nextWaiter returns the index of the waiter to admit next, or -1.
-func (l *fairLimit) nextWaiter() (next int) {
-	next, fewest := -1, 0
+// nextAdmissibleWaiter returns the index of the waiter to admit next, or -1.
+func (l *fairSemaphore) nextAdmissibleWaiter() (index int) {
+	index, fewest := -1, 0
 	for i, w := range l.waiting {
 		held := 0
 		for _, o := range w.owners {
 			held += l.held[o]
 		}
-		if (next < 0 || held < fewest) && l.hasCapacity(w.owners) {
-			next, fewest = i, held
+		if (index < 0 || held < fewest) && l.hasCapacity(w.owners) {
+			index, fewest = i, held
 		}
 	}
-	return next
+	return index
 }
 
-func (l *fairLimit) holderCount() int {
+func (l *fairSemaphore) holderCount() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.count

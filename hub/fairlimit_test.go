@@ -219,11 +219,11 @@ func TestReplayOfUnissuedID(t *testing.T) {
 // nothing.
 func TestFairLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := fairLimit{max: 4, maxEach: 2}
+		l := fairSemaphore{max: 4, maxEach: 2}
 		var order []string
-		here := owner{addr: netip.MustParseAddr("::1")}
-		a, b, c := []owner{{user: &user{name: "a"}}}, []owner{{user: &user{name: "b"}}, here}, []owner{here}
-		wait := func(ctx context.Context, name string, owners []owner) {
+		here := quotaOwner{addr: netip.MustParseAddr("::1")}
+		a, b, c := []quotaOwner{{user: &user{name: "a"}}}, []quotaOwner{{user: &user{name: "b"}}, here}, []quotaOwner{here}
+		wait := func(ctx context.Context, name string, owners []quotaOwner) {
 			go func() {
 				if l.acquire(ctx, owners) == nil {
 					order = append(order, name)
@@ -252,18 +252,18 @@ func TestFairLimit(t *testing.T) {
 		if l.tryAcquire(a) || l.tryAcquire(c) {
 			t.Error("a fifth is admitted")
 		}
-		l.release(a) // the owners of waiters hold: a 1, c 2, b 3
+		l.releaseAndAdmitWaiters(a) // the owners of waiters hold: a 1, c 2, b 3
 		wants("a1 a2 b1 c1 a3", 4)
-		l.release(b) // a has its share of 2, c holds 1, and so does b, which has waited longer
+		l.releaseAndAdmitWaiters(b) // a has its share of 2, c holds 1, and so does b, which has waited longer
 		wants("a1 a2 b1 c1 a3 b2", 4)
 		cancel() // c2 and c3 stop waiting
 		synctest.Wait()
-		l.release(c)
+		l.releaseAndAdmitWaiters(c)
 		wants("a1 a2 b1 c1 a3 b2", 3)
-		l.release(a)
+		l.releaseAndAdmitWaiters(a)
 		wants("a1 a2 b1 c1 a3 b2 a4", 3)
-		for _, owners := range [][]owner{a, a, b} {
-			l.release(owners)
+		for _, owners := range [][]quotaOwner{a, a, b} {
+			l.releaseAndAdmitWaiters(owners)
 		}
 		wants("a1 a2 b1 c1 a3 b2 a4", 0)
 		if len(l.held) != 0 || len(l.waiting) != 0 {
@@ -274,10 +274,10 @@ func TestFairLimit(t *testing.T) {
 
 // TestFairLimitAddress checks that an address has twice the share of a user.
 func TestFairLimitAddress(t *testing.T) {
-	l := fairLimit{max: 100, maxEach: 3}
-	here := owner{addr: netip.MustParseAddr("192.0.2.1")}
+	l := fairSemaphore{max: 100, maxEach: 3}
+	here := quotaOwner{addr: netip.MustParseAddr("192.0.2.1")}
 	for n := range 7 {
-		if ok := l.tryAcquire([]owner{{user: &user{}}, here}); ok != (n < 6) {
+		if ok := l.tryAcquire([]quotaOwner{{user: &user{}}, here}); ok != (n < 6) {
 			t.Errorf("the holder %d of an address is admitted: %v", n+1, ok)
 		}
 	}
@@ -305,7 +305,7 @@ func TestReplayStepBounds(t *testing.T) {
 	work := messageLookupUnits
 	for i := range 22 {
 		patterns = append(patterns, "*"+strings.Repeat("?", 500+i)+"[b]*")
-		work += compileGlob(patterns[i]).maxMatchUnits(1000)
+		work += compileGlob(patterns[i]).maxMatchWork(1000)
 	}
 	s := replay(Pattern, patterns...)
 	if s.runStep(laterStepLimits) || s.pos.Seq > uint64(laterStepLimits.work/work+1) {
@@ -337,13 +337,13 @@ func TestReplayStepBounds(t *testing.T) {
 
 // TestFairLimitKeepsSpareCapacity checks that a few greedy owners leave capacity for others.
 func TestFairLimitKeepsSpareCapacity(t *testing.T) {
-	l := fairLimit{max: 4160, maxEach: 1040, keepSpare: true}
+	l := fairSemaphore{max: 4160, maxEach: 1040, keepSpare: true}
 	for i := range byte(8) {
-		owners := []owner{{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})}}
+		owners := []quotaOwner{{addr: netip.AddrFrom4([4]byte{127, 0, 0, i})}}
 		for l.tryAcquire(owners) {
 		}
 	}
-	if honest := []owner{{addr: netip.AddrFrom4([4]byte{127, 0, 1, 0})}}; !l.tryAcquire(honest) {
+	if honest := []quotaOwner{{addr: netip.AddrFrom4([4]byte{127, 0, 1, 0})}}; !l.tryAcquire(honest) {
 		t.Errorf("%d of %d places are taken, and the first client of another address is refused", l.holderCount(), l.max)
 	}
 }

@@ -21,30 +21,30 @@ const (
 	formatCount     = iota
 )
 
-// appendMessage appends a message published to the topic name, as subscribers of subscribed get it: the same
+// appendReplayedMessage appends a message published to the topic name, as subscribers of topicOrPattern get it: the same
 // topic, or a matching pattern. id identifies a kept message; RESP formats omit it.
-func (f messageFormat) appendMessage(dst []byte, subscribed *topic, name string, message []byte, id string) []byte {
+func (f messageFormat) appendMessage(dst []byte, topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	switch f {
 	case formatWebSocket:
-		return append(dst, web.Frame(web.Text, encodeMessageJSON(subscribed, name, message, id))...)
+		return append(dst, web.Frame(web.Text, encodeMessageJSON(topicOrPattern, publishedTopic, message, id))...)
 	case formatEvents:
-		return append(dst, web.Event{ID: id, Data: string(encodeMessageJSON(subscribed, name, message, id))}.Bytes()...)
+		return append(dst, web.Event{ID: id, Data: string(encodeMessageJSON(topicOrPattern, publishedTopic, message, id))}.Bytes()...)
 	}
 	head := byte('*')
 	if f == formatRESP3 {
 		head = '>'
 	}
 	dst = append(dst, head)
-	switch subscribed.kind {
+	switch topicOrPattern.kind {
 	case Pattern:
 		dst = append(dst, "4\r\n$8\r\npmessage\r\n"...)
-		dst = appendBulk(dst, subscribed.name)
+		dst = appendBulk(dst, topicOrPattern.name)
 	case Sharded:
 		dst = append(dst, "3\r\n$8\r\nsmessage\r\n"...)
 	default:
 		dst = append(dst, "3\r\n$7\r\nmessage\r\n"...)
 	}
-	return appendBulk(appendBulk(dst, name), message)
+	return appendBulk(appendBulk(dst, publishedTopic), message)
 }
 
 func appendBulk[T string | []byte](dst []byte, text T) []byte {
@@ -56,7 +56,7 @@ func appendBulk[T string | []byte](dst []byte, text T) []byte {
 }
 
 // encodeMessageJSON encodes a message as JSON, with base64 for data that is not UTF-8.
-func encodeMessageJSON(subscribed *topic, name string, message []byte, id string) []byte {
+func encodeMessageJSON(topicOrPattern *topic, publishedTopic string, message []byte, id string) []byte {
 	e := struct {
 		Op      string `json:"op"`
 		ID      string `json:"id,omitempty"`
@@ -64,9 +64,9 @@ func encodeMessageJSON(subscribed *topic, name string, message []byte, id string
 		Topic   string `json:"topic"`
 		Data    string `json:"data,omitempty"`
 		Base64  string `json:"base64,omitempty"`
-	}{Op: "message", ID: id, Topic: name}
-	if subscribed.kind == Pattern {
-		e.Pattern = subscribed.name
+	}{Op: "message", ID: id, Topic: publishedTopic}
+	if topicOrPattern.kind == Pattern {
+		e.Pattern = topicOrPattern.name
 	}
 	if utf8.Valid(message) {
 		e.Data = string(message)
@@ -77,17 +77,17 @@ func encodeMessageJSON(subscribed *topic, name string, message []byte, id string
 	return p
 }
 
-// appendPosition appends the position that the client has reached, for event streams only.
-func (f messageFormat) appendPosition(dst []byte, upTo Position) []byte {
+// appendPositionIfEventStream appends the position that the client has reached, for event streams only.
+func (f messageFormat) appendPositionIfEventStream(dst []byte, upTo Position) []byte {
 	if f != formatEvents {
 		return dst
 	}
 	return append(dst, "id: "+upTo.String()+"\n\n"...) // an event without data only sets the id
 }
 
-// appendGap appends a notice that messages up to a position are no longer available. Only event streams may pass
+// appendGapNotice appends a notice that messages up to a position are no longer available. Only event streams may pass
 // more than one topic. RESP has no such message.
-func (f messageFormat) appendGap(dst []byte, topics []*topic, upTo Position) []byte {
+func (f messageFormat) appendGapNotice(dst []byte, topics []*topic, upTo Position) []byte {
 	if f != formatWebSocket && f != formatEvents {
 		return dst
 	}
@@ -113,7 +113,7 @@ var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxPooledBuffer = 64 << 10
 
-func releaseBuffer(b *[]byte) {
+func returnBufferToPool(b *[]byte) {
 	if cap(*b) <= maxPooledBuffer {
 		bufferPool.Put(b)
 	}

@@ -12,7 +12,7 @@ import (
 //
 // Stars divide a pattern into segments of fixed size. The first is matched at the beginning of a name, the last
 // at its end, and each other one at its first occurrence after the one before. Matching takes time proportional
-// to the name's length and to the words of the longest segment (see segment.findFirst), whatever the pattern.
+// to the name's length and to the words of the longest segment (see segment.findFirstEnd), whatever the pattern.
 type glob struct {
 	pattern string
 	*globProgram
@@ -54,7 +54,7 @@ func compileGlob(pattern string) glob {
 }
 
 func (p *globProgram) addSegment(elements []element) {
-	p.segments = append(p.segments, newSegment(elements))
+	p.segments = append(p.segments, compileSegment(elements))
 	p.size += len(elements)
 }
 
@@ -88,16 +88,16 @@ func (g glob) matches(name string) bool {
 func (p *globProgram) matches(name string) bool {
 	head, tail := &p.segments[0], &p.segments[len(p.segments)-1]
 	switch {
-	case len(name) < p.size || head == tail && len(name) > p.size || !head.matchesText(name[:head.size]):
+	case len(name) < p.size || head == tail && len(name) > p.size || !head.matchesExactly(name[:head.size]):
 		return false
 	case head == tail:
 		return true
-	case !tail.matchesText(name[len(name)-tail.size:]):
+	case !tail.matchesExactly(name[len(name)-tail.size:]):
 		return false
 	}
 	name = name[head.size : len(name)-tail.size]
 	for i := 1; i < len(p.segments)-1; i++ {
-		end := p.segments[i].findFirst(name)
+		end := p.segments[i].findFirstEnd(name)
 		if end < 0 {
 			return false
 		}
@@ -106,7 +106,7 @@ func (p *globProgram) matches(name string) bool {
 	return true
 }
 
-func newSegment(elements []element) segment {
+func compileSegment(elements []element) segment {
 	s := segment{size: len(elements)}
 	literal := make([]byte, 0, len(elements))
 	for i := range elements {
@@ -173,8 +173,8 @@ func (s *segment) maskWords() int { return (s.size + 63) / 64 }
 
 func (s *segment) compiledBytes() int { return len(s.class)*min(1, len(s.masks)) + 8*len(s.masks) }
 
-// matchesText reports whether the segment matches text, which must have the segment's size.
-func (s *segment) matchesText(text string) bool {
+// matchesExactly reports whether the segment matches text, which must have the segment's size.
+func (s *segment) matchesExactly(text string) bool {
 	if s.masks == nil {
 		return text == s.literal
 	}
@@ -187,10 +187,10 @@ func (s *segment) matchesText(text string) bool {
 	return true
 }
 
-// findFirst returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with a
+// findFirstEnd returns the end of the segment's first occurrence in name, or -1. It simulates an automaton with a
 // state for each position and advances all of them at once (Shift-And): after each byte, bit i is set if the
 // first i+1 positions match the text that ends there.
-func (s *segment) findFirst(name string) (end int) {
+func (s *segment) findFirstEnd(name string) (end int) {
 	if s.masks == nil {
 		if end = strings.Index(name, s.literal); end >= 0 {
 			end += len(s.literal)
@@ -242,7 +242,7 @@ const (
 )
 
 // parseElement parses the element at pos and returns the position of the next one.
-func parseElement(pattern string, pos int) (e element, next int) {
+func parseElement(pattern string, pos int) (e element, nextPos int) {
 	switch pattern[pos] {
 	case '*':
 		return element{kind: anyBytes}, pos + 1
@@ -259,7 +259,7 @@ func parseElement(pattern string, pos int) (e element, next int) {
 }
 
 // parseSet parses a set whose first byte is at pos. An unterminated set extends to the end of the pattern.
-func parseSet(pattern string, pos int) (e element, next int) {
+func parseSet(pattern string, pos int) (e element, nextPos int) {
 	e.kind = byteFromSet
 	not := pos < len(pattern) && pattern[pos] == '^'
 	if not {
@@ -286,8 +286,8 @@ func parseSet(pattern string, pos int) (e element, next int) {
 type byteSet [4]uint64
 
 // addRange adds the bytes from to to, inclusive.
-func (s *byteSet) addRange(from, to byte) {
-	for b := int(from); b <= int(to); b++ {
+func (s *byteSet) addRange(first, last byte) {
+	for b := int(first); b <= int(last); b++ {
 		s[b/64] |= 1 << (b % 64)
 	}
 }

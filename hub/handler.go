@@ -14,9 +14,9 @@ import (
 // Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with WebSockets and
 // server-sent events, and detects the protocol from a connection's first bytes. All handlers of a hub are
 // equivalent.
-func (h *Hub) Handler() tcp.Handler { return handler{hub: h} }
+func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
-type handler struct {
+type redisOrHTTPHandler struct {
 	tcp.Base
 	hub *Hub
 }
@@ -68,7 +68,7 @@ func detectHTTP(input []byte) (isHTTP, sure bool) {
 const authTimeout = time.Minute
 
 // Received implements tcp.Handler.
-func (h handler) Received(c *tcp.Conn, input []byte) (used int) {
+func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
 	session, ok := c.Value().(*respSession)
 	if !ok {
 		isHTTP, sure := detectHTTP(input)
@@ -88,27 +88,27 @@ func (h handler) Received(c *tcp.Conn, input []byte) (used int) {
 		}
 	}
 	batch := batchPool.Get().(*commandBatch)
-	batch.bind(h.hub, c, session)
+	batch.bindToConn(h.hub, c, session)
 	used = batch.runCommands(input)
 	batch.returnToPool()
 	return used
 }
 
 // Closed implements tcp.Handler.
-func (h handler) Closed(c *tcp.Conn, reason error) {
+func (h redisOrHTTPHandler) Closed(c *tcp.Conn, reason error) {
 	if session, ok := c.Value().(*respSession); ok {
-		h.hub.unsubscribeAndCountLost(&session.client, c, reason)
+		h.hub.unsubscribeAndCountLostIfSlow(&session.client, c, reason)
 	}
 }
 
 // NextProtos implements tcp.ALPNHandler.
-func (h handler) NextProtos(configured []string) []string {
+func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
 
 // Heartbeat implements tcp.HeartbeatHandler. The Redis protocol has no heartbeat; WebSockets and event streams
 // have their own.
-func (handler) Heartbeat(*tcp.Conn) (answers bool) { return false }
+func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
 // commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold it.
 type commandBatch struct {
@@ -156,7 +156,7 @@ const (
 	maxPooledArgs = 4096
 )
 
-func (b *commandBatch) bind(hub *Hub, conn *tcp.Conn, session *respSession) {
+func (b *commandBatch) bindToConn(hub *Hub, conn *tcp.Conn, session *respSession) {
 	b.hub, b.conn, b.ref, b.respSession = hub, conn, conn.Ref(), session
 	b.resp3 = session.format == formatRESP3
 	b.maxUnsent = cmp.Or(conn.Server().Limits.MaxUnsent, 1<<20)
@@ -185,7 +185,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	for used < len(input) && !b.stopped {
 		n, err := b.readCommand(input[used:])
 		if err != nil {
-			b.closeOnProtocolError(err)
+			b.replyProtocolErrorAndClose(err)
 			return len(input)
 		}
 		if n == 0 {
@@ -199,7 +199,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	}
 	b.flushReplies()
 	if b.repliesInMessageOrder && b.sentBytes >= b.flushSize() {
-		b.yield() // posted replies don't count as output yet, so they would not pause reading
+		b.yieldToOtherConns() // posted replies don't count as output yet, so they would not pause reading
 	}
 	return used
 }
@@ -212,15 +212,15 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	}
 	b.commandLimits = newCommandLimits(b.maxBytes, b.user == nil)
 	n, err = b.commandReader.parseCommand(input, &progress)
-	b.updateDetails(progress != parseProgress{}, func(d *sessionDetails) { d.progress = progress })
+	b.updateSessionDetails(progress != parseProgress{}, func(d *sessionDetails) { d.progress = progress })
 	return n, err
 }
 
-// updateDetails calls set with the session's details. It allocates them only if create, and frees them when
+// updateSessionDetails calls set with the session's details. It allocates them only if createIfAbsent, and frees them when
 // empty.
-func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
+func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
-		if !create {
+		if !createIfAbsent {
 			return
 		}
 		b.sessionDetails = new(sessionDetails)
@@ -231,8 +231,8 @@ func (b *commandBatch) updateDetails(create bool, set func(*sessionDetails)) {
 	}
 }
 
-// closeOnProtocolError replies with the error and closes the connection.
-func (b *commandBatch) closeOnProtocolError(cause error) {
+// replyProtocolErrorAndClose replies with the error and closes the connection.
+func (b *commandBatch) replyProtocolErrorAndClose(cause error) {
 	if errors.Is(cause, tcp.ErrMessageTooLong) {
 		_ = b.hub.countRefusal(errMessageTooLong)
 	}
@@ -249,7 +249,7 @@ func (b *commandBatch) flushOrYieldIfNeeded() {
 		b.flushReplies()
 	}
 	if !b.stopped && b.overBudget() {
-		b.yield()
+		b.yieldToOtherConns()
 	}
 }
 
@@ -259,9 +259,9 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yield ends the batch and continues in another call, after the sent replies have become output of the
+// yieldToOtherConns ends the batch and continues in another call, after the sent replies have become output of the
 // connection.
-func (b *commandBatch) yield() {
+func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
 		return
@@ -312,7 +312,7 @@ func (b *commandBatch) flushAndClose(reason error) {
 // peer may take a while to disconnect.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
-	b.hub.unsubscribeAll(&b.client, b.ref)
+	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
 	if b.repliesInMessageOrder {
 		b.conn.Pause()
 		if b.ref.Do(func(c *tcp.Conn) { c.CloseWith(reason) }) == nil {
@@ -323,7 +323,7 @@ func (b *commandBatch) unsubscribeAndClose(reason error) {
 }
 
 // runCommand runs the parsed command. It reports false if a later batch must continue it.
-func (b *commandBatch) runCommand() (done bool) {
+func (b *commandBatch) runCommand() (finished bool) {
 	b.work++
 	b.commandsRun++
 	b.noReply = b.replyFlags.has(repliesOff | skipNextReply)
@@ -332,7 +332,7 @@ func (b *commandBatch) runCommand() (done bool) {
 		b.flushReplies()
 	}
 	b.replyStart = len(b.buf)
-	cmd, errorReply := b.resolveCommand()
+	cmd, errorReply := b.lookUpPermittedCommand()
 	if errorReply != "" {
 		b.writeError(errorReply)
 	} else {
@@ -347,8 +347,8 @@ func (b *commandBatch) runCommand() (done bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// resolveCommand returns the command for the arguments, or the error reply if it is unknown or not allowed.
-func (b *commandBatch) resolveCommand() (cmd *command, errorReply string) {
+// lookUpPermittedCommand returns the command for the arguments, or the error reply if it is unknown or not allowed.
+func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {
 		return nil, fmt.Sprintf("ERR unknown command '%s'; this hub supports publish/subscribe only", truncateForError(b.args[0]))

@@ -47,7 +47,7 @@ func expectNoSubscriptions(t testing.TB, h *Hub) {
 	if n := h.subscriptions.Load(); n != 0 {
 		t.Errorf("%d subscriptions are left", n)
 	}
-	h.patternIndex.eachMatch("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
+	h.patternIndex.eachMatchingPattern("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
 }
 
 func TestProtocolErrors(t *testing.T) {
@@ -333,19 +333,19 @@ func TestQuitEndsSubscriptions(t *testing.T) {
 }
 
 type countingHandler struct {
-	handler
+	redisOrHTTPHandler
 	calls *int
 }
 
 func (h countingHandler) Received(c *tcp.Conn, in []byte) int {
 	*h.calls++
-	return h.handler.Received(c, in)
+	return h.redisOrHTTPHandler.Received(c, in)
 }
 
 // TestPublishYields checks that large publishes yield to other connections.
 func TestPublishYields(t *testing.T) {
 	h, calls := new(Hub), 0
-	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{redisOrHTTPHandler{hub: h}, &calls}})
 	const receivers = 500
 	for range receivers {
 		s.Dial().Send("SUBSCRIBE a\r\n")

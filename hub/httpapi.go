@@ -73,7 +73,7 @@ func (api *httpAPI) init(h *Hub) {
 	api.sockets = web.WebSocket{
 		Handler:      socketHandler{api},
 		Subprotocols: []string{subprotocol},
-		CheckOrigin:  func(*http.Request) bool { return true }, // parseParams has checked it
+		CheckOrigin:  func(*http.Request) bool { return true }, // checkOriginAndParseParams has checked it
 		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON escapes take space
 	}
 	api.streams = web.Events{Opened: api.startEventStream, Closed: api.handleEventStreamClosed, Save: api.saveEventStream, Restore: api.restoreEventStream}
@@ -83,16 +83,16 @@ func (api *httpAPI) init(h *Hub) {
 	handleQuick := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, web.Quick(h)) }
 	handleQuick("GET /{$}", servePage)
 	handleQuick("GET /ws", api.serveWebSocket)
-	handleQuick("GET /events", api.serveEvents)
+	handleQuick("GET /events", api.serveEventStream)
 	for _, path := range []string{"/events", "/publish", "/topics", "/topics/{name...}"} {
 		handleQuick("OPTIONS "+path, api.servePreflight)
 	}
 	if h.Cluster == nil {
-		handleQuick("GET /topics/{name...}", api.serveTopic)
+		handleQuick("GET /topics/{name...}", api.serveSubscriberCount)
 	} else {
-		mux.HandleFunc("GET /topics/{name...}", api.limitScans(api.serveTopic))
+		mux.HandleFunc("GET /topics/{name...}", api.limitConcurrentScans(api.serveSubscriberCount))
 	}
-	mux.HandleFunc("GET /topics", api.limitScans(api.serveTopics))
+	mux.HandleFunc("GET /topics", api.limitConcurrentScans(api.serveLargestTopics))
 	mux.HandleFunc("POST /publish", api.servePublish)
 	api.http.Handler, api.http.ReadTimeout = mux, bodyTimeout
 }
@@ -116,15 +116,15 @@ func (api *httpAPI) checkOrigin(r *http.Request) error {
 	if api.origins.Check(&postRequest) != nil {
 		return fmt.Errorf("origin %.100q is not allowed; expected that of this server or one of Hub.Origins", r.Header.Get("Origin"))
 	}
-	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isOwnHost(r.Host) {
+	if api.hub.Users == nil && remoteAddr(r).IsLoopback() && !api.isTrustedHost(r.Host) {
 		return fmt.Errorf("host %.100q is not allowed for local requests to a hub without users; expected localhost, an address, or a host of Hub.Origins", r.Host)
 	}
 	return nil
 }
 
-// isOwnHost reports whether host is an address, localhost or an allowed origin. Any other name might be a foreign
+// isTrustedHost reports whether host is an address, localhost or an allowed origin. Any other name might be a foreign
 // site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the hub for that site.
-func (api *httpAPI) isOwnHost(host string) bool {
+func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -133,9 +133,9 @@ func (api *httpAPI) isOwnHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// parseParams checks the request's origin and returns its parameters, which must be token or one of allowed. If
+// checkOriginAndParseParams checks the request's origin and returns its parameters, which must be token or one of allowed. If
 // ok is false, it has written an error.
-func (api *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
+func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
 		return nil, false
@@ -156,12 +156,12 @@ func (api *httpAPI) parseParams(w http.ResponseWriter, r *http.Request, allowed 
 	return q, true
 }
 
-// authenticate is parseParams that also returns the user.
-func (api *httpAPI) authenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
-	if q, ok = api.parseParams(w, r, allowedParams...); !ok {
+// parseParamsAndAuthenticate is checkOriginAndParseParams that also returns the user.
+func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
+	if q, ok = api.checkOriginAndParseParams(w, r, allowedParams...); !ok {
 		return nil, nil, false
 	}
-	u, err := api.requestUser(r, q)
+	u, err := api.authenticateRequest(r, q)
 	if u == nil && err == nil {
 		err = errNotAuthenticated
 	}
@@ -204,8 +204,8 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// requestUser returns the user of a request, or nil if it must authenticate.
-func (api *httpAPI) requestUser(r *http.Request, q url.Values) (*user, error) {
+// authenticateRequest returns the user of a request, or nil if it must authenticate.
+func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch {
@@ -235,8 +235,8 @@ func writeHTTPError(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, map[string]string{"error": err.Error()})
 }
 
-// httpStatus returns the status code for an error of the hub.
-func httpStatus(err error) int {
+// statusForError returns the status code for an error of the hub.
+func statusForError(err error) int {
 	switch {
 	case errors.Is(err, errEmptyName), errors.Is(err, errNameTooLong), errors.Is(err, errBadPosition):
 		return http.StatusBadRequest
@@ -262,7 +262,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(p, '\n'))
 }
 
-func singleParam(q url.Values, name string) (string, error) {
+func requireSingleParam(q url.Values, name string) (string, error) {
 	if n := len(q[name]); n != 1 {
 		return "", fmt.Errorf("%w: the parameter %s occurs %d times; expected it once", errEmptyName, name, n)
 	}
@@ -270,13 +270,13 @@ func singleParam(q url.Values, name string) (string, error) {
 }
 
 func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.authenticate(w, r, "topic")
+	u, q, ok := api.parseParamsAndAuthenticate(w, r, "topic")
 	if !ok {
 		return
 	}
-	name, err := singleParam(q, "topic")
+	name, err := requireSingleParam(q, "topic")
 	if err != nil {
-		writeHTTPError(w, httpStatus(err), err)
+		writeHTTPError(w, statusForError(err), err)
 		return
 	}
 	maxBytes := int64(api.hub.Limits.maxMessage())
@@ -295,10 +295,10 @@ func (api *httpAPI) servePublish(w http.ResponseWriter, r *http.Request) {
 	}
 	receivers, err := 0, api.hub.authorizePublish(u, withinRate, Topic, name, message)
 	if err == nil {
-		receivers, err = api.hub.fanOut(Topic, name, message)
+		receivers, err = api.hub.publishAuthorized(Topic, name, message)
 	}
 	if err != nil {
-		writeHTTPError(w, httpStatus(err), err)
+		writeHTTPError(w, statusForError(err), err)
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
@@ -315,22 +315,22 @@ type topicSubscribers struct {
 	Subscribers int    `json:"subscribers"`
 }
 
-func (api *httpAPI) serveTopic(w http.ResponseWriter, r *http.Request) {
-	u, _, ok := api.authenticate(w, r)
+func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request) {
+	u, _, ok := api.parseParamsAndAuthenticate(w, r)
 	if !ok {
 		return
 	}
 	name := r.PathValue("name")
 	if err := api.hub.checkMayCountSubscribers(u, name); err != nil {
-		writeHTTPError(w, httpStatus(err), err)
+		writeHTTPError(w, statusForError(err), err)
 		return
 	}
-	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.clusterSubscriberCounts(r.Context(), Topic, []string{name})[0]})
+	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.subscriberCountsOnAllHubs(r.Context(), Topic, []string{name})[0]})
 }
 
 // checkMayCountSubscribers returns an error if the user may not see the topic's number of subscribers.
 func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
-	if err := h.checkName(topic); err != nil {
+	if err := h.checkNameLength(topic); err != nil {
 		return h.countRefusal(err)
 	}
 	if !u.mayRun("pubsub|numsub") {
@@ -341,8 +341,8 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 
 var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
 
-// limitScans wraps a handler of which at most maxHTTPScans run at a time.
-func (api *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
+// limitConcurrentScans wraps a handler of which at most maxHTTPScans run at a time.
+func (api *httpAPI) limitConcurrentScans(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
 		defer late.Stop()
@@ -356,8 +356,8 @@ func (api *httpAPI) limitScans(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (api *httpAPI) serveTopics(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := api.authenticate(w, r, "prefix", "limit")
+func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
+	u, q, ok := api.parseParamsAndAuthenticate(w, r, "prefix", "limit")
 	if !ok {
 		return
 	}
@@ -389,16 +389,16 @@ func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubsc
 		if strings.HasPrefix(name, prefix) {
 			total++
 			if largest = append(largest, topicSubscribers{name, subscribers}); len(largest) >= 2*limit {
-				largest = topBySubscribers(largest, limit)
+				largest = sortAndTruncateBySubscribers(largest, limit)
 			}
 		}
 		return true
 	})
-	return topBySubscribers(largest, limit), total
+	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
-// topBySubscribers sorts topics by subscribers, largest first, and truncates them to limit.
-func topBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
+// sortAndTruncateBySubscribers sorts topics by subscribers, largest first, and truncates them to limit.
+func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
 	slices.SortFunc(topics, func(a, b topicSubscribers) int {
 		return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
 	})
@@ -424,10 +424,10 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	slices.Sort(names)
 	names = slices.Compact(names)
 	largest = largest[:0]
-	for i, n := range h.clusterSubscriberCounts(ctx, Topic, names) {
+	for i, n := range h.subscriberCountsOnAllHubs(ctx, Topic, names) {
 		largest = append(largest, topicSubscribers{names[i], n})
 	}
-	return topBySubscribers(largest, limit), total
+	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
 // Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on this hub,

@@ -80,10 +80,10 @@ var (
 // value, if kept. Calls for one client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
-		confirm(c.countForConfirmation(kind))
+		confirm(c.confirmationCount(kind))
 		return nil
 	}
-	t, err := h.addSubscription(c, ref, kind, name, h.Limits)
+	t, err := h.authorizeAndRecordSubscription(c, ref, kind, name, h.Limits)
 	if err != nil {
 		return h.countRefusal(err)
 	}
@@ -92,18 +92,18 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 		lock.Lock()
 		defer lock.Unlock()
 	}
-	confirm(c.countForConfirmation(kind))
+	confirm(c.confirmationCount(kind))
 	if kind == Topic && h.Limits.LastValues > 0 {
 		h.sendLastValue(c, ref, t)
 	}
-	t.groupFor(c.format).Add(ref)
+	t.getOrCreateGroup(c.format).Add(ref)
 	return nil
 }
 
-// addSubscription checks rights and limits and records a subscription. The caller must add ref to the topic's
+// authorizeAndRecordSubscription checks rights and limits and records a subscription. The caller must add ref to the topic's
 // group.
-func (h *Hub) addSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
-	if err := h.checkName(name); err != nil {
+func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
+	if err := h.checkNameLength(name); err != nil {
 		return nil, err
 	}
 	if !c.user.maySubscribe(kind, name) {
@@ -117,38 +117,38 @@ func (h *Hub) addSubscription(c *client, ref tcp.Ref, kind Kind, name string, li
 		return nil, err
 	}
 	if first {
-		h.notifyCluster(kind, name)
+		h.notifyClusterOfSubscribers(kind, name)
 	}
 	if kind == Pattern {
-		cost, err := h.patternIndex.add(t, limits, h.remainingPatternCost(c, ref, limits))
+		cost, err := h.patternIndex.addPatternWithinBudget(t, limits, h.remainingPatternCost(c, ref, limits))
 		if err != nil {
 			h.removeSubscriber(t)
 			return nil, err
 		}
-		h.addPatternCost(c, ref, cost)
+		h.adjustPatternCost(c, ref, cost)
 	}
-	c.addTopic(t)
+	c.addSubscribedTopic(t)
 	h.subscriptions.Add(1)
 	return t, nil
 }
 
-// removeSubscriber undoes addSubscription in the table, the pattern index and the cluster.
+// removeSubscriber undoes authorizeAndRecordSubscription in the table, the pattern index and the cluster.
 func (h *Hub) removeSubscriber(t *topic) {
 	if h.tableForKind(t.kind).removeSubscriber(t) {
 		if t.kind == Pattern {
-			h.patternIndex.remove(t, h.Limits)
+			h.patternIndex.removeIndexedPattern(t, h.Limits)
 		}
-		h.notifyCluster(t.kind, t.name)
+		h.notifyClusterOfSubscribers(t.kind, t.name)
 	}
 }
 
 func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
-	message, ok := h.lastValues.getAndMarkUsed(t.name)
+	message, ok := h.lastValues.getAndMarkRecentlyUsed(t.name)
 	if !ok {
 		return
 	}
 	b := bufferPool.Get().(*[]byte)
-	defer releaseBuffer(b)
+	defer returnBufferToPool(b)
 	*b = c.format.appendMessage((*b)[:0], t, t.name, message, "")
 	switch err := ref.Send(*b); {
 	case err == nil:
@@ -159,22 +159,22 @@ func (h *Hub) sendLastValue(c *client, ref tcp.Ref, t *topic) {
 }
 
 // unsubscribe ends a subscription and reports whether there was one.
-func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) bool {
-	t := c.removeTopic(kind, name)
+func (h *Hub) unsubscribe(c *client, ref tcp.Ref, kind Kind, name string) (wasSubscribed bool) {
+	t := c.removeSubscribedTopic(kind, name)
 	if t == nil {
 		return false
 	}
 	h.subscriptions.Add(-1)
-	t.groupFor(c.format).Remove(ref)
+	t.getOrCreateGroup(c.format).Remove(ref)
 	if kind == Pattern {
-		h.addPatternCost(c, ref, -int(t.cost))
+		h.adjustPatternCost(c, ref, -int(t.cost))
 	}
 	h.removeSubscriber(t)
 	return true
 }
 
-// unsubscribeAll ends the client's subscriptions and its replay.
-func (h *Hub) unsubscribeAll(c *client, ref tcp.Ref) {
+// unsubscribeAllAndStopReplay ends the client's subscriptions and its replay.
+func (h *Hub) unsubscribeAllAndStopReplay(c *client, ref tcp.Ref) {
 	if c.isReplaying() {
 		c.extra.stopReplay()
 	}

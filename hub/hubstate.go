@@ -12,15 +12,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Hub state during an upgrade. The server delivers published messages in both processes (see fanOut). Counters
+// Hub state during an upgrade. The server delivers published messages in both processes (see publishAuthorized). Counters
 // and last values are transferred. In a cluster, each process delivers messages of other nodes, except while
 // subscribers move; resumeClusterKind ends that pause.
 
 // Starting implements tcp.StartHandler.
-func (h handler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
+func (h redisOrHTTPHandler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
 
 // SendToGroup implements tcp.BroadcastHandler.
-func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
+func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	switch k := Kind(b.Kind); k {
 	case Topic, Sharded:
 		h.hub.countPublished(1)
@@ -36,8 +36,8 @@ func (h handler) SendToGroup(b tcp.Broadcast) (receivers int) {
 // resumeClusterKind marks a broadcast that resumes the cluster. The server holds it like other broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// resumeAfterHeldMessages resumes the cluster once the currently held messages have been delivered.
-func (h *Hub) resumeAfterHeldMessages(cluster ClusterMigrator) {
+// resumeClusterAfterHeldMessages resumes the cluster once the currently held messages have been delivered.
+func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
 	} else if _, err := s.Broadcast(tcp.Broadcast{Kind: uint32(resumeClusterKind)}); err != nil {
@@ -57,14 +57,14 @@ type savedCounters struct {
 }
 
 // SaveState implements tcp.StateMigrator.
-func (h handler) SaveState(w io.Writer) error {
+func (h redisOrHTTPHandler) SaveState(w io.Writer) error {
 	for h.hub.published.Load() != h.hub.publishesStarted.Load() { // in this order: publishesStarted may run ahead
 		time.Sleep(50 * time.Microsecond)
 	}
 	var cluster []byte
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
 		cluster = m.Pause()
-		h.hub.resumeAfterHeldMessages(m)
+		h.hub.resumeClusterAfterHeldMessages(m)
 	}
 	s := h.hub.Stats()
 	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Lost, s.LostBytes, h.hub.deliveredBytes.Load(), s.Refused})
@@ -74,7 +74,7 @@ func (h handler) SaveState(w io.Writer) error {
 	if _, err = w.Write(saved.AppendString(saved.AppendString([]byte{hubStateVersion}, p), cluster)); err != nil {
 		return err
 	}
-	for _, v := range h.hub.lastValues.listOldestFirst() {
+	for _, v := range h.hub.lastValues.listLeastRecentlyUsedFirst() {
 		if _, err = w.Write(saved.AppendString(saved.AppendString(nil, v.name), v.message)); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (h handler) SaveState(w io.Writer) error {
 }
 
 // RestoreState implements tcp.StateMigrator.
-func (h handler) RestoreState(r io.Reader) error {
+func (h redisOrHTTPHandler) RestoreState(r io.Reader) error {
 	in := bufio.NewReader(r)
 	version, err := in.ReadByte()
 	if err != nil || version != hubStateVersion {
@@ -103,7 +103,7 @@ func (h handler) RestoreState(r io.Reader) error {
 		return errBadState
 	}
 	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
-		h.hub.resumeAfterHeldMessages(m)
+		h.hub.resumeClusterAfterHeldMessages(m)
 		if err := m.Restore(cluster); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (h handler) RestoreState(r io.Reader) error {
 			return errBadState
 		}
 		if h.hub.Limits.LastValues > 0 {
-			h.hub.lastValues.storeNewest(string(name), message, h.hub.Limits)
+			h.hub.lastValues.storeNewestAndEvict(string(name), message, h.hub.Limits)
 		}
 	}
 }
@@ -156,8 +156,8 @@ func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// listOldestFirst returns the values, least recently used first.
-func (l *lastValueCache) listOldestFirst() (values []lastValue) {
+// listLeastRecentlyUsedFirst returns the values, least recently used first.
+func (l *lastValueCache) listLeastRecentlyUsedFirst() (values []lastValue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for v := l.oldest; v != nil; v = v.newer {

@@ -25,7 +25,7 @@ func TestHubStateSaved(t *testing.T) {
 		}
 	}
 	var written bytes.Buffer
-	if err := (handler{hub: old}).SaveState(&written); err != nil {
+	if err := (redisOrHTTPHandler{hub: old}).SaveState(&written); err != nil {
 		t.Fatal(err)
 	}
 	want := old.Stats()
@@ -33,14 +33,14 @@ func TestHubStateSaved(t *testing.T) {
 		t.Fatalf("before: %+v", want)
 	}
 	next := &Hub{Limits: old.Limits}
-	if err := (handler{hub: next}).RestoreState(bytes.NewReader(written.Bytes())); err != nil {
+	if err := (redisOrHTTPHandler{hub: next}).RestoreState(bytes.NewReader(written.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	if got := next.Stats(); got != want {
 		t.Errorf("restored: %+v, want %+v", got, want)
 	}
 	var order []string
-	for _, v := range next.lastValues.listOldestFirst() {
+	for _, v := range next.lastValues.listLeastRecentlyUsedFirst() {
 		order = append(order, string(v.message))
 	}
 	if got := fmt.Sprint(order); got != "[c2 d3 b4]" {
@@ -48,20 +48,20 @@ func TestHubStateSaved(t *testing.T) {
 	}
 	for limit, kept := range map[int]int64{0: 0, 1: 1} {
 		smaller := &Hub{Limits: Limits{LastValues: limit}}
-		if err := (handler{hub: smaller}).RestoreState(bytes.NewReader(written.Bytes())); err != nil || smaller.Stats().LastValues != kept {
+		if err := (redisOrHTTPHandler{hub: smaller}).RestoreState(bytes.NewReader(written.Bytes())); err != nil || smaller.Stats().LastValues != kept {
 			t.Errorf("of %d values: %v, %+v", limit, err, smaller.Stats())
 		}
 	}
 	between := 0 // two values, or before the first
 	for n := range written.Len() {
-		if (handler{hub: &Hub{Limits: old.Limits}}).RestoreState(bytes.NewReader(written.Bytes()[:n])) == nil {
+		if (redisOrHTTPHandler{hub: &Hub{Limits: old.Limits}}).RestoreState(bytes.NewReader(written.Bytes()[:n])) == nil {
 			between++
 		}
 	}
 	if between != 3 {
 		t.Errorf("%d parts of a state are taken for a whole one; want those that end before a value, 3", between)
 	}
-	if err := (handler{hub: next}).RestoreState(bytes.NewReader([]byte{99})); err == nil {
+	if err := (redisOrHTTPHandler{hub: next}).RestoreState(bytes.NewReader([]byte{99})); err == nil {
 		t.Error("another version is taken")
 	}
 }
@@ -72,7 +72,7 @@ func TestSaveStateWaits(t *testing.T) {
 		h := new(Hub)
 		h.publishesStarted.Add(1)
 		saved := make(chan error, 1)
-		go func() { saved <- (handler{hub: h}).SaveState(io.Discard) }()
+		go func() { saved <- (redisOrHTTPHandler{hub: h}).SaveState(io.Discard) }()
 		time.Sleep(time.Minute)
 		select {
 		case err := <-saved:
@@ -89,7 +89,7 @@ func TestSaveStateWaits(t *testing.T) {
 func TestSendToGroupKinds(t *testing.T) {
 	h := new(Hub)
 	for _, k := range []Kind{Topic, Pattern, Sharded, kindCount} {
-		(handler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
+		(redisOrHTTPHandler{hub: h}).SendToGroup(tcp.Broadcast{Kind: uint32(k), Group: "a"})
 	}
 	if n := h.Stats().Published; n != 2 {
 		t.Errorf("%d are published, want 2", n)

@@ -48,13 +48,13 @@ func (l *lastValueCache) storeAndSend(topic string, message []byte, limits Limit
 	lock := l.topicLock(topic)
 	lock.Lock()
 	defer lock.Unlock()
-	l.storeNewest(topic, message, limits)
+	l.storeNewestAndEvict(topic, message, limits)
 	send()
 }
 
-// storeNewest stores a message as its topic's newest. A message that exceeds the limits removes the topic's
+// storeNewestAndEvict stores a message as its topic's newest. A message that exceeds the limits removes the topic's
 // value, because an older one would be wrong.
-func (l *lastValueCache) storeNewest(topic string, message []byte, limits Limits) {
+func (l *lastValueCache) storeNewestAndEvict(topic string, message []byte, limits Limits) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.byName[topic]
@@ -72,15 +72,15 @@ func (l *lastValueCache) storeNewest(topic string, message []byte, limits Limits
 		l.remove(l.oldest)
 		l.evicted++
 	}
-	if l.insertNewest(v); len(l.byName) < l.peakCount/2 {
+	if l.insertMostRecentlyUsed(v); len(l.byName) < l.peakCount/2 {
 		all := l.byName
 		l.byName, l.peakCount = make(map[string]*lastValue, len(all)), len(all)
 		maps.Copy(l.byName, all)
 	}
 }
 
-// getAndMarkUsed returns the newest message of a topic and marks it as used.
-func (l *lastValueCache) getAndMarkUsed(topic string) (message []byte, ok bool) {
+// getAndMarkRecentlyUsed returns the newest message of a topic and marks it as used.
+func (l *lastValueCache) getAndMarkRecentlyUsed(topic string) (message []byte, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.byName[topic]
@@ -88,11 +88,11 @@ func (l *lastValueCache) getAndMarkUsed(topic string) (message []byte, ok bool) 
 		return nil, false
 	}
 	l.remove(v)
-	l.insertNewest(v)
+	l.insertMostRecentlyUsed(v)
 	return v.message, true
 }
 
-func (l *lastValueCache) insertNewest(v *lastValue) {
+func (l *lastValueCache) insertMostRecentlyUsed(v *lastValue) {
 	if l.byName == nil {
 		l.byName = make(map[string]*lastValue)
 	}

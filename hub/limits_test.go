@@ -41,9 +41,9 @@ func TestLimitsValidated(t *testing.T) {
 }
 
 func (h *Hub) publishAsClient(c *client, name string) error {
-	err := h.authorizePublish(c.user, c.allowPublish, Topic, name, nil)
+	err := h.authorizePublish(c.user, c.countPublishWithinRate, Topic, name, nil)
 	if err == nil {
-		_, err = h.fanOut(Topic, name, nil)
+		_, err = h.publishAuthorized(Topic, name, nil)
 	}
 	return err
 }
@@ -52,7 +52,7 @@ func (h *Hub) publishFromAddr(addr netip.Addr, name string) error {
 	withinRate := func(now time.Time, rate int) bool { return h.httpPublishRates.allow(addr, now, rate, time.Second) }
 	err := h.authorizePublish(anyone, withinRate, Topic, name, nil)
 	if err == nil {
-		_, err = h.fanOut(Topic, name, nil)
+		_, err = h.publishAuthorized(Topic, name, nil)
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func TestLimits(t *testing.T) {
 			}
 			h.unsubscribe(b, tcp.Ref{}, Pattern, "x1*")
 			for _, c := range []*client{a, b, c} {
-				h.unsubscribeAll(c, tcp.Ref{})
+				h.unsubscribeAllAndStopReplay(c, tcp.Ref{})
 			}
 			if s := h.Stats(); a.patternCost() != 0 || s.PatternWork != 0 || s.Patterns != 0 || s.Subscriptions != 0 {
 				t.Errorf("what was refused leaves %+v, and the client's patterns cost %d", s, a.patternCost())

@@ -19,12 +19,12 @@ import (
 // Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect many. Runs are
 // identified by hash; a collision merely causes a failed try.
 //
-// The index bounds the work of a publish: see maxPublishWork and lengthWork. No lock is held while patterns are
+// The index bounds the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
 // tried: bucket chunks are immutable, and changes copy them.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
-	runLengths     [runPlaceCount][]lengthWork      // by length of the run
+	runLengths     [runPlaceCount][]runLengthWork   // by length of the run
 	maxPublishWork atomic.Int64                     // upper bound for one publish; written under mu
 	spentWork      atomic.Int64                     // by all publishes
 }
@@ -60,8 +60,8 @@ type indexedPattern struct {
 	*globProgram
 }
 
-// withPattern returns a copy of the bucket with p appended.
-func (b bucket) withPattern(p indexedPattern) bucket {
+// withPatternAppended returns a copy of the bucket with p appended.
+func (b bucket) withPatternAppended(p indexedPattern) bucket {
 	chunks := slices.Clone(b.chunks)
 	if b.size%chunkSize == 0 {
 		chunks = append(chunks, nil)
@@ -71,8 +71,8 @@ func (b bucket) withPattern(p indexedPattern) bucket {
 	return bucket{chunks, b.size + 1, b.work}
 }
 
-// withoutSlot returns a copy of the bucket in which the last pattern replaces the one in slot.
-func (b bucket) withoutSlot(slot int) bucket {
+// withSlotRemoved returns a copy of the bucket in which the last pattern replaces the one in slot.
+func (b bucket) withSlotRemoved(slot int) bucket {
 	chunks := slices.Clone(b.chunks)
 	last := len(chunks) - 1
 	end := len(chunks[last]) - 1
@@ -116,9 +116,9 @@ func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) +
 // maxInnerRuns limits the runs that are considered between a pattern's first and last.
 const maxInnerRuns = 16
 
-// roundDownRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes,
+// hashedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes,
 // because a publish goes through its topic for each.
-func roundDownRunSize(runSize int) int {
+func hashedRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
 	}
@@ -156,7 +156,7 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 				return
 			}
 		case len(literal) > 0 && inner < maxInnerRuns:
-			if inner++; !yieldRun(within, literal[:roundDownRunSize(len(literal))]) {
+			if inner++; !yieldRun(within, literal[:hashedRunSize(len(literal))]) {
 				return
 			}
 		}
@@ -170,21 +170,21 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// add adds a pattern if the maximum work of a publish stays within the limits and the pattern's cost within
-// budget. It returns the cost: the added work plus a charge for memory. A pattern that is already present keeps
+// addPatternWithinBudget adds a pattern if the maximum work of a publish stays within the limits and the pattern's cost within
+// clientBudget. It returns the cost: the added work plus a charge for memory. A pattern that is already present keeps
 // its cost.
-func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err error) {
+func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
 		defer x.mu.RUnlock()
-		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
+		return int(t.cost), checkPatternCost(int(t.cost), clientBudget, limits)
 	}
 	x.mu.RUnlock()
 	g := compileGlob(t.name)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if t.indexed { // added by another client meanwhile
-		return int(t.cost), checkPatternCost(int(t.cost), budget, limits)
+		return int(t.cost), checkPatternCost(int(t.cost), clientBudget, limits)
 	}
 	bestRun, fewest := literalRun{}, -1
 	eachLiteralRun(t.name, func(r literalRun) bool {
@@ -194,35 +194,35 @@ func (x *patternIndex) add(t *topic, limits Limits, budget int) (cost int, err e
 		return true
 	})
 	b := x.buckets[bestRun.place][bestRun.hash]
-	added := x.replaceBucketWork(bestRun, b.work, b.work+g.maxMatchUnits(limits.maxName()), limits)
+	added := x.updateMaxPublishWork(bestRun, b.work, b.work+g.maxMatchWork(limits.maxName()), limits)
 	work := int(x.maxPublishWork.Load())
 	cost = added + g.compiledBytes()/memoryBytesPerUnit
-	if err = checkPatternCost(cost, budget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
+	if err = checkPatternCost(cost, clientBudget, limits); err == nil && added > 0 && work > limits.maxPatternWork() {
 		err = fmt.Errorf("%w: all patterns together would take %d, at most %d are allowed", errPatternTooCostly, work, limits.maxPatternWork())
 	}
 	if err != nil {
-		x.replaceBucketWork(bestRun, b.work+g.maxMatchUnits(limits.maxName()), b.work, limits)
+		x.updateMaxPublishWork(bestRun, b.work+g.maxMatchWork(limits.maxName()), b.work, limits)
 		return 0, err
 	}
 	if x.buckets[bestRun.place] == nil {
 		x.buckets[bestRun.place] = make(map[uint64]bucket)
 	}
 	t.indexed, t.cost = true, uint32(cost)
-	b = b.withPattern(indexedPattern{t, g.globProgram})
-	b.work += g.maxMatchUnits(limits.maxName())
+	b = b.withPatternAppended(indexedPattern{t, g.globProgram})
+	b.work += g.maxMatchWork(limits.maxName())
 	x.buckets[bestRun.place][bestRun.hash] = b
 	return cost, nil
 }
 
-// checkPatternCost returns an error if the cost exceeds the client's budget.
-func checkPatternCost(cost, budget int, limits Limits) error {
-	if cost <= max(budget, 0) {
+// checkPatternCost returns an error if the cost exceeds the client's clientBudget.
+func checkPatternCost(cost, clientBudget int, limits Limits) error {
+	if cost <= max(clientBudget, 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: it costs %d, and the client has %d left of %d; its address and all clients together are limited, too", errPatternTooCostly, cost, max(budget, 0), limits.maxPatternCost())
+	return fmt.Errorf("%w: it costs %d, and the client has %d left of %d; its address and all clients together are limited, too", errPatternTooCostly, cost, max(clientBudget, 0), limits.maxPatternCost())
 }
 
-func (x *patternIndex) remove(t *topic, limits Limits) {
+func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !t.indexed {
@@ -236,9 +236,9 @@ func (x *patternIndex) remove(t *topic, limits Limits) {
 			return true
 		}
 		p := b.patternAt(slot)
-		rest := b.withoutSlot(slot)
-		rest.work -= glob{t.name, p.globProgram}.maxMatchUnits(limits.maxName())
-		x.replaceBucketWork(r, b.work, rest.work, limits)
+		rest := b.withSlotRemoved(slot)
+		rest.work -= glob{t.name, p.globProgram}.maxMatchWork(limits.maxName())
+		x.updateMaxPublishWork(r, b.work, rest.work, limits)
 		if rest.size == 0 {
 			delete(x.buckets[r.place], r.hash)
 			return false
@@ -248,25 +248,25 @@ func (x *patternIndex) remove(t *topic, limits Limits) {
 	})
 }
 
-// replaceBucketWork records a change of a bucket's work and returns the increase of the maximum work of a
+// updateMaxWork records a change of a bucket's work and returns the increase of the maximum work of a
 // publish.
-func (x *patternIndex) replaceBucketWork(r literalRun, oldWork, newWork int, limits Limits) (added int) {
+func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
-		*lengths = append(*lengths, lengthWork{})
+		*lengths = append(*lengths, runLengthWork{})
 	}
 	maxBuckets := 1 // number of such runs that one name can contain
 	if r.place == within {
 		maxBuckets = limits.maxName()
 	}
-	added = (*lengths)[r.size].replaceBucketWork(oldWork, newWork, maxBuckets)
-	x.maxPublishWork.Add(int64(added))
-	return added
+	increase = (*lengths)[r.size].updateMaxWork(oldWork, newWork, maxBuckets)
+	x.maxPublishWork.Add(int64(increase))
+	return increase
 }
 
 // A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for each star. The
 // others are what one unit pays for: bytes of a name searched for a literal segment, mask words (see
-// segment.findFirst), bytes compared with sets at a name's beginning or end, and bytes of memory.
+// segment.findFirstEnd), bytes compared with sets at a name's beginning or end, and bytes of memory.
 const (
 	tryUnits           = 4
 	searchBytesPerUnit = 128
@@ -275,8 +275,8 @@ const (
 	memoryBytesPerUnit = 64
 )
 
-// maxMatchUnits returns the maximum work of trying the pattern on a name of maxNameBytes.
-func (g glob) maxMatchUnits(maxNameBytes int) int {
+// maxMatchWork returns the maximum work of trying the pattern on a name of maxNameBytes.
+func (g glob) maxMatchWork(maxNameBytes int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
 	anchors := 0
 	if g.globProgram != nil {
@@ -289,7 +289,7 @@ func (g glob) maxMatchUnits(maxNameBytes int) int {
 	switch {
 	case g.globProgram != nil && stars > 1:
 		for i := 1; i < len(g.segments)-1; i++ {
-			search = max(search, g.segments[i].maxSearchUnits(maxNameBytes))
+			search = max(search, g.segments[i].maxSearchWork(maxNameBytes))
 		}
 	case stars > 1:
 		search = maxNameBytes / searchBytesPerUnit
@@ -297,7 +297,7 @@ func (g glob) maxMatchUnits(maxNameBytes int) int {
 	return tryUnits + stars + anchors + search
 }
 
-func (s *segment) maxSearchUnits(maxNameBytes int) int {
+func (s *segment) maxSearchWork(maxNameBytes int) int {
 	if s.masks == nil {
 		return maxNameBytes / searchBytesPerUnit
 	}
@@ -313,18 +313,18 @@ func (g glob) compiledBytes() (n int) {
 	return n
 }
 
-type lengthWork struct {
+type runLengthWork struct {
 	levels []level // sorted by work
 	work   int     // maximum for one name
 }
 
 type level struct{ work, n int }
 
-// replaceBucketWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
+// updateMaxWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
 // maximum work for a name that contains maxBuckets of the runs.
-func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added int) {
-	l.adjustBucketCount(oldWork, -1)
-	l.adjustBucketCount(newWork, 1)
+func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
+	l.adjustBucketCountForWork(oldWork, -1)
+	l.adjustBucketCountForWork(newWork, 1)
 	before := l.work
 	l.work = 0
 	for i := len(l.levels) - 1; i >= 0 && maxBuckets > 0; i-- {
@@ -335,7 +335,7 @@ func (l *lengthWork) replaceBucketWork(oldWork, newWork, maxBuckets int) (added 
 	return l.work - before
 }
 
-func (l *lengthWork) adjustBucketCount(work, delta int) {
+func (l *runLengthWork) adjustBucketCountForWork(work, delta int) {
 	if work == 0 {
 		return
 	}
@@ -362,19 +362,19 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatch calls yield for each pattern that matches name and returns the number of patterns tried.
-func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
+// eachMatchingPattern calls yield for each pattern that matches name and returns the number of patterns patternsTried.
+func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)
 	for i := range len(name) {
 		m.hashes = append(m.hashes, extendHash(m.hashes[i], name[i]))
 	}
 	x.mu.RLock()
-	m.findCandidates(x, name)
+	m.collectCandidateBuckets(x, name)
 	x.mu.RUnlock()
 	work := 0
 	for _, h := range m.candidates {
-		tried += h.size
+		patternsTried += h.size
 		work += h.work
 		for _, chunk := range h.chunks {
 			for _, p := range chunk {
@@ -390,23 +390,23 @@ func (x *patternIndex) eachMatch(name string, yield func(*topic)) (tried int) {
 	if max(cap(m.candidates), cap(m.hashes)) <= maxPooledMatchEntries {
 		matchScratchPool.Put(m)
 	}
-	return tried
+	return patternsTried
 }
 
-// findCandidates collects the buckets of all runs that occur in name.
-func (m *matchScratch) findCandidates(index *patternIndex, name string) {
+// collectCandidateBuckets collects the buckets of all runs that occur in name.
+func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string) {
 	power := uint64(1) // hashBase to the power of size
 	for size := range len(name) + 1 {
 		if index.hasRunsOfSize(atStart, size) {
-			m.addCandidate(index.buckets[atStart], m.hashes[size])
+			m.addCandidateIfPresent(index.buckets[atStart], m.hashes[size])
 		}
 		if index.hasRunsOfSize(atEnd, size) {
-			m.addCandidate(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
+			m.addCandidateIfPresent(index.buckets[atEnd], m.substringHash(len(name)-size, size, power))
 		}
 		if index.hasRunsOfSize(within, size) {
 			before := len(m.candidates)
 			for at := range len(name) - size + 1 {
-				m.addCandidate(index.buckets[within], m.substringHash(at, size, power))
+				m.addCandidateIfPresent(index.buckets[within], m.substringHash(at, size, power))
 			}
 			// A run that occurs several times is tried once.
 			runs := m.candidates[before:]
@@ -418,7 +418,7 @@ func (m *matchScratch) findCandidates(index *patternIndex, name string) {
 	}
 }
 
-func (m *matchScratch) addCandidate(buckets map[uint64]bucket, hash uint64) {
+func (m *matchScratch) addCandidateIfPresent(buckets map[uint64]bucket, hash uint64) {
 	if b, ok := buckets[hash]; ok {
 		m.candidates = append(m.candidates, candidateBucket{hash, b})
 	}

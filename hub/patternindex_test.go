@@ -30,7 +30,7 @@ func (x *checkedIndex) addPattern(pattern string) {
 		}
 		x.all[pattern] = t
 	}
-	if _, err := x.add(t, Limits{}, 1<<30); err != nil {
+	if _, err := x.addPatternWithinBudget(t, Limits{}, 1<<30); err != nil {
 		panic(err)
 	}
 }
@@ -38,14 +38,14 @@ func (x *checkedIndex) addPattern(pattern string) {
 func (x *checkedIndex) removePattern(pattern string) {
 	if t := x.all[pattern]; t != nil {
 		delete(x.all, pattern)
-		x.remove(t, Limits{})
+		x.removeIndexedPattern(t, Limits{})
 	}
 }
 
 func (x *checkedIndex) checkMatches(t *testing.T, name string) {
 	t.Helper()
 	var found, want []string
-	x.eachMatch(name, func(p *topic) { found = append(found, p.name) })
+	x.eachMatchingPattern(name, func(p *topic) { found = append(found, p.name) })
 	for p := range x.all {
 		if naiveGlobMatch(p, name) {
 			want = append(want, p)
@@ -118,7 +118,7 @@ func TestFewPatternsTried(t *testing.T) {
 	for name, limit := range map[string]int{
 		"user.3000.x": 8, "user.3001.x": 8, "x.3001.log": 8, "a-3002-b": 8, "nothing": 8, strings.Repeat("user.", 200): 8,
 	} {
-		if tried := x.eachMatch(name, func(*topic) {}); tried > limit {
+		if tried := x.eachMatchingPattern(name, func(*topic) {}); tried > limit {
 			t.Errorf("%.20q: %d of 30000 patterns tried, want %d at the most", name, tried, limit)
 		}
 	}
@@ -137,7 +137,7 @@ func TestMaxPublishWork(t *testing.T) {
 		t.Helper()
 		for _, p := range patterns {
 			all = append(all, &topic{name: p, kind: Pattern})
-			if _, err := x.add(all[len(all)-1], l, 1000); err != nil {
+			if _, err := x.addPatternWithinBudget(all[len(all)-1], l, 1000); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -152,7 +152,7 @@ func TestMaxPublishWork(t *testing.T) {
 	put(4*one, "*") // no literal run
 	put(5*one+1, "**")
 	for _, p := range all {
-		x.remove(p, l)
+		x.removeIndexedPattern(p, l)
 	}
 	put(0)
 	for i := range 30 {
@@ -206,7 +206,7 @@ func TestExpensivePatternsRejected(t *testing.T) {
 func TestPatternPublishYields(t *testing.T) {
 	const publishes = 50
 	h, calls := new(Hub), 0
-	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{handler{hub: h}, &calls}})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: countingHandler{redisOrHTTPHandler{hub: h}, &calls}})
 	for i := range uint64(4) {
 		subscriber := &client{user: anyone}
 		for _, p := range slowPatterns(i, 200) {
@@ -241,10 +241,10 @@ func TestPatternBucket(t *testing.T) {
 		}
 		names := patternNames(before)
 		if in[p] {
-			x.remove(p, limits)
+			x.removeIndexedPattern(p, limits)
 			delete(in, p)
 		} else {
-			if _, err := x.add(p, limits, 1<<30); err != nil {
+			if _, err := x.addPatternWithinBudget(p, limits, 1<<30); err != nil {
 				t.Fatal(err)
 			}
 			in[p] = true
@@ -253,13 +253,13 @@ func TestPatternBucket(t *testing.T) {
 			t.Fatalf("step %d: a bucket that is being read has changed", step)
 		}
 		var found []*topic
-		x.eachMatch("a"+strings.Repeat("x", len(all)), func(p *topic) { found = append(found, p) })
+		x.eachMatchingPattern("a"+strings.Repeat("x", len(all)), func(p *topic) { found = append(found, p) })
 		if len(found) != len(in) || slices.ContainsFunc(found, func(p *topic) bool { return !in[p] }) {
 			t.Fatalf("step %d: %d patterns match, want %d", step, len(found), len(in))
 		}
 	}
 	for p := range in {
-		x.remove(p, limits)
+		x.removeIndexedPattern(p, limits)
 	}
 	x.removeAllAndCheckEmpty(t)
 }
@@ -278,13 +278,13 @@ func TestPatternBucketCopies(t *testing.T) {
 	const n, changes = 16384, 100
 	var b bucket
 	for range n {
-		b = b.withPattern(indexedPattern{topic: new(topic)})
+		b = b.withPatternAppended(indexedPattern{topic: new(topic)})
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for i := range changes {
-		b = b.withoutSlot(i)
-		b = b.withPattern(indexedPattern{topic: b.patternAt(i).topic})
+		b = b.withSlotRemoved(i)
+		b = b.withPatternAppended(indexedPattern{topic: b.patternAt(i).topic})
 	}
 	runtime.ReadMemStats(&after)
 	if each, whole := (after.TotalAlloc-before.TotalAlloc)/(2*changes), uint64(n)*uint64(unsafe.Sizeof(indexedPattern{})); each > whole/16 {

@@ -8,12 +8,12 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing has two steps: authorizePublish checks whether a message may be published, and fanOut sends it to
+// Publishing has two steps: authorizePublish checks whether a message may be published, and publishAuthorized sends it to
 // the other hubs and to the subscribers of this one.
 //
 // Concurrency: both run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
 // index, that of a group while posting to mailboxes, and with last values the topic's lock. During an upgrade the
-// server delivers messages in both processes, so fanOut must not deliver one itself after the upgrade has begun.
+// server delivers messages in both processes, so publishAuthorized must not deliver one itself after the upgrade has begun.
 // It increments publishesStarted before loading Server.Upgrading, and published after the delivery. SaveState,
 // which runs after Upgrading has changed and before connections move, waits until both are equal.
 
@@ -27,7 +27,7 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
 	}
-	return h.fanOut(Topic, name, message)
+	return h.publishAuthorized(Topic, name, message)
 }
 
 // authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and
@@ -39,8 +39,8 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 		err = errDenied
 	case rate > 0 && withinRate != nil && !withinRate(time.Now(), rate):
 		err = fmt.Errorf("%w: at most %d messages a second are allowed", errPublishRate, rate)
-	case h.checkName(topic) != nil:
-		err = h.checkName(topic)
+	case h.checkNameLength(topic) != nil:
+		err = h.checkNameLength(topic)
 	case len(message) > limit:
 		err = fmt.Errorf("%w: %d bytes, at most %d are allowed", errMessageTooLong, len(message), limit)
 	default:
@@ -49,15 +49,15 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 	return h.countRefusal(err)
 }
 
-// fanOut sends an authorized message to the other hubs and to this hub's subscribers, whose number it returns.
+// publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers, whose number it returns.
 // During an upgrade the server delivers to the latter and may hold the message.
-func (h *Hub) fanOut(kind Kind, topic string, message []byte) (receivers int, err error) {
+func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receivers int, err error) {
 	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
 		if err := h.Cluster.Keep(topic, message); err != nil {
 			return 0, h.countRefusal(fmt.Errorf("%w: %w", errCannotKeep, err))
 		}
 		h.countPublished(1)
-		return h.countReceivers(kind, topic), nil
+		return h.countLocalReceivers(kind, topic), nil
 	}
 	if h.Cluster != nil {
 		if err := h.Cluster.Publish(kind, topic, message); err != nil {
@@ -76,7 +76,7 @@ func (h *Hub) fanOut(kind Kind, topic string, message []byte) (receivers int, er
 		return 0, errUpgradeBacklogFull
 	}
 	if receivers == tcp.Held {
-		receivers = h.countReceivers(kind, topic)
+		receivers = h.countLocalReceivers(kind, topic)
 	}
 	return receivers, nil
 }
@@ -96,7 +96,7 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 		toTopic()
 	}
 	if kind == Topic && h.patterns.count.Load() > 0 {
-		h.patternIndex.eachMatch(topicName, func(p *topic) { all.add(p.sendMessage(topicName, message, id)) })
+		h.patternIndex.eachMatchingPattern(topicName, func(p *topic) { all.add(p.sendMessage(topicName, message, id)) })
 	}
 	h.countDelivery(all)
 	return all.sent
@@ -108,15 +108,15 @@ func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }
 
-func (h *Hub) countReceivers(kind Kind, topicName string) int {
+func (h *Hub) countLocalReceivers(kind Kind, topicName string) int {
 	n := h.Subscribers(kind, topicName)
 	if kind == Topic {
-		h.patternIndex.eachMatch(topicName, func(p *topic) { n += h.Subscribers(Pattern, p.name) })
+		h.patternIndex.eachMatchingPattern(topicName, func(p *topic) { n += h.Subscribers(Pattern, p.name) })
 	}
 	return n
 }
 
-func (h *Hub) checkName(name string) error {
+func (h *Hub) checkNameLength(name string) error {
 	if name == "" {
 		return errEmptyName
 	}

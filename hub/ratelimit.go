@@ -41,7 +41,7 @@ func (ps *addrRateLimits) allow(addr netip.Addr, now time.Time, rate int, window
 	}
 	p, known := ps.byAddr[addr]
 	if !known && len(ps.byAddr) >= maxLimitedAddrs {
-		ps.evict(now)
+		ps.evictIdleThenArbitrary(now)
 	}
 	ok := p.allow(now, rate, window)
 	ps.byAddr[addr] = p
@@ -57,7 +57,7 @@ func clientNetwork(addr netip.Addr) netip.Addr {
 	return network.Addr()
 }
 
-func (ps *addrRateLimits) evict(now time.Time) {
+func (ps *addrRateLimits) evictIdleThenArbitrary(now time.Time) {
 	for from, p := range ps.byAddr {
 		if !time.Time(p).After(now) {
 			delete(ps.byAddr, from)

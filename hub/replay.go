@@ -156,9 +156,9 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseClientPosition parses an id sent by a client. An id further ahead of this node than the stream keeps
+// parseIssuedPosition parses an id sent by a client. An id further ahead of this node than the stream keeps
 // messages cannot have been issued by any node and is rejected.
-func (r *Replay) parseClientPosition(text string) (Position, error) {
+func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
 		return p, err
@@ -240,7 +240,7 @@ func (r *Replay) Ready(seq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ready, r.newestPos.Seq = true, max(r.newestPos.Seq, seq)
-	r.signalAdvanced()
+	r.wakePositionWaiters()
 }
 
 // At returns the position of the newest message; ready is false until Ready has been called.
@@ -256,21 +256,21 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.At.Seq > r.newestPos.Seq+1 {
-		r.handleStreamGap(h, m.At.Seq)
+		r.clearAndSendGapNotice(h, m.At.Seq)
 	}
 	r.add(keptMessage{m.At.Seq, m.Time, strings.Clone(m.Topic), m.Data})
 	r.newestPos = m.At
 	r.dropBeyondLimits(m.Time)
-	r.signalAdvanced()
+	r.wakePositionWaiters()
 	if m.Old {
 		return 0
 	}
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// handleStreamGap handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a
+// clearAndSendGapNotice handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a
 // gap to current subscribers.
-func (r *Replay) handleStreamGap(hub *Hub, nextSeq uint64) {
+func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
 	}
@@ -289,7 +289,7 @@ func (r *Replay) handleStreamGap(hub *Hub, nextSeq uint64) {
 	}
 }
 
-func (r *Replay) signalAdvanced() {
+func (r *Replay) wakePositionWaiters() {
 	if r.advanced != nil {
 		close(r.advanced)
 		r.advanced = nil

@@ -66,18 +66,18 @@ type commandReader struct {
 func (r *commandReader) parseCommand(input []byte, progress *parseProgress) (size int, err error) {
 	start := *progress
 	r.args = r.args[:0]
-	if size, err = r.parseFromProgress(input, progress); size == 0 || err != nil {
+	if size, err = r.resumeParsing(input, progress); size == 0 || err != nil {
 		return 0, err
 	}
 	*progress = parseProgress{}
 	if start.pos > 0 { // earlier calls did not keep the first arguments
 		r.args = r.args[:0]
-		size, err = r.parseFromProgress(input, &parseProgress{})
+		size, err = r.resumeParsing(input, &parseProgress{})
 	}
 	return size, err
 }
 
-func (r *commandReader) parseFromProgress(input []byte, progress *parseProgress) (size int, err error) {
+func (r *commandReader) resumeParsing(input []byte, progress *parseProgress) (size int, err error) {
 	if input[0] != '*' {
 		return r.parseInline(input, progress)
 	}
@@ -105,7 +105,7 @@ func (r *commandReader) parseFromProgress(input []byte, progress *parseProgress)
 }
 
 func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size int, err error) {
-	if err := r.checkCommandSize(int(progress.pos), int(progress.argsLeft)); err != nil || len(input) == 0 {
+	if err := r.checkMinCommandSize(int(progress.pos), int(progress.argsLeft)); err != nil || len(input) == 0 {
 		return 0, err
 	}
 	if input[0] != '$' {
@@ -124,7 +124,7 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	}
 	head++
 	size = head + n + 2
-	if err := r.checkCommandSize(int(progress.pos)+size, int(progress.argsLeft)-1); err != nil || len(input) < size {
+	if err := r.checkMinCommandSize(int(progress.pos)+size, int(progress.argsLeft)-1); err != nil || len(input) < size {
 		return 0, err
 	}
 	if input[head+n] != '\r' || input[head+n+1] != '\n' {
@@ -134,8 +134,8 @@ func (r *commandReader) parseArg(input []byte, progress *parseProgress) (size in
 	return size, nil
 }
 
-// checkCommandSize returns an error if a command with argsLeft arguments from pos on must exceed the limit.
-func (r *commandReader) checkCommandSize(pos, argsLeft int) error {
+// checkMinCommandSize returns an error if a command with argsLeft arguments from pos on must exceed the limit.
+func (r *commandReader) checkMinCommandSize(pos, argsLeft int) error {
 	if minSize := pos + minArgBytes*argsLeft; minSize > r.maxBytes {
 		return oversizedError{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", minSize, r.maxBytes))}
 	}
@@ -193,7 +193,7 @@ func (r *commandReader) parseInline(input []byte, progress *parseProgress) (size
 // splitInline splits a line into arguments at white space. In double quotes, \n, \r, \t, \a, \b and \xHH stand
 // for a byte and \ escapes any other; in single quotes only \' is special. It reports whether quotes are balanced
 // and end with their argument.
-func (r *commandReader) splitInline(line []byte) (ok bool) {
+func (r *commandReader) splitInline(line []byte) (quotesBalanced bool) {
 	r.unquotedArgs = r.unquotedArgs[:0]
 	for {
 		for len(line) > 0 && isSpace(line[0]) {
@@ -213,7 +213,7 @@ func (r *commandReader) splitInline(line []byte) (ok bool) {
 		}
 		start := len(r.unquotedArgs)
 		r.unquotedArgs = append(r.unquotedArgs, line[:n]...)
-		if line, ok = r.appendQuotedArg(line[n:]); !ok {
+		if line, quotesBalanced = r.appendQuotedArg(line[n:]); !quotesBalanced {
 			return false
 		}
 		r.args = append(r.args, r.unquotedArgs[start:len(r.unquotedArgs):len(r.unquotedArgs)])
@@ -222,7 +222,7 @@ func (r *commandReader) splitInline(line []byte) (ok bool) {
 
 // appendQuotedArg appends the rest of an argument, from its first quote on, to unquotedArgs and returns the rest
 // of the line.
-func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, ok bool) {
+func (r *commandReader) appendQuotedArg(line []byte) (rest []byte, quotesBalanced bool) {
 	for len(line) > 0 && !isSpace(line[0]) {
 		quote := line[0]
 		if quote != '"' && quote != '\'' {

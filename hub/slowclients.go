@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// unsubscribeAndCountLost ends the subscriptions of a closed client, and counts its unsent output as lost if it
+// unsubscribeAndCountLostIfSlow ends the subscriptions of a closed client, and counts its unsent output as lost if it
 // was closed for being slow.
-func (h *Hub) unsubscribeAndCountLost(c *client, conn *tcp.Conn, reason error) {
+func (h *Hub) unsubscribeAndCountLostIfSlow(c *client, conn *tcp.Conn, reason error) {
 	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
 		h.lostBytes.Add(n)
@@ -24,7 +24,7 @@ func (h *Hub) unsubscribeAndCountLost(c *client, conn *tcp.Conn, reason error) {
 			h.lost.Add(int64(math.Round(float64(n) / float64(bytes) * float64(h.delivered.Load()))))
 		}
 	}
-	h.unsubscribeAll(c, conn.Ref())
+	h.unsubscribeAllAndStopReplay(c, conn.Ref())
 }
 
 // ErrBusy is returned by Hub.Slow while another scan runs.
@@ -75,7 +75,7 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !ended {
-			s.addClient(c, v.hubClient())
+			s.countAndRankClient(c, v.hubClient())
 		}
 	})
 	mu.Lock()
@@ -109,7 +109,7 @@ func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	})
 }
 
-func (s *Slow) addClient(conn *tcp.Conn, client *client) {
+func (s *Slow) countAndRankClient(conn *tcp.Conn, client *client) {
 	s.Clients++
 	pending, dropped := conn.Pending(), conn.Dropped()
 	s.Bytes += int64(pending)

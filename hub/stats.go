@@ -6,13 +6,13 @@ import (
 )
 
 type counters struct {
-	publishesStarted, published       atomic.Int64 // see fanOut
+	publishesStarted, published       atomic.Int64 // see publishAuthorized
 	subscriptions, delivered, dropped atomic.Int64
 	deliveredBytes, lost, lostBytes   atomic.Int64
 	refused                           [refusalCauseCount]atomic.Int64
 }
 
-// countPublished counts messages that fanOut has not delivered itself.
+// countPublished counts messages that publishAuthorized has not delivered itself.
 func (c *counters) countPublished(n int64) {
 	c.publishesStarted.Add(n)
 	c.published.Add(n)

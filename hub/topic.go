@@ -34,8 +34,8 @@ type topic struct {
 	indexed     bool // the pattern is in the index; guarded by its lock
 }
 
-// groupFor returns the topic's group for a format, creating it if needed.
-func (t *topic) groupFor(format messageFormat) *tcp.Group {
+// getOrCreateGroup returns the topic's group for a format, creating it if needed.
+func (t *topic) getOrCreateGroup(format messageFormat) *tcp.Group {
 	if format == t.firstFormat {
 		return &t.firstGroup
 	}
@@ -74,20 +74,20 @@ func (c *counters) countDelivery(delivery deliveryCounts) {
 }
 
 // sendMessage sends a message published to the topic name, which is t or matches the pattern t.
-func (t *topic) sendMessage(name string, message []byte, id string) deliveryCounts {
-	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, name, message, id) })
+func (t *topic) sendMessage(publishedTopic string, message []byte, id string) deliveryCounts {
+	return t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendMessage(dst, t, publishedTopic, message, id) })
 }
 
 // sendGap tells all subscribers that messages up to a position are no longer available.
 func (t *topic) sendGap(upTo Position) {
-	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGap(dst, []*topic{t}, upTo) })
+	t.broadcastEncoded(func(f messageFormat, dst []byte) []byte { return f.appendGapNotice(dst, []*topic{t}, upTo) })
 }
 
 // broadcastEncoded calls encode for each format with subscribers, and sends the result to them unless it is
 // empty.
 func (t *topic) broadcastEncoded(encode func(format messageFormat, dst []byte) []byte) (all deliveryCounts) {
 	b := bufferPool.Get().(*[]byte)
-	defer releaseBuffer(b)
+	defer returnBufferToPool(b)
 	sendTo := func(format messageFormat, g *tcp.Group) {
 		if *b = encode(format, (*b)[:0]); len(*b) > 0 {
 			sent, full := g.Broadcast(*b)

@@ -107,7 +107,7 @@ func (ts *topicTable) eachName(f func(name string, subscribers int) bool) {
 	}
 }
 
-func (p *tableShard) eachName(f func(name string, subscribers int) bool) bool {
+func (p *tableShard) eachName(f func(name string, subscribers int) bool) (completed bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for _, t := range p.topics.slots {
@@ -203,9 +203,9 @@ func (s *topicSet) remove(t *topic) {
 	}
 }
 
-func (s *topicSet) slotDistance(from, to int) int {
-	if to < from {
-		to += len(s.slots)
+func (s *topicSet) slotDistance(fromSlot, toSlot int) int {
+	if toSlot < fromSlot {
+		toSlot += len(s.slots)
 	}
-	return to - from
+	return toSlot - fromSlot
 }

@@ -53,7 +53,7 @@ func (u *Users) Reload(r io.Reader) error {
 	}
 	u.reloadMu.Lock()
 	defer u.reloadMu.Unlock()
-	old, next := u.roster(), &roster{make(map[string]*user, len(accounts)), make(map[passwordHash]*user, len(byPassword))}
+	old, next := u.currentRoster(), &roster{make(map[string]*user, len(accounts)), make(map[passwordHash]*user, len(byPassword))}
 	for name, a := range accounts {
 		target := old.byName[name]
 		if target == nil {
@@ -74,7 +74,7 @@ func (u *Users) Reload(r io.Reader) error {
 	return nil
 }
 
-func (u *Users) roster() *roster {
+func (u *Users) currentRoster() *roster {
 	if r := u.current.Load(); r != nil {
 		return r
 	}
@@ -85,13 +85,13 @@ func (u *Users) roster() *roster {
 // without a user has not authenticated yet and may do nothing.
 type user struct {
 	name    string
-	account atomic.Pointer[account] // nil once the user has been removed
+	account atomic.Pointer[aclAccount] // nil once the user has been removed
 }
 
 // anyone is the user of all clients in a hub without users. It may do everything.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
-	u.account.Store(&account{enabled: true, noPassword: true, selectors: []selector{allowAll}})
+	u.account.Store(&aclAccount{enabled: true, noPassword: true, selectors: []aclSelector{allowAll}})
 	return u
 }()
 
@@ -99,7 +99,7 @@ var anyone = func() *user {
 const defaultUser = "default"
 
 // activeAccount returns the user's account, or nil if it is off or removed.
-func (u *user) activeAccount() *account {
+func (u *user) activeAccount() *aclAccount {
 	if u == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (u *user) mayRun(command string) bool {
 	if !ok {
 		bit = unknownCommandBit
 	}
-	return bit&unrestrictedBits != 0 || u.anySelector(func(s *selector) bool { return s.commands&bit != 0 })
+	return bit&unrestrictedBits != 0 || u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 })
 }
 
 func (u *user) mayPublish(kind Kind, name string) bool {
@@ -123,16 +123,16 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	if kind == Sharded {
 		bit = spublishBit
 	}
-	return u.anySelector(func(s *selector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
+	return u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
 // maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal one of the
 // user's patterns byte by byte.
 func (u *user) maySubscribe(kind Kind, name string) bool {
-	return u.anySelector(func(s *selector) bool {
+	return u.anySelector(func(s *aclSelector) bool {
 		switch kind {
 		case Pattern:
-			return s.commands&psubscribeBit != 0 && s.allowsPattern(name)
+			return s.commands&psubscribeBit != 0 && s.allowsExactPattern(name)
 		case Sharded:
 			return s.commands&ssubscribeBit != 0 && s.allowsTopic(name)
 		}
@@ -141,7 +141,7 @@ func (u *user) maySubscribe(kind Kind, name string) bool {
 }
 
 // anySelector reports whether a selector of the user's account satisfies predicate.
-func (u *user) anySelector(predicate func(*selector) bool) bool {
+func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	if a := u.activeAccount(); a != nil {
 		for i := range a.selectors {
 			if predicate(&a.selectors[i]) {
@@ -157,7 +157,7 @@ func (h *Hub) unauthenticatedUser() *user {
 	if h.Users == nil {
 		return anyone
 	}
-	u := h.Users.roster().byName[defaultUser]
+	u := h.Users.currentRoster().byName[defaultUser]
 	if a := u.activeAccount(); a == nil || !a.noPassword {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 		}
 		return nil, h.countRefusal(errWrongCredentials)
 	}
-	u, d := h.Users.roster().byName[name], passwordHash(sha256.Sum256([]byte(password)))
+	u, d := h.Users.currentRoster().byName[name], passwordHash(sha256.Sum256([]byte(password)))
 	a := u.activeAccount()
 	if a == nil {
 		return nil, h.countRefusal(errWrongCredentials)
@@ -194,7 +194,7 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 		return nil, h.countRefusal(errWrongCredentials)
 	}
 	// The time of the lookup depends on the hash, which does not reveal the token.
-	u := h.Users.roster().byPassword[sha256.Sum256([]byte(token))]
+	u := h.Users.currentRoster().byPassword[sha256.Sum256([]byte(token))]
 	if u.activeAccount() == nil {
 		return nil, h.countRefusal(errWrongCredentials)
 	}
@@ -206,7 +206,7 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
 	}
-	u := h.Users.roster().byName[cert.Subject.CommonName]
+	u := h.Users.currentRoster().byName[cert.Subject.CommonName]
 	if a := u.activeAccount(); a == nil || !a.certLogin {
 		return nil, errWrongCredentials
 	}
@@ -263,12 +263,12 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-// activeUser returns the user with a name, or nil if it does not exist or is off.
-func (h *Hub) activeUser(name string) *user {
+// findActiveUser returns the user with a name, or nil if it does not exist or is off.
+func (h *Hub) findActiveUser(name string) *user {
 	if h.Users == nil {
 		return anyone
 	}
-	if u := h.Users.roster().byName[name]; u.activeAccount() != nil {
+	if u := h.Users.currentRoster().byName[name]; u.activeAccount() != nil {
 		return u
 	}
 	return nil

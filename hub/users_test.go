@@ -53,7 +53,7 @@ func TestACLRights(t *testing.T) {
 		{"on +@all &* reset on +publish &x", "publish x", "subscribe x"},
 		{"on ~* %R~a allkeys resetkeys sanitize-payload +@read +@write +@pubsub &*", "publish a", "get"},
 	} {
-		u := newHubWithUsers(t, "user u "+c.rules).Users.roster().byName["u"]
+		u := newHubWithUsers(t, "user u "+c.rules).Users.currentRoster().byName["u"]
 		for want, all := range map[bool]string{true: c.yes, false: c.no} {
 			for what := range strings.SplitSeq(all, ";") {
 				if what != "" && isAllowed(u, what) != want {
@@ -210,11 +210,11 @@ func TestReloadUsers(t *testing.T) {
 		t.Errorf("alice logs in: %v, %v; want the user that she was", u, err)
 	}
 	c := &client{user: alice}
-	c.addTopic(&topic{name: "x"})
+	c.addSubscribedTopic(&topic{name: "x"})
 	if c.hasRevokedAccess() {
 		t.Error("a client is revoked that has what its user may have")
 	}
-	c.addTopic(&topic{name: "y"})
+	c.addSubscribedTopic(&topic{name: "y"})
 	if !c.hasRevokedAccess() {
 		t.Error("a client is not revoked that has a topic too many")
 	}
@@ -238,7 +238,7 @@ func FuzzACLFile(f *testing.F) {
 			}
 			return
 		}
-		for name, who := range u.roster().byName {
+		for name, who := range u.currentRoster().byName {
 			if strings.ContainsAny(name, " \n") || who.account.Load().enabled && !who.mayRun("auth") {
 				t.Errorf("user %q", name)
 			}

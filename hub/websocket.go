@@ -181,11 +181,11 @@ func (q *socketRequest) subscriptionTarget() (Kind, string, error) {
 }
 
 func (api *httpAPI) serveWebSocket(w http.ResponseWriter, r *http.Request) {
-	q, ok := api.parseParams(w, r)
+	q, ok := api.checkOriginAndParseParams(w, r)
 	if !ok {
 		return
 	}
-	u, err := api.requestUser(r, q)
+	u, err := api.authenticateRequest(r, q)
 	if err != nil {
 		api.rejectLogin(w, r, err)
 		return
@@ -200,14 +200,14 @@ func (socketHandler) Opened(web.Socket) {}
 
 // Closed implements web.SocketHandler.
 func (h socketHandler) Closed(s web.Socket, reason error) {
-	h.hub.unsubscribeAndCountLost(s.Value().(*client), s.Conn(), reason)
+	h.hub.unsubscribeAndCountLostIfSlow(s.Value().(*client), s.Conn(), reason)
 }
 
 // Message implements web.SocketHandler.
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	conn := socketConn{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		conn.sendErrorAndLimitFailures(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
+		conn.sendErrorOrClose(&socketRequest{}, badRequestf("the message is binary; expected text, with base64 for other data"))
 		return
 	}
 	request, op, err := parseSocketRequest(message)
@@ -215,7 +215,7 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 		err = op.handle(conn, request)
 	}
 	if err != nil {
-		conn.sendErrorAndLimitFailures(request, err)
+		conn.sendErrorOrClose(request, err)
 	} else if conn.client.user != nil {
 		conn.client.consecutiveErrors = 0
 	}
@@ -228,14 +228,14 @@ type socketConn struct {
 	client *client
 }
 
-func (r socketReply) encodeFor(request *socketRequest) []byte {
+func (r socketReply) encodeWithRequestID(request *socketRequest) []byte {
 	r.ID = request.ID
 	p, _ := json.Marshal(r) // strings and numbers: can't fail
 	return p
 }
 
 func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
-	p := reply.encodeFor(request)
+	p := reply.encodeWithRequestID(request)
 	if !s.client.repliesInMessageOrder {
 		_ = s.socket.Write(web.Text, p)
 		return
@@ -245,8 +245,8 @@ func (s socketConn) sendReply(request *socketRequest, reply socketReply) {
 	}
 }
 
-// sendErrorAndLimitFailures sends an error reply, and closes the socket after too many bad requests or failed logins.
-func (s socketConn) sendErrorAndLimitFailures(request *socketRequest, err error) {
+// sendErrorOrClose sends an error reply, and closes the socket after too many bad requests or failed logins.
+func (s socketConn) sendErrorOrClose(request *socketRequest, err error) {
 	if errors.Is(err, errBadRequest) {
 		s.client.consecutiveErrors++
 	}
@@ -296,14 +296,14 @@ func (s socketConn) handleCount(request *socketRequest) error {
 		return err
 	}
 	reply := func(ctx context.Context) socketReply {
-		return socketReply{Op: "count", Topic: request.Topic, Subscribers: &s.hub.clusterSubscriberCounts(ctx, Topic, []string{name})[0]}
+		return socketReply{Op: "count", Topic: request.Topic, Subscribers: &s.hub.subscriberCountsOnAllHubs(ctx, Topic, []string{name})[0]}
 	}
 	if s.hub.Cluster == nil {
 		s.sendReply(request, reply(context.Background()))
 		return nil
 	}
-	return s.hub.replyInBackground(s.socket.Conn(), func(ctx context.Context) ([]byte, error) {
-		return web.Frame(web.Text, reply(ctx).encodeFor(request)), nil
+	return s.hub.pauseAndReplyInBackground(s.socket.Conn(), func(ctx context.Context) ([]byte, error) {
+		return web.Frame(web.Text, reply(ctx).encodeWithRequestID(request)), nil
 	})
 }
 
@@ -324,10 +324,10 @@ func (s socketConn) handlePublish(request *socketRequest) error {
 		}
 	}
 	spentBefore := s.hub.patternIndex.spentWork.Load()
-	if err = s.hub.authorizePublish(s.client.user, s.client.allowPublish, Topic, name, message); err != nil {
+	if err = s.hub.authorizePublish(s.client.user, s.client.countPublishWithinRate, Topic, name, message); err != nil {
 		return err
 	}
-	n, err := s.hub.fanOut(Topic, name, message)
+	n, err := s.hub.publishAuthorized(Topic, name, message)
 	if err != nil {
 		return err
 	}
@@ -372,26 +372,26 @@ func (s socketConn) subscribeWithReplay(request *socketRequest, kind Kind, name 
 	var since Position
 	if request.Since != nil {
 		var err error
-		if since, err = s.hub.Replay.parseClientPosition(*request.Since); err != nil {
+		if since, err = s.hub.Replay.parseIssuedPosition(*request.Since); err != nil {
 			return badRequestf("since: %w", err)
 		}
 	}
-	t, err := s.hub.addSubscription(s.client, s.socket.Ref(), kind, name, s.hub.Limits)
+	t, err := s.hub.authorizeAndRecordSubscription(s.client, s.socket.Ref(), kind, name, s.hub.Limits)
 	if err != nil {
 		return s.hub.countRefusal(err)
 	}
 	replay := &clientReplay{hub: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, pos: since, closeClient: func(_ *tcp.Conn, why error) {
 		_ = s.socket.Close(closeTryAgainLater, why.Error())
 	}}
-	start, known := replay.initStartPosition()
-	count := s.client.countForConfirmation(kind)
+	start, known := replay.initStartAndLastValues()
+	count := s.client.confirmationCount(kind)
 	reply := socketReply{Op: "subscribed", Topic: request.Topic, Pattern: request.Pattern, Count: &count}
 	if known {
 		reply.Since = start.String()
 	}
 	s.client.repliesInMessageOrder = true
 	s.sendReply(request, reply)
-	if err := replay.startReplay(s.socket.Conn()); err != nil {
+	if err := replay.replayNowOrInBackground(s.socket.Conn()); err != nil {
 		_ = s.socket.Close(closeTryAgainLater, err.Error())
 	}
 	return nil

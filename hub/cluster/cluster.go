@@ -156,14 +156,14 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.inbox.resumed = make(chan struct{})
 		n.outbox.paused = true
 	}
-	if err := n.connect(); err != nil {
+	if err := n.startServerAndConnect(); err != nil {
 		if n.server != nil {
 			n.server.Close()
 		}
 		return nil, err
 	}
 	n.subscriptions = &subscriptions{
-		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: n.warnings.warnf,
+		hub: h, natsConn: n.natsConn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.ignoreGapsAfterUnsubscribe, warn: n.warnings.warnf,
 		linger: cmp.Or(c.Linger, defaultLinger), maxSubjects: cmp.Or(c.MaxSubjects, defaultMaxSubjects),
 		alwaysAll: h.Limits.LastValues > 0, // last values must be those of all nodes
 		wake:      make(chan struct{}, 1), subjects: make(map[string]*subjectState),
@@ -179,7 +179,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 			return nil, err
 		}
 		n.publisher = newStreamPublisher(newOrigin(), cmp.Or(c.MaxWaiting, defaultMaxWaiting), cmp.Or(c.MaxWaitingBytes, defaultMaxWaitingBytes))
-		n.publisher.publish, n.publisher.warn, n.subscriptions.comesByStream = n.stream.publish, n.warnings.warnf, n.comesByStream
+		n.publisher.publish, n.publisher.warn, n.subscriptions.comesByStream = n.stream.publishOnce, n.warnings.warnf, n.comesByStream
 		n.publisher.paused = n.outbox.paused
 	}
 	if n.natsConn.IsConnected() {
@@ -188,12 +188,12 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	}
 	h.Cluster = n
 	if c.Origin != "" {
-		n.subscribeForTakeover()
+		n.subscribeToAllForTakeover()
 	}
-	n.goroutines.Go(n.sendOutbox)
-	n.goroutines.Go(func() { n.subscriptions.maintain(n.stopped) })
-	n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
-	n.goroutines.Go(func() { n.presence.announceAndListen(n.stopped) })
+	n.goroutines.Go(n.sendOutboxUntilClosed)
+	n.goroutines.Go(func() { n.subscriptions.maintainUntilStopped(n.stopped) })
+	n.goroutines.Go(func() { n.inbox.deliverUntilStopped(n.stopped) })
+	n.goroutines.Go(func() { n.presence.announceAndTrackNodes(n.stopped) })
 	n.goroutines.Go(func() { n.presence.answerQueries(n.stopped) })
 	if n.stream != nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -201,7 +201,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 			defer cancel()
 			<-n.stopped
 		})
-		n.goroutines.Go(func() { n.stream.readLoop(ctx) })
+		n.goroutines.Go(func() { n.stream.readWithRetries(ctx) })
 		for range publisherGoroutines {
 			n.goroutines.Go(func() { n.publisher.publishLoop(ctx) })
 		}
@@ -240,8 +240,8 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// connect starts the embedded NATS server, with Peers, and connects to NATS.
-func (n *Node) connect() (err error) {
+// startServerAndConnect starts the embedded NATS server, with Peers, and connects to NATS.
+func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(minReconnectDelay), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
@@ -255,8 +255,8 @@ func (n *Node) connect() (err error) {
 			n.disconnects.Add(1)
 			n.warnings.logChange("lost the connection to NATS: %v", err)
 		}),
-		nats.ConnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "connected to") }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { n.handleConnected(nc, "reconnected to") }),
+		nats.ConnectHandler(func(nc *nats.Conn) { n.recordConnected(nc, "connected to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.recordConnected(nc, "reconnected to") }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warnings.warnf("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
@@ -275,10 +275,10 @@ func (n *Node) connect() (err error) {
 		if n.server, err = natsd.Start(serverConfig); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
-		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(throttledInProcess{n.server, n.inbox}))...)
+		n.natsConn, err = n.server.Connect(append(options, nats.InProcessServer(readThrottledInProcess{n.server, n.inbox}))...)
 		return err
 	}
-	options = append(options, nats.SetCustomDialer(&throttledDialer{inbox: n.inbox}))
+	options = append(options, nats.SetCustomDialer(&readThrottledDialer{inbox: n.inbox}))
 	if n.config.Creds != "" {
 		options = append(options, nats.UserCredentials(n.config.Creds))
 	}
@@ -299,7 +299,7 @@ func (n *Node) connect() (err error) {
 	return nil
 }
 
-func (n *Node) handleConnected(nc *nats.Conn, event string) {
+func (n *Node) recordConnected(nc *nats.Conn, logVerb string) {
 	n.maxPayload.Store(nc.MaxPayload())
 	n.connected.Store(true)
 	select {
@@ -307,7 +307,7 @@ func (n *Node) handleConnected(nc *nats.Conn, event string) {
 	default:
 	}
 	if n.config.Peers == nil {
-		n.warnings.logChange("%s NATS", event)
+		n.warnings.logChange("%s NATS", logVerb)
 	}
 }
 
@@ -333,7 +333,7 @@ func (n *Node) Publish(kind hub.Kind, name string, message []byte) error {
 	if err := n.checkMessageSize(message); err != nil {
 		return err
 	}
-	n.outbox.enqueue(kind, name, message)
+	n.outbox.enqueueOrCountLost(kind, name, message)
 	return nil
 }
 
@@ -358,30 +358,32 @@ func (n *Node) comesByStream(kind hub.Kind, name string) bool {
 }
 
 // Changed implements hub.Cluster.
-func (n *Node) Changed(kind hub.Kind, name string) { n.subscriptions.queueNameCheck(kind, name) }
+func (n *Node) Changed(kind hub.Kind, name string) {
+	n.subscriptions.queueSubscriptionCheck(kind, name)
+}
 
-// sendOutbox sends messages until the outbox is closed and empty, or the node has stopped.
-func (n *Node) sendOutbox() {
+// sendOutboxUntilClosed sends messages until the outbox is closed and empty, or the node has stopped.
+func (n *Node) sendOutboxUntilClosed() {
 	var batch []outgoing
 	for {
-		batch = n.outbox.dequeueAll(batch)
+		batch = n.outbox.waitAndDequeueAll(batch)
 		if len(batch) == 0 {
 			return
 		}
 		for i := range batch {
-			ok := n.publishMessage(&batch[i])
+			ok := n.publishWhenConnected(&batch[i])
 			if ok {
 				n.sent.Add(1)
 			}
-			n.outbox.completeSend(&batch[i], ok)
+			n.outbox.recordSendResult(&batch[i], ok)
 			batch[i] = outgoing{}
 		}
 	}
 }
 
-// publishMessage publishes a message, waiting for a connection if needed. It reports false if the message is
+// publishWhenConnected publishes a message, waiting for a connection if needed. It reports false if the message is
 // lost.
-func (n *Node) publishMessage(m *outgoing) bool {
+func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
 		msg.Header[topicHeader] = []string{m.escapedName}
@@ -415,7 +417,7 @@ func (n *Node) Stats() hub.ClusterStats {
 		waiting, bytes, lost := n.publisher.stats()
 		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
 	}
-	n.inbox.fillStats(&s)
+	n.inbox.fillReceiveAndNodeStats(&s)
 	return s
 }
 

@@ -121,7 +121,7 @@ func (c *redisClient) expectReply(t *testing.T, want string, args ...string) {
 // waitForSubscription waits until the publishers' servers know a subscription of subscriber.
 func waitForSubscription(t *testing.T, subscriber *testNode, kind hub.Kind, topic string, publishers ...*testNode) {
 	t.Helper()
-	subject := patternSubject(topic)
+	subject := subjectCoveringPattern(topic)
 	if kind != hub.Pattern {
 		subject, _ = topicSubject(kind, topic)
 	}

@@ -39,8 +39,8 @@ const (
 	maxSourceBytes = maxOriginBytes + 32
 )
 
-// parseSequence parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
-func parseSequence(text string) (source, origin string, number uint64, ok bool) {
+// parseSequenceHeader parses the sequence header "ORIGIN.ERA NUMBER"; source is ORIGIN.ERA.
+func parseSequenceHeader(text string) (source, origin string, number uint64, ok bool) {
 	source, digits, ok := strings.Cut(text, " ")
 	if !ok {
 		return "", "", 0, false
@@ -70,14 +70,14 @@ func (g *gapDetector) recordSequence(subject, source string, number uint64) (mis
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	g.evictSourcesFor(t, source)
+	g.evictGoneSourcesAndOldEras(t, source)
 	t.sources = append(t.sources, sourceSequence{strings.Clone(source), number, g.period})
 	return 0, false
 }
 
-// evictSourcesFor makes space for a new source. It removes nodes that are gone, and all but the newest era of the
+// evictGoneSourcesAndOldEras makes space for a new source. It removes nodes that are gone, and all but the newest era of the
 // source's origin, in which another process may still publish.
-func (g *gapDetector) evictSourcesFor(t *topicSequences, newSource string) {
+func (g *gapDetector) evictGoneSourcesAndOldEras(t *topicSequences, newSource string) {
 	origin, _, _ := strings.Cut(newSource, ".")
 	eras := 0
 	for i := len(t.sources) - 1; i >= 0; i-- {
@@ -109,16 +109,16 @@ func (g *gapDetector) getOrAddTopic(subject string) *topicSequences {
 	return t
 }
 
-// noteUnsubscribed starts a new period for a subject that is no longer subscribed to, so that messages missed
+// ignoreGapsAfterUnsubscribe starts a new period for a subject that is no longer subscribed to, so that messages missed
 // from now on don't count as lost, unless another subscription covers it. A wildcard applies to all subjects.
-func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject string) bool) {
+func (g *gapDetector) ignoreGapsAfterUnsubscribe(subject string, isCovered func(subject string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if strings.HasSuffix(subject, allSuffix) {
 		for _, topics := range []map[string]*topicSequences{g.old, g.young} {
 			for subject, t := range topics {
 				if isCovered(subject) {
-					t.movePeriod(g.period, g.period+1)
+					t.replacePeriod(g.period, g.period+1)
 				}
 			}
 		}
@@ -139,10 +139,10 @@ func (g *gapDetector) noteUnsubscribed(subject string, isCovered func(subject st
 	}
 }
 
-func (t *topicSequences) movePeriod(from, to uint32) {
+func (t *topicSequences) replacePeriod(oldPeriod, newPeriod uint32) {
 	for i := range t.sources {
-		if t.sources[i].period == from {
-			t.sources[i].period = to
+		if t.sources[i].period == oldPeriod {
+			t.sources[i].period = newPeriod
 		}
 	}
 }

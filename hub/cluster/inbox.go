@@ -53,7 +53,7 @@ const (
 func newInbox(n *Node) *inbox {
 	in := &inbox{node: n, messages: make(chan *nats.Msg, inboxCapacity), spaceFreed: make(chan struct{}, 1), nodes: make(map[string]*nodeInfo),
 		pauseRequests: make(chan chan struct{})}
-	in.gaps.isGone = in.isGone
+	in.gaps.isGone = in.mayForgetSequencesOf
 	return in
 }
 
@@ -67,26 +67,26 @@ func (in *inbox) waitForSpace() {
 	}
 }
 
-func (in *inbox) deliverLoop(done <-chan struct{}) {
-	in.waitForResume(done)
+func (in *inbox) deliverUntilStopped(stopped <-chan struct{}) {
+	in.waitForResumeOrTimeout(stopped)
 	for {
 		select {
-		case <-done:
+		case <-stopped:
 			return
 		case paused := <-in.pauseRequests:
 			for range len(in.messages) {
-				in.deliverNext(<-in.messages)
+				in.deliverAndSignalSpace(<-in.messages)
 			}
 			close(paused)
-			in.waitForResume(done)
+			in.waitForResumeOrTimeout(stopped)
 		case m := <-in.messages:
-			in.deliverNext(m)
+			in.deliverAndSignalSpace(m)
 		}
 	}
 }
 
-func (in *inbox) deliverNext(m *nats.Msg) {
-	in.deliver(m)
+func (in *inbox) deliverAndSignalSpace(m *nats.Msg) {
+	in.deliverUnlessDuplicate(m)
 	if len(in.messages) <= maxQueued {
 		select {
 		case in.spaceFreed <- struct{}{}:
@@ -95,8 +95,8 @@ func (in *inbox) deliverNext(m *nats.Msg) {
 	}
 }
 
-func (in *inbox) deliver(m *nats.Msg) {
-	kind, name, ok := messageTopic(m.Subject, m.Header)
+func (in *inbox) deliverUnlessDuplicate(m *nats.Msg) {
+	kind, name, ok := topicOfMessage(m.Subject, m.Header)
 	if !ok {
 		in.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject)
 		return
@@ -105,7 +105,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 		in.duplicates.Add(1)
 		return
 	}
-	switch source, origin, number, numbered := parseSequence(m.Header.Get(sequenceHeader)); {
+	switch source, origin, number, numbered := parseSequenceHeader(m.Header.Get(sequenceHeader)); {
 	case numbered && origin == in.node.origin:
 		// Sent on a connection that this node has given up, which a server has not noticed yet.
 		in.duplicates.Add(1)
@@ -123,7 +123,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 			node.Lost += int64(missing)
 		}
 		in.mu.Unlock()
-	case !in.node.subscriptions.isWidestMatch(m.Sub.Subject, m.Subject): // from a program that is not a hub
+	case !in.node.subscriptions.isWidestSubscriptionFor(m.Sub.Subject, m.Subject): // from a program that is not a hub
 		in.duplicates.Add(1)
 		return
 	}
@@ -131,7 +131,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 	in.node.hub.Deliver(kind, name, m.Data)
 }
 
-func messageTopic(subject string, header nats.Header) (kind hub.Kind, name string, ok bool) {
+func topicOfMessage(subject string, header nats.Header) (kind hub.Kind, name string, ok bool) {
 	if full := header.Get(topicHeader); full != "" {
 		i := strings.Index(subject, ".") + len(".t.")
 		subject = subject[:min(i, len(subject))] + full
@@ -152,7 +152,7 @@ func (in *inbox) getOrAddNodeLocked(origin string) *nodeInfo {
 	return n
 }
 
-func (in *inbox) fillStats(s *hub.ClusterStats) {
+func (in *inbox) fillReceiveAndNodeStats(s *hub.ClusterStats) {
 	s.Received, s.Duplicates, s.Lost = in.received.Load(), in.duplicates.Load(), in.lost.Load()
 	now := time.Now()
 	in.mu.Lock()
@@ -170,19 +170,19 @@ func (in *inbox) fillStats(s *hub.ClusterStats) {
 	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// throttledConn is a connection to NATS that is only read while the inbox has space.
-type throttledConn struct {
+// readThrottledConn is a connection to NATS that is only read while the inbox has space.
+type readThrottledConn struct {
 	net.Conn
 	inbox *inbox
 }
 
-func (c throttledConn) Read(p []byte) (int, error) {
+func (c readThrottledConn) Read(p []byte) (int, error) {
 	c.inbox.waitForSpace()
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
 // Write closes the connection on an error such as a timeout. nats.Conn would try again.
-func (c throttledConn) Write(p []byte) (int, error) {
+func (c readThrottledConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		_ = c.Conn.Close()
@@ -190,29 +190,29 @@ func (c throttledConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-type throttledDialer struct {
+type readThrottledDialer struct {
 	net.Dialer
 	inbox *inbox
 }
 
-func (d *throttledDialer) Dial(network, address string) (net.Conn, error) {
+func (d *readThrottledDialer) Dial(network, address string) (net.Conn, error) {
 	d.Timeout = connectTimeout
 	c, err := d.Dialer.Dial(network, address)
 	if err != nil {
 		return nil, err
 	}
-	return throttledConn{c, d.inbox}, nil
+	return readThrottledConn{c, d.inbox}, nil
 }
 
-type throttledInProcess struct {
+type readThrottledInProcess struct {
 	server nats.InProcessConnProvider
 	inbox  *inbox
 }
 
-func (p throttledInProcess) InProcessConn() (net.Conn, error) {
+func (p readThrottledInProcess) InProcessConn() (net.Conn, error) {
 	c, err := p.server.InProcessConn()
 	if err != nil {
 		return nil, err
 	}
-	return throttledConn{c, p.inbox}, nil
+	return readThrottledConn{c, p.inbox}, nil
 }

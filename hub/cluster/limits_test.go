@@ -18,7 +18,7 @@ import (
 // TestOutboxLimits checks the limits of messages and bytes, including those in flight.
 func TestOutboxLimits(t *testing.T) {
 	o := newOutbox("me", 3, 1000)
-	put := func(size int) { o.enqueue(hub.Topic, "a", make([]byte, size)) }
+	put := func(size int) { o.enqueueOrCountLost(hub.Topic, "a", make([]byte, size)) }
 	wants := func(wantWaiting, wantUnsent int64) {
 		t.Helper()
 		if waiting, _, unsent := o.stats(); waiting != wantWaiting || unsent != wantUnsent {
@@ -32,28 +32,28 @@ func TestOutboxLimits(t *testing.T) {
 	put(10)
 	put(10)
 	wants(3, 2)
-	taken := o.dequeueAll(nil)
+	taken := o.waitAndDequeueAll(nil)
 	put(10)
 	wants(3, 3)
 	for i := range taken {
-		o.completeSend(&taken[i], i > 0)
+		o.recordSendResult(&taken[i], i > 0)
 	}
 	wants(0, 4)
 	if _, bytes, _ := o.stats(); bytes != 0 {
 		t.Errorf("%d bytes are left", bytes)
 	}
 	put(10)
-	if got := o.dequeueAll(taken); len(got) != 1 || got[0].id != "me.1 7" { // lost ones have used up numbers
+	if got := o.waitAndDequeueAll(taken); len(got) != 1 || got[0].id != "me.1 7" { // lost ones have used up numbers
 		t.Errorf("%+v", got)
 	}
 	o.paused = true
 	put(10)
 	o.close() // also ends the pause
 	put(10)
-	if got := o.dequeueAll(nil); len(got) != 1 {
+	if got := o.waitAndDequeueAll(nil); len(got) != 1 {
 		t.Errorf("a closed outbox that was held gives %+v; expected what was put in before", got)
 	}
-	if got := o.dequeueAll(nil); len(got) != 0 {
+	if got := o.waitAndDequeueAll(nil); len(got) != 0 {
 		t.Errorf("a closed outbox gives %+v", got)
 	}
 }
@@ -62,12 +62,12 @@ func TestOutboxLimits(t *testing.T) {
 func TestSequencerLimit(t *testing.T) {
 	n := sequencer{origin: "me"}
 	for i := range maxSequencedTopics {
-		n.nextSequence(fmt.Sprint(i))
+		n.nextSequenceHeader(fmt.Sprint(i))
 	}
-	if got := n.nextSequence("0"); got != "me.1 2" {
+	if got := n.nextSequenceHeader("0"); got != "me.1 2" {
 		t.Errorf("%q", got)
 	}
-	if got := n.nextSequence("one more"); got != "me.2 1" || len(n.newest) != 1 {
+	if got := n.nextSequenceHeader("one more"); got != "me.2 1" || len(n.newest) != 1 {
 		t.Errorf("%q, and %d topics", got, len(n.newest))
 	}
 }
@@ -88,20 +88,20 @@ func TestGapDetector(t *testing.T) {
 	sees("a", "y", 1, 0, false)
 	sees("b", "x", 1, 0, false)
 	nothing := func(string) bool { return false }
-	g.noteUnsubscribed("a", nothing) // messages missed meanwhile don't count
+	g.ignoreGapsAfterUnsubscribe("a", nothing) // messages missed meanwhile don't count
 	sees("a", "x", 9, 0, true)
 	sees("a", "x", 20, 0, false)
 	sees("a", "x", 22, 1, false)
 	sees("b", "x", 3, 1, false)
-	g.noteUnsubscribed("c.>", nothing)
+	g.ignoreGapsAfterUnsubscribe("c.>", nothing)
 	sees("b", "x", 9, 0, false)
 	sees("b", "x", 9, 0, true)
-	g.noteUnsubscribed("unknown", nothing)
+	g.ignoreGapsAfterUnsubscribe("unknown", nothing)
 	b := func(subject string) bool { return subject == "b" }
-	g.noteUnsubscribed(">", b) // covered by another subscription
+	g.ignoreGapsAfterUnsubscribe(">", b) // covered by another subscription
 	sees("b", "x", 11, 1, false)
 	sees("a", "x", 24, 0, false)
-	g.noteUnsubscribed("b", b)
+	g.ignoreGapsAfterUnsubscribe("b", b)
 	sees("b", "x", 13, 1, false)
 }
 
@@ -144,12 +144,12 @@ func TestManyRestarts(t *testing.T) {
 		in := newInbox(n)
 		deliver := func(source string, number int) {
 			for _, topic := range []string{"myriad.t.a", "myriad.t.b"} {
-				in.deliver(&nats.Msg{Subject: topic, Header: nats.Header{sequenceHeader: {fmt.Sprint(source, " ", number)}}})
+				in.deliverUnlessDuplicate(&nats.Msg{Subject: topic, Header: nats.Header{sequenceHeader: {fmt.Sprint(source, " ", number)}}})
 			}
 		}
 		for i := range 1000 {
 			for _, origin := range []string{"stays", fmt.Sprint("start", i)} {
-				in.updateNode(announcement{Origin: origin, Name: origin[:5]})
+				in.recordAnnouncedNode(announcement{Origin: origin, Name: origin[:5]})
 				deliver(origin+".1", i+1)
 			}
 			time.Sleep(forgetSequencesAfter / 10)
@@ -162,18 +162,18 @@ func TestManyRestarts(t *testing.T) {
 			t.Errorf("%d again, %d lost, %d received; expected 4000", in.duplicates.Load(), in.lost.Load(), in.received.Load())
 		}
 		var s hub.ClusterStats
-		if in.fillStats(&s); len(s.Nodes) != 2 || s.Nodes[1].Received != 2000 {
+		if in.fillReceiveAndNodeStats(&s); len(s.Nodes) != 2 || s.Nodes[1].Received != 2000 {
 			t.Errorf("%+v; expected two names", s.Nodes)
 		}
 	})
 }
 
 func TestParseSequence(t *testing.T) {
-	if source, origin, number, ok := parseSequence("abc.1 7"); source != "abc.1" || origin != "abc" || number != 7 || !ok {
+	if source, origin, number, ok := parseSequenceHeader("abc.1 7"); source != "abc.1" || origin != "abc" || number != 7 || !ok {
 		t.Errorf("%q, %q, %d, %v", source, origin, number, ok)
 	}
 	for _, text := range []string{strings.Repeat("x", maxSourceBytes) + ".1 7", "", "abc", "abc.1", "abc.1 ", "abc.1 x", "abc 7", "abc.1 0", "abc.1 -1"} {
-		if _, _, _, ok := parseSequence(text); ok {
+		if _, _, _, ok := parseSequenceHeader(text); ok {
 			t.Errorf("%q is a number", text)
 		}
 	}
@@ -183,18 +183,18 @@ func TestParseSequence(t *testing.T) {
 func TestChangedNamesLimit(t *testing.T) {
 	in := &subscriptions{hub: new(hub.Hub), wake: make(chan struct{}, 1), subjects: make(map[string]*subjectState)}
 	for i := range maxChangedNames {
-		in.queueNameCheck(hub.Topic, fmt.Sprint(i))
+		in.queueSubscriptionCheck(hub.Topic, fmt.Sprint(i))
 	}
 	if len(in.changed) != maxChangedNames || in.checkAll {
 		t.Fatalf("%d changes, all %v", len(in.changed), in.checkAll)
 	}
-	in.queueNameCheck(hub.Topic, "one more")
-	in.queueNameCheck(hub.Topic, "and another")
+	in.queueSubscriptionCheck(hub.Topic, "one more")
+	in.queueSubscriptionCheck(hub.Topic, "and another")
 	if len(in.changed) != 0 || !in.checkAll {
 		t.Fatalf("%d changes, all %v; expected all to be looked at", len(in.changed), in.checkAll)
 	}
 	in.subjects["myriad.t.gone"] = &subjectState{names: map[topicName]struct{}{{hub.Topic, "gone"}: {}}}
-	in.checkChangedNames()
+	in.syncChangedNames()
 	if in.checkAll || len(in.idle) != 1 || in.idle[0].subject != "myriad.t.gone" {
 		t.Errorf("all %v, %+v; expected a topic that is gone to be seen", in.checkAll, in.idle)
 	}
@@ -211,22 +211,22 @@ func TestLinger(t *testing.T) {
 		in.onUnsubscribed = func(string, func(string) bool) { left++ }
 		in.warn = func(string, ...any) {} // the subscription does not exist
 		for range 5 {
-			in.updateSubscription(a, false)
+			in.updateSubjectForName(a, false)
 			time.Sleep(linger / 2)
-			in.expireIdleAndReplaced(time.Now())
-			in.updateSubscription(a, true)
+			in.unsubscribeIdleAndReplaced(time.Now())
+			in.updateSubjectForName(a, true)
 			if len(in.idle) > 1 || left > 0 {
 				t.Fatalf("%+v, %d left", in.idle, left)
 			}
 		}
-		in.updateSubscription(a, false)
+		in.updateSubjectForName(a, false)
 		time.Sleep(linger - 1)
-		in.expireIdleAndReplaced(time.Now())
+		in.unsubscribeIdleAndReplaced(time.Now())
 		if left > 0 {
 			t.Fatal("it has left early")
 		}
 		time.Sleep(linger)
-		in.expireIdleAndReplaced(time.Now())
+		in.unsubscribeIdleAndReplaced(time.Now())
 		if left != 1 || len(in.subjects)+len(in.idle) != 0 {
 			t.Fatalf("%d left, %v, %v", left, in.subjects, in.idle)
 		}
@@ -252,27 +252,27 @@ func TestSupersededSubscriptionStays(t *testing.T) {
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
 	a := topicName{hub.Topic, "a"}
-	in.updateSubscription(a, true)
+	in.updateSubjectForName(a, true)
 	one := in.subjects["myriad.t.a"].sub
 	in.forceAll.Store(true)
-	in.setSubscribeAll(true)
+	in.switchSubscribeAll(true)
 	all := in.allTopicSubs[0]
-	in.expireIdleAndReplaced(time.Now())
-	if !one.IsValid() || in.isWidestMatch(one.Subject, "myriad.t.a") || !in.isWidestMatch(all.Subject, "myriad.t.a") {
+	in.unsubscribeIdleAndReplaced(time.Now())
+	if !one.IsValid() || in.isWidestSubscriptionFor(one.Subject, "myriad.t.a") || !in.isWidestSubscriptionFor(all.Subject, "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.expireIdleAndReplaced(time.Now().Add(replaceDelay))
+	in.unsubscribeIdleAndReplaced(time.Now().Add(replaceDelay))
 	if one.IsValid() || left != 1 {
 		t.Errorf("%d left; expected the topic's", left)
 	}
 	in.forceAll.Store(false)
-	in.setSubscribeAll(false)
-	in.updateSubscription(a, true)
-	in.expireIdleAndReplaced(time.Now())
-	if !all.IsValid() || in.isWidestMatch(all.Subject, "myriad.t.a") || !in.isWidestMatch("myriad.t.a", "myriad.t.a") {
+	in.switchSubscribeAll(false)
+	in.updateSubjectForName(a, true)
+	in.unsubscribeIdleAndReplaced(time.Now())
+	if !all.IsValid() || in.isWidestSubscriptionFor(all.Subject, "myriad.t.a") || !in.isWidestSubscriptionFor("myriad.t.a", "myriad.t.a") {
 		t.Error("it has left at once, or what has no number comes by it")
 	}
-	in.expireIdleAndReplaced(time.Now().Add(replaceDelay))
+	in.unsubscribeIdleAndReplaced(time.Now().Add(replaceDelay))
 	if all.IsValid() || left != 3 {
 		t.Errorf("%d left; expected those to everything, too", left)
 	}
@@ -297,7 +297,7 @@ func TestSwitchingBack(t *testing.T) {
 	}
 	fill := func() {
 		for _, topic := range []string{"a", "b", "c"} {
-			in.updateSubscription(topicName{hub.Topic, topic}, true)
+			in.updateSubjectForName(topicName{hub.Topic, topic}, true)
 		}
 	}
 	fill()
@@ -305,11 +305,11 @@ func TestSwitchingBack(t *testing.T) {
 	if len(all) != 2 || len(in.replaced) != 2 {
 		t.Fatalf("%d are to all topics, and %d replaced; expected 2 and 2", len(all), len(in.replaced))
 	}
-	in.expireIdleAndReplaced(in.replacedAt.Add(replaceDelay - 1))
+	in.unsubscribeIdleAndReplaced(in.replacedAt.Add(replaceDelay - 1))
 	if in.allTopicSubs == nil || len(in.replaced) != 2 || left != 0 {
 		t.Errorf("%d left, %d are replaced; expected it to wait", left, len(in.replaced))
 	}
-	in.expireIdleAndReplaced(in.replacedAt.Add(replaceDelay))
+	in.unsubscribeIdleAndReplaced(in.replacedAt.Add(replaceDelay))
 	if in.allTopicSubs != nil || len(in.replaced) != 2 || left != 2 {
 		t.Errorf("%d left, %d are replaced; expected those to two topics to have left, and those to all to be replaced", left, len(in.replaced))
 	}
@@ -323,17 +323,17 @@ func TestKnownNodesLimit(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	in := newInbox(n)
 	n.inbox = in
-	(&presence{node: n}).handleAnnouncement(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
+	(&presence{node: n}).recordAndAnswerAnnouncement(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOriginBytes+1)))
 	if len(in.nodes) != 0 {
 		t.Errorf("a node is known by %d bytes", maxOriginBytes+1)
 	}
 	for i := range maxNodes + 10 {
-		in.updateNode(announcement{Origin: fmt.Sprint(i), Name: strings.Repeat("x", 1000)})
+		in.recordAnnouncedNode(announcement{Origin: fmt.Sprint(i), Name: strings.Repeat("x", 1000)})
 	}
 	if len(in.nodes) != maxNodes || len(in.nodes["0"].Name) != maxNodeNameBytes {
 		t.Fatalf("%d nodes; expected %d", len(in.nodes), maxNodes)
 	}
-	in.updateNode(announcement{Origin: "0", Gone: true})
+	in.recordAnnouncedNode(announcement{Origin: "0", Gone: true})
 	if here := in.countPresentNodes(); here != maxNodes-1 {
 		t.Errorf("%d are here; expected %d", here, maxNodes-1)
 	}
@@ -381,7 +381,7 @@ func TestQueriesLimit(t *testing.T) {
 	}
 	defer nc.Close()
 	p := newPresence(&Node{hub: new(hub.Hub), natsConn: nc, stopped: make(chan struct{})})
-	p.subscribe(querySubject, p.queries)
+	p.subscribeOrWarn(querySubject, p.queries)
 	for range 2 * maxQueuedQueries {
 		if err := nc.PublishRequest(querySubject, "answers", []byte(`{"Of":["YQ=="]}`)); err != nil {
 			t.Fatal(err)
@@ -420,11 +420,11 @@ func BenchmarkOutboxEnqueue(b *testing.B) {
 	b.ReportAllocs()
 	var room []outgoing
 	for i := 0; b.Loop(); i++ {
-		o.enqueue(hub.Topic, "news.sport", message)
+		o.enqueueOrCountLost(hub.Topic, "news.sport", message)
 		if i%1000 == 999 {
-			room = o.dequeueAll(room)
+			room = o.waitAndDequeueAll(room)
 			for j := range room {
-				o.completeSend(&room[j], true)
+				o.recordSendResult(&room[j], true)
 			}
 		}
 	}

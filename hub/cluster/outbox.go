@@ -19,7 +19,7 @@ type outbox struct {
 	inFlight  int        // dequeued but not completed
 	sequencer sequencer
 	lost      int64
-	paused    bool // dequeueAll waits until unpause or close
+	paused    bool // waitAndDequeueAll waits until unpause or close
 	closed    bool
 }
 
@@ -39,17 +39,17 @@ func newOutbox(origin string, maxMessages, maxBytes int) *outbox {
 	return o
 }
 
-// enqueue adds a message. A message that does not fit also uses up a sequence number, by which receivers notice
+// enqueueOrCountLost adds a message. A message that does not fit also uses up a sequence number, by which receivers notice
 // the loss.
-func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
+func (o *outbox) enqueueOrCountLost(kind hub.Kind, name string, message []byte) {
 	subject, long := topicSubject(kind, name)
 	m := outgoing{subject: subject}
 	if long {
-		m.escapedName, _ = escapeTokens(name)
+		m.escapedName, _ = escapeName(name)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m.id = o.sequencer.nextSequence(subject)
+	m.id = o.sequencer.nextSequenceHeader(subject)
 	size := m.memoryBytes() + len(message)
 	if o.closed || len(o.queued)+o.inFlight >= o.maxMessages || o.bytes+size > o.maxBytes {
 		o.lost++
@@ -63,16 +63,16 @@ func (o *outbox) enqueue(kind hub.Kind, name string, message []byte) {
 	}
 }
 
-// dequeueAll waits for messages and returns all. It stores later ones in reuse. It returns none once the outbox
+// waitAndDequeueAll waits for messages and returns all. It stores later ones in emptyQueue. It returns none once the outbox
 // is closed and empty.
-func (o *outbox) dequeueAll(reuse []outgoing) []outgoing {
+func (o *outbox) waitAndDequeueAll(emptyQueue []outgoing) []outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for (o.paused || len(o.queued) == 0) && !o.closed {
 		o.available.Wait()
 	}
 	taken := o.queued
-	o.queued = reuse[:0]
+	o.queued = emptyQueue[:0]
 	o.inFlight = len(taken)
 	return taken
 }
@@ -86,8 +86,8 @@ func (o *outbox) unpause() (wasPaused bool) {
 	return wasPaused
 }
 
-// completeSend records whether a dequeued message was sent.
-func (o *outbox) completeSend(m *outgoing, sent bool) {
+// recordSendResult records whether a dequeued message was sent.
+func (o *outbox) recordSendResult(m *outgoing, sent bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.inFlight--
@@ -105,7 +105,7 @@ func (o *outbox) close() {
 	o.available.Signal()
 }
 
-func (o *outbox) stats() (waiting, bytes, unsent int64) {
+func (o *outbox) stats() (waiting, bytes, lost int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return int64(len(o.queued) + o.inFlight), int64(o.bytes), o.lost
@@ -120,8 +120,8 @@ type sequencer struct {
 
 const maxSequencedTopics = 1 << 18
 
-// nextSequence returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
-func (n *sequencer) nextSequence(subject string) string {
+// nextSequenceHeader returns the sequence header for the next message: "ORIGIN.ERA NUMBER".
+func (n *sequencer) nextSequenceHeader(subject string) string {
 	number, ok := n.newest[subject]
 	if !ok && len(n.newest) >= maxSequencedTopics || n.newest == nil {
 		n.newest = make(map[string]uint64)

@@ -65,14 +65,14 @@ func newPresence(n *Node) *presence {
 	return &presence{node: n, announcements: make(chan *nats.Msg, maxQueuedAnnouncements), queries: make(chan *nats.Msg, maxQueuedQueries)}
 }
 
-func (p *presence) subscribe(subject string, messages chan *nats.Msg) {
+func (p *presence) subscribeOrWarn(subject string, messages chan *nats.Msg) {
 	if _, err := p.node.natsConn.ChanSubscribe(subject, messages); err != nil {
 		p.node.warnings.warnf("cannot subscribe to %s: %v", subject, err)
 	}
 }
 
 func (p *presence) answerQueries(done <-chan struct{}) {
-	p.subscribe(querySubject, p.queries)
+	p.subscribeOrWarn(querySubject, p.queries)
 	for {
 		select {
 		case <-done:
@@ -83,9 +83,9 @@ func (p *presence) answerQueries(done <-chan struct{}) {
 	}
 }
 
-// announceAndListen sends and receives announcements until done is closed.
-func (p *presence) announceAndListen(done <-chan struct{}) {
-	p.subscribe(announceSubject, p.announcements)
+// announceAndTrackNodes sends and receives announcements until done is closed.
+func (p *presence) announceAndTrackNodes(done <-chan struct{}) {
+	p.subscribeOrWarn(announceSubject, p.announcements)
 	tick := time.NewTicker(announceInterval)
 	defer tick.Stop()
 	p.announce()
@@ -96,18 +96,18 @@ func (p *presence) announceAndListen(done <-chan struct{}) {
 		case <-tick.C:
 			p.announce()
 			p.node.inbox.forgetAbsentNodes(time.Now())
-			p.logPeerChange()
+			p.logJoinedOrAlone()
 			if p.node.stream != nil {
 				p.node.hub.Replay.Forget(time.Now())
 			}
 		case m := <-p.announcements:
-			p.handleAnnouncement(m.Data)
+			p.recordAndAnswerAnnouncement(m.Data)
 		}
 	}
 }
 
-// logPeerChange logs, with Peers, when the first other node appears and when the last one disappears.
-func (p *presence) logPeerChange() {
+// logJoinedOrAlone logs, with Peers, when the first other node appears and when the last one disappears.
+func (p *presence) logJoinedOrAlone() {
 	n := p.node.inbox.countPresentNodes()
 	if p.node.config.Peers == nil || (n > 0) == p.hasPeers {
 		return
@@ -122,16 +122,16 @@ func (p *presence) logPeerChange() {
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
 // publishAnnouncement announces this node. Errors are ignored, because the next announcement follows in a second.
-func (p *presence) publishAnnouncement(gone bool) {
+func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
-		Origin: p.node.origin, Name: p.node.config.Name, Gone: gone, Subscriptions: p.node.hub.Subscriptions(),
+		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
 	})
 	if err == nil {
 		_ = p.node.natsConn.Publish(announceSubject, data)
 	}
 }
 
-func (p *presence) handleAnnouncement(data []byte) {
+func (p *presence) recordAndAnswerAnnouncement(data []byte) {
 	var received announcement
 	switch {
 	case json.Unmarshal(data, &received) != nil || received.Origin == "" || len(received.Origin) > maxOriginBytes:
@@ -139,13 +139,13 @@ func (p *presence) handleAnnouncement(data []byte) {
 		if received.Gone {
 			p.announce()
 		}
-	case p.node.inbox.updateNode(received):
+	case p.node.inbox.recordAnnouncedNode(received):
 		p.announce() // let it know this node, too
 	}
 }
 
-// updateNode records an announcement and reports whether the node is new.
-func (in *inbox) updateNode(announced announcement) (isNew bool) {
+// recordAnnouncedNode records an announcement and reports whether the node is new.
+func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	node := in.getOrAddNodeLocked(announced.Origin)
@@ -175,8 +175,8 @@ func (in *inbox) forgetAbsentNodes(now time.Time) {
 	}
 }
 
-// isGone reports whether a node has been absent for so long that its sequence numbers may be evicted.
-func (in *inbox) isGone(origin string) bool {
+// mayForgetSequencesOf reports whether a node has been absent for so long that its sequence numbers may be evicted.
+func (in *inbox) mayForgetSequencesOf(origin string) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	n := in.nodes[origin]
@@ -206,26 +206,26 @@ func (p *presence) answerQuery(m *nats.Msg) {
 			a.Counts = append(a.Counts, p.node.hub.Subscribers(q.Kind, string(name)))
 		}
 	} else {
-		a.Names, a.More = p.localNamesFor(q)
+		a.Names, a.More = p.localNamesForQuery(q)
 	}
 	if data, err := json.Marshal(a); err == nil {
 		_ = m.Respond(data)
 	}
 }
 
-func (p *presence) localNamesFor(q query) (names [][]byte, omitted int) {
+func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	found := boundedNames{bytesLeft: min(q.Most, p.node.maxNameBytes())}
 	if q.Largest > 0 {
 		largest, total := p.node.hub.Largest(string(q.Pattern), q.Largest)
 		found.omitted = total - len(largest)
 		for _, name := range largest {
-			found.add(name)
+			found.addOrCountOmitted(name)
 		}
 	} else {
 		matches := hub.Matcher(string(q.Pattern))
 		p.node.hub.EachName(q.Kind, func(name string, _ int) bool {
 			if matches(name) {
-				found.add(name)
+				found.addOrCountOmitted(name)
 			}
 			return true
 		})
@@ -245,7 +245,7 @@ type boundedNames struct {
 
 func encodedNameSize(name string) int { return len(name) + 8 }
 
-func (s *boundedNames) add(name string) {
+func (s *boundedNames) addOrCountOmitted(name string) {
 	if s.bytesLeft -= encodedNameSize(name); s.bytesLeft < 0 {
 		s.omitted++
 		return
@@ -255,9 +255,9 @@ func (s *boundedNames) add(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx
+// queryOtherNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx
 // ends.
-func (n *Node) queryNodes(ctx context.Context, q query, handle func(queryAnswer)) {
+func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
 	if here == 0 || err != nil || !n.connected.Load() {
@@ -293,7 +293,7 @@ func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) [
 			q.Of = append(q.Of, []byte(names[end]))
 			bytesLeft -= encodedNameSize(names[end])
 		}
-		n.queryNodes(ctx, q, func(a queryAnswer) {
+		n.queryOtherNodes(ctx, q, func(a queryAnswer) {
 			for i, count := range a.Counts[:min(len(q.Of), len(a.Counts))] {
 				counts[begin+i] += count
 			}
@@ -304,19 +304,19 @@ func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) [
 
 // Names implements hub.Cluster.
 func (n *Node) Names(ctx context.Context, kind hub.Kind, pattern string, maxBytes int) (names []string, omitted int) {
-	return n.queryNames(ctx, query{Kind: kind, Pattern: []byte(pattern), Most: maxBytes})
+	return n.queryNamesOnOtherNodes(ctx, query{Kind: kind, Pattern: []byte(pattern), Most: maxBytes})
 }
 
 // Largest implements hub.Cluster.
 func (n *Node) Largest(ctx context.Context, prefix string, limit, maxBytes int) (names []string, omitted int) {
-	return n.queryNames(ctx, query{Kind: hub.Topic, Pattern: []byte(prefix), Most: maxBytes, Largest: limit})
+	return n.queryNamesOnOtherNodes(ctx, query{Kind: hub.Topic, Pattern: []byte(prefix), Most: maxBytes, Largest: limit})
 }
 
-func (n *Node) queryNames(ctx context.Context, q query) (names []string, omitted int) {
+func (n *Node) queryNamesOnOtherNodes(ctx context.Context, q query) (names []string, omitted int) {
 	found := boundedNames{bytesLeft: q.Most}
-	n.queryNodes(ctx, q, func(a queryAnswer) {
+	n.queryOtherNodes(ctx, q, func(a queryAnswer) {
 		for _, name := range a.Names {
-			found.add(string(name))
+			found.addOrCountOmitted(string(name))
 		}
 		found.omitted += a.More
 	})

@@ -61,8 +61,8 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	}
 	bytes, messages, age := n.hub.Replay.Bounds()
 	s := &replayStream{node: n, js: js, config: jetstream.StreamConfig{
-		Name: streamName, Subjects: streamSubjects(n.hub.Replay.Topics), MaxBytes: int64(bytes), MaxMsgs: int64(messages), MaxAge: age,
-		Duplicates: min(2*publishTimeout, age), Replicas: n.config.replicas(), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
+		Name: streamName, Subjects: nonOverlappingSubjects(n.hub.Replay.Topics), MaxBytes: int64(bytes), MaxMsgs: int64(messages), MaxAge: age,
+		Duplicates: min(2*publishTimeout, age), Replicas: n.config.replicasOrDefault(), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
 	}}
 	if n.config.Peers == nil && n.natsConn.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
@@ -74,7 +74,7 @@ func newReplayStream(n *Node) (*replayStream, error) {
 	return s, nil
 }
 
-func (c Config) replicas() int {
+func (c Config) replicasOrDefault() int {
 	if c.Peers != nil {
 		return cmp.Or(c.Replicas, 3)
 	}
@@ -98,12 +98,12 @@ func loadOrStoreServerName(dir, newName string) (string, error) {
 	return string(known), err
 }
 
-// streamSubjects returns the subjects of topics without those covered by others, because subjects of a stream
+// nonOverlappingSubjects returns the subjects of topics without those covered by others, because subjects of a stream
 // must not overlap.
-func streamSubjects(topics []string) (subjects []string) {
+func nonOverlappingSubjects(topics []string) (subjects []string) {
 	var all []string
 	for _, topic := range topics {
-		all = append(all, patternSubject(topic))
+		all = append(all, subjectCoveringPattern(topic))
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
@@ -119,7 +119,7 @@ func streamSubjects(topics []string) (subjects []string) {
 	return subjects
 }
 
-func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
+func (s *replayStream) publishOnce(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
 	defer cancel()
 	msg := &nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{}}
@@ -133,9 +133,9 @@ func (s *replayStream) publish(ctx context.Context, m *outgoing) error {
 	return err
 }
 
-func (s *replayStream) readLoop(ctx context.Context) {
+func (s *replayStream) readWithRetries(ctx context.Context) {
 	for timeout := minAPITimeout; ctx.Err() == nil; {
-		opened, err := s.readUntilError(ctx, timeout)
+		opened, err := s.openAndReadUntilError(ctx, timeout)
 		if opened {
 			timeout = minAPITimeout
 		} else {
@@ -151,10 +151,10 @@ func (s *replayStream) readLoop(ctx context.Context) {
 	}
 }
 
-// readUntilError opens the stream, with requests of at most the timeout, and reads it. It reports whether it has
+// openAndReadUntilError opens the stream, with requests of at most the timeout, and reads it. It reports whether it has
 // opened it.
-func (s *replayStream) readUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
-	if err := s.ensureStream(ctx, timeout); err != nil {
+func (s *replayStream) openAndReadUntilError(ctx context.Context, timeout time.Duration) (opened bool, err error) {
+	if err := s.ensureStreamAndResetReplay(ctx, timeout); err != nil {
 		return false, err
 	}
 	r := s.node.hub.Replay
@@ -183,7 +183,7 @@ func (s *replayStream) readUntilError(ctx context.Context, timeout time.Duration
 		if err != nil {
 			return true, err
 		}
-		if err := s.deliver(m, newest.Epoch); err != nil {
+		if err := s.checkOrderAndDeliver(m, newest.Epoch); err != nil {
 			return true, err
 		}
 	}
@@ -222,8 +222,8 @@ func streamEpoch(info *jetstream.StreamInfo) string {
 	return strconv.FormatInt(info.Created.UnixNano(), 36)
 }
 
-// ensureStream creates the stream or examines its state, and resets the replay buffer if the stream has changed.
-func (s *replayStream) ensureStream(ctx context.Context, timeout time.Duration) error {
+// ensureStreamAndResetReplay creates the stream or examines its state, and resets the replay buffer if the stream has changed.
+func (s *replayStream) ensureStreamAndResetReplay(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := s.js.Stream(ctx, streamName)
@@ -259,7 +259,7 @@ func (s *replayStream) ensureStream(ctx context.Context, timeout time.Duration) 
 	return nil
 }
 
-func (s *replayStream) deliver(m jetstream.Msg, epoch string) error {
+func (s *replayStream) checkOrderAndDeliver(m jetstream.Msg, epoch string) error {
 	metadata, err := m.Metadata()
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (s *replayStream) deliver(m jetstream.Msg, epoch string) error {
 		return fmt.Errorf("message %d of the consumer arrived after %d", metadata.Sequence.Consumer, s.consumed-1)
 	}
 	seq := metadata.Sequence.Stream
-	_, name, ok := messageTopic(m.Subject(), m.Headers())
+	_, name, ok := topicOfMessage(m.Subject(), m.Headers())
 	if !ok {
 		s.node.warnings.warnf("subject %.100q is not a topic of a hub", m.Subject())
 	}

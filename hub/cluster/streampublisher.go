@@ -55,7 +55,7 @@ func (p *streamPublisher) enqueue(topic string, message []byte) error {
 	subject, long := topicSubject(hub.Topic, topic)
 	m := outgoing{subject: subject, data: append([]byte(nil), message...)}
 	if long {
-		m.escapedName, _ = escapeTokens(topic)
+		m.escapedName, _ = escapeName(topic)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,14 +99,14 @@ func (p *streamPublisher) unpause() {
 	p.available.Broadcast()
 }
 
-// completePublish removes a dequeued message and readies the next one of its topic. With an error, the message
+// removePublishedAndReadyNext removes a dequeued message and readies the next one of its topic. With an error, the message
 // counts as lost.
-func (p *streamPublisher) completePublish(m *outgoing, err error) {
+func (p *streamPublisher) removePublishedAndReadyNext(m *outgoing, publishErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.waiting--
 	p.bytes -= m.memoryBytes()
-	if err != nil {
+	if publishErr != nil {
 		p.lost++
 	}
 	rest := p.topics[m.subject]
@@ -126,7 +126,7 @@ func (p *streamPublisher) publishLoop(ctx context.Context) {
 		if !ok {
 			return
 		}
-		p.completePublish(&m, p.publishWithRetries(ctx, &m))
+		p.removePublishedAndReadyNext(&m, p.publishWithRetries(ctx, &m))
 	}
 }
 
@@ -138,7 +138,7 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 		if err == nil {
 			return nil
 		}
-		if !isRetryable(err) || limited.Err() != nil {
+		if !isRetryablePublishError(err) || limited.Err() != nil {
 			if ctx.Err() == nil {
 				p.warn("message not stored, lost: %v", err)
 			}
@@ -151,7 +151,7 @@ func (p *streamPublisher) publishWithRetries(ctx context.Context, m *outgoing) e
 	}
 }
 
-func isRetryable(err error) bool {
+func isRetryablePublishError(err error) bool {
 	var refused *jetstream.APIError
 	return !errors.Is(err, nats.ErrMaxPayload) && (!errors.As(err, &refused) || refused.Code != 400)
 }

@@ -44,9 +44,9 @@ func isUnescaped(b byte) bool {
 	return b > ' ' && b < 0x7f && b != '.' && b != '*' && b != '>' && b != '%'
 }
 
-// escapeTokens escapes a name, or the beginning of one, as tokens separated by dots. last is the offset of the
+// escapeName escapes a name, or the beginning of one, as tokens separated by dots. last is the offset of the
 // last token.
-func escapeTokens(name string) (text string, last int) {
+func escapeName(name string) (text string, lastTokenOffset int) {
 	out := make([]byte, 0, len(name)+16)
 	n := 1
 	for i := range len(name) {
@@ -55,11 +55,11 @@ func escapeTokens(name string) (text string, last int) {
 		case n < maxTokens && (b == '.' || b == ':' || b == '/'):
 			if b != '.' {
 				out = append(out, b)
-			} else if len(out) == last {
+			} else if len(out) == lastTokenOffset {
 				out = append(out, '%')
 			}
 			out = append(out, '.')
-			last = len(out)
+			lastTokenOffset = len(out)
 			n++
 		case isUnescaped(b):
 			out = append(out, b)
@@ -67,15 +67,15 @@ func escapeTokens(name string) (text string, last int) {
 			out = append(out, '%', hexDigits[b>>4], hexDigits[b&15])
 		}
 	}
-	if len(out) == last {
+	if len(out) == lastTokenOffset {
 		out = append(out, '%')
 	}
-	return string(out), last
+	return string(out), lastTokenOffset
 }
 
 // topicSubject returns the subject of a topic. hashed reports whether the name is cut and hashed.
 func topicSubject(kind hub.Kind, name string) (subject string, hashed bool) {
-	text, _ := escapeTokens(name)
+	text, _ := escapeName(name)
 	if len(text) <= maxSubjectBytes {
 		return subjectPrefix(kind) + text, false
 	}
@@ -94,12 +94,12 @@ func parseTopicSubject(subject string) (kind hub.Kind, name string, ok bool) {
 		}
 		kind = hub.Sharded
 	}
-	name, ok = unescapeTokens(text)
+	name, ok = unescapeName(text)
 	return kind, name, ok
 }
 
-// unescapeTokens is the inverse of escapeTokens. It accepts forms that escapeTokens does not produce.
-func unescapeTokens(text string) (name string, ok bool) {
+// unescapeName is the inverse of escapeName. It accepts forms that escapeName does not produce.
+func unescapeName(text string) (name string, ok bool) {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
 		switch b := text[i]; {
@@ -128,9 +128,9 @@ func unescapeTokens(text string) (name string, ok bool) {
 	return string(out), true
 }
 
-// patternSubject returns a subject, usually with a wildcard, that covers all topics that match a pattern. It
+// subjectCoveringPattern returns a subject, usually with a wildcard, that covers all topics that match a pattern. It
 // consists of the whole tokens of the pattern's literal prefix.
-func patternSubject(pattern string) string {
+func subjectCoveringPattern(pattern string) string {
 	var literal []byte
 	whole := true
 loop:
@@ -152,7 +152,7 @@ loop:
 		subject, _ := topicSubject(hub.Topic, string(literal))
 		return subject
 	}
-	text, last := escapeTokens(string(literal))
+	text, last := escapeName(string(literal))
 	text = text[:last]
 	if len(text) > maxSubjectBytes-hashSize {
 		text = text[:strings.LastIndexByte(text[:maxSubjectBytes-hashSize], '.')+1]

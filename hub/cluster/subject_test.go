@@ -53,7 +53,7 @@ func TestLongSubjects(t *testing.T) {
 	if !isLong || a == b || len(a) > len(topicPrefix)+maxSubjectBytes || !strings.HasPrefix(a, topicPrefix+"news.a:.%%") {
 		t.Errorf("%v, %q and %q", isLong, a, b)
 	}
-	if s := patternSubject(strings.Repeat("x:", 10) + strings.Repeat("y", 3000) + ":*"); !subjectCovers(s, a) && len(s) > maxSubjectBytes {
+	if s := subjectCoveringPattern(strings.Repeat("x:", 10) + strings.Repeat("y", 3000) + ":*"); !subjectCovers(s, a) && len(s) > maxSubjectBytes {
 		t.Errorf("a long pattern has the subject %q", s)
 	}
 }
@@ -73,7 +73,7 @@ func TestPatternSubjects(t *testing.T) {
 		"a":        "a",
 		"*.events": ">",
 	} {
-		if got := patternSubject(pattern); got != topicPrefix+want {
+		if got := subjectCoveringPattern(pattern); got != topicPrefix+want {
 			t.Errorf("%q has the subject %q; expected %q", pattern, got, topicPrefix+want)
 		}
 	}
@@ -118,7 +118,7 @@ func TestSubjectsAtRandom(t *testing.T) {
 		}
 		if hub.Matcher(pattern)(name) {
 			matched++
-			if wide := patternSubject(pattern); !subjectCovers(wide, subject) {
+			if wide := subjectCoveringPattern(pattern); !subjectCovers(wide, subject) {
 				t.Fatalf("%q matches %q, but %q does not match %q", pattern, name, wide, subject)
 			}
 		}

@@ -66,8 +66,8 @@ type idleSubject struct {
 
 const maxChangedNames = 1 << 16
 
-// queueNameCheck queues a name whose first subscriber has come or whose last has left.
-func (subs *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
+// queueSubscriptionCheck queues a name whose first subscriber has come or whose last has left.
+func (subs *subscriptions) queueSubscriptionCheck(kind hub.Kind, topic string) {
 	subs.mu.Lock()
 	if len(subs.changed) >= maxChangedNames {
 		subs.checkAll = true
@@ -86,40 +86,40 @@ func (subs *subscriptions) queueNameCheck(kind hub.Kind, topic string) {
 	}
 }
 
-func (subs *subscriptions) maintain(done <-chan struct{}) {
+func (subs *subscriptions) maintainUntilStopped(done <-chan struct{}) {
 	tick := time.NewTicker(min(max(subs.linger/4, time.Millisecond), replaceDelay))
 	defer tick.Stop()
 	if subs.alwaysAll {
-		subs.setSubscribeAll(true)
+		subs.switchSubscribeAll(true)
 	}
-	subs.checkAllNames()
+	subs.syncAllNames()
 	for {
 		select {
 		case <-done:
 			return
 		case <-subs.wake:
-			subs.checkChangedNames()
+			subs.syncChangedNames()
 		case now := <-tick.C:
-			subs.expireIdleAndReplaced(now)
+			subs.unsubscribeIdleAndReplaced(now)
 		}
 	}
 }
 
-func (subs *subscriptions) checkChangedNames() {
+func (subs *subscriptions) syncChangedNames() {
 	subs.mu.Lock()
 	changed, checkAll := subs.changed, subs.checkAll
 	subs.changed, subs.checkAll = nil, false
 	subs.mu.Unlock()
 	if checkAll {
-		subs.checkAllNames()
+		subs.syncAllNames()
 		return
 	}
 	for n := range changed {
-		subs.updateSubscription(n, subs.hub.Subscribers(n.kind, n.text) > 0)
+		subs.updateSubjectForName(n, subs.hub.Subscribers(n.kind, n.text) > 0)
 	}
 }
 
-func (subs *subscriptions) checkAllNames() {
+func (subs *subscriptions) syncAllNames() {
 	subscribed := make(map[topicName]struct{})
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
 		subs.hub.EachName(k, func(text string, _ int) bool {
@@ -128,7 +128,7 @@ func (subs *subscriptions) checkAllNames() {
 		})
 	}
 	if len(subscribed) > subs.maxSubjects {
-		subs.setSubscribeAll(true)
+		subs.switchSubscribeAll(true)
 		return
 	}
 	var gone []topicName
@@ -140,20 +140,20 @@ func (subs *subscriptions) checkAllNames() {
 		}
 	}
 	for n := range subscribed {
-		subs.updateSubscription(n, true)
+		subs.updateSubjectForName(n, true)
 	}
 	for _, n := range gone {
-		subs.updateSubscription(n, false)
+		subs.updateSubjectForName(n, false)
 	}
 }
 
-func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) {
+func (subs *subscriptions) updateSubjectForName(n topicName, hasSubscribers bool) {
 	if subs.comesByStream != nil && subs.comesByStream(n.kind, n.text) {
 		return
 	}
 	var subjectName string
 	if n.kind == hub.Pattern {
-		subjectName = patternSubject(n.text)
+		subjectName = subjectCoveringPattern(n.text)
 	} else {
 		subjectName, _ = topicSubject(n.kind, n.text)
 	}
@@ -164,7 +164,7 @@ func (subs *subscriptions) updateSubscription(n topicName, hasSubscribers bool) 
 			return
 		}
 		if len(subs.subjects) >= subs.maxSubjects {
-			subs.setSubscribeAll(true)
+			subs.switchSubscribeAll(true)
 			return
 		}
 		if s = subs.subscribe(subjectName); s != nil {
@@ -202,9 +202,9 @@ func (subs *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// expireIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, from superseded
+// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, from superseded
 // subscriptions, and from all topics when that is no longer needed.
-func (subs *subscriptions) expireIdleAndReplaced(now time.Time) {
+func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
 		subs.idle = subs.idle[1:]
@@ -228,13 +228,13 @@ func (subs *subscriptions) expireIdleAndReplaced(now time.Time) {
 	if len(subs.replaced) > 0 && now.Sub(subs.replacedAt) >= replaceDelay {
 		subs.unsubscribeReplaced()
 	}
-	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.fitsPerTopicSubscriptions() {
-		subs.setSubscribeAll(false)
+	if subs.allTopicSubs != nil && len(subs.replaced) == 0 && !subs.alwaysAll && !subs.forceAll.Load() && subs.fitsHalfOfMaxSubjects() {
+		subs.switchSubscribeAll(false)
 	}
 }
 
-// fitsPerTopicSubscriptions reports whether the hub has at most half of maxSubjects names.
-func (subs *subscriptions) fitsPerTopicSubscriptions() bool {
+// fitsHalfOfMaxSubjects reports whether the hub has at most half of maxSubjects names.
+func (subs *subscriptions) fitsHalfOfMaxSubjects() bool {
 	n := 0
 	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
 		subs.hub.EachName(k, func(string, int) bool { n++; return n <= subs.maxSubjects/2 })
@@ -256,9 +256,9 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// setSubscribeAll switches between subscribing to all topics and to each. Switching on is always allowed and
+// switchSubscribeAll switches between subscribing to all topics and to each. Switching on is always allowed and
 // reuses superseded subscriptions; switching off requires that none is superseded.
-func (subs *subscriptions) setSubscribeAll(on bool) {
+func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
 	}
@@ -284,21 +284,21 @@ func (subs *subscriptions) setSubscribeAll(on bool) {
 			subs.replaced = append(subs.replaced, s.sub)
 		}
 		subs.idle = nil
-		subs.waitUntilEffective()
+		subs.waitUntilSubscriptionsApply()
 		return
 	}
 	subs.replaced = subs.allTopicSubs
 	subs.countMu.Lock()
 	subs.allTopicSubs = nil
 	subs.countMu.Unlock()
-	subs.checkAllNames()
-	subs.waitUntilEffective()
+	subs.syncAllNames()
+	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilEffective waits until new subscriptions are in effect and messages that arrived by the old ones have
+// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages that arrived by the old ones have
 // been read, because unsubscribing drops messages in flight. A connection that takes longer has been given up.
 // Meanwhile the old or the new subscriptions receive all topics.
-func (subs *subscriptions) waitUntilEffective() {
+func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
 			break
@@ -313,29 +313,29 @@ func (subs *subscriptions) waitUntilEffective() {
 	subs.replacedAt = time.Now()
 }
 
-func (subs *subscriptions) subjectCount() (n int64, all bool) {
+func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestMatch reports whether subscription has the fewest tokens of those that match subject. A message without
+// isWidestSubscriptionFor reports whether subscription has the fewest tokens of those that match subject. A message without
 // a sequence number is delivered for that one only.
-func (subs *subscriptions) isWidestMatch(subscription, subject string) bool {
+func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
 	all := subscription == topicPrefix+allSuffix || subscription == shardedPrefix+allSuffix
 	if subs.allTopicSubs != nil {
 		return all
 	}
-	if wide := subs.widestWildcard(subject); wide != "" {
+	if wide := subs.widestSubscribedWildcard(subject); wide != "" {
 		return subscription == wide
 	}
 	return !all // superseded
 }
 
-// widestWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or "".
-func (subs *subscriptions) widestWildcard(subject string) string {
+// widestSubscribedWildcard returns the subscribed wildcard with the fewest tokens that matches a subject, or "".
+func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	for i := len("myriad."); i < len(subject); i++ {
 		if subject[i-1] == '.' {
 			if wide := subject[:i] + allSuffix; subs.subjects[wide] != nil {
@@ -348,5 +348,5 @@ func (subs *subscriptions) widestWildcard(subject string) string {
 
 // isSubscribedTo reports whether a subject is covered by a subscription that is not superseded.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
-	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestWildcard(subject) != ""
+	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

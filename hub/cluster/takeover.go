@@ -35,12 +35,12 @@ func newOrigin() string { return strings.ToLower(crand.Text()[:12]) }
 // Origin returns the value for Config.Origin of a process that takes over the hub.
 func (n *Node) Origin() string { return n.origin }
 
-// subscribeForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
-func (n *Node) subscribeForTakeover() {
+// subscribeToAllForTakeover subscribes to all topics, because the clients' subscriptions are not known yet.
+func (n *Node) subscribeToAllForTakeover() {
 	n.subscriptions.forceAll.Store(true)
 	n.inbox.confirmingSubscription.Store(true)
 	defer n.inbox.confirmingSubscription.Store(false)
-	n.subscriptions.setSubscribeAll(true)
+	n.subscriptions.switchSubscribeAll(true)
 }
 
 // Pause implements hub.ClusterMigrator.
@@ -48,7 +48,7 @@ func (n *Node) Pause() (state []byte) {
 	if n.connected.Load() {
 		_ = n.natsConn.FlushTimeout(pauseFlushTimeout) // its reply follows messages in flight
 	}
-	n.inbox.pause()
+	n.inbox.deliverQueuedAndPause()
 	return n.inbox.gaps.saveState()
 }
 
@@ -69,8 +69,8 @@ func (n *Node) Resume() {
 	}
 }
 
-// pause delivers the queued messages and returns when delivery has stopped.
-func (in *inbox) pause() {
+// deliverQueuedAndPause delivers the queued messages and returns when delivery has stopped.
+func (in *inbox) deliverQueuedAndPause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
 	if !pauses {
@@ -88,7 +88,7 @@ func (in *inbox) pause() {
 	}
 }
 
-func (in *inbox) resume() (paused bool) {
+func (in *inbox) resume() (wasPaused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.resumed == nil {
@@ -99,8 +99,8 @@ func (in *inbox) resume() (paused bool) {
 	return true
 }
 
-// waitForResume waits until the current pause ends, if any.
-func (in *inbox) waitForResume(done <-chan struct{}) {
+// waitForResumeOrTimeout waits until the current pause ends, if any.
+func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 	in.mu.Lock()
 	resumed := in.resumed
 	in.mu.Unlock()

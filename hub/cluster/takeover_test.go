@@ -261,17 +261,17 @@ func copyWhileUnlocked(to, from net.Conn, gate *sync.RWMutex, reads *atomic.Int6
 func TestSubscriptionConfirmedBehindMessages(t *testing.T) {
 	n := &Node{stopped: make(chan struct{})}
 	n.inbox = newInbox(n)
-	conn, err := nats.Connect("", nats.InProcessServer(throttledInProcess{busyServer{}, n.inbox}), nats.NoReconnect())
+	conn, err := nats.Connect("", nats.InProcessServer(readThrottledInProcess{busyServer{}, n.inbox}), nats.NoReconnect())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
 	t.Cleanup(func() { close(n.stopped) })
 	n.subscriptions = &subscriptions{
-		hub: new(hub.Hub), natsConn: conn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.noteUnsubscribed, warn: t.Errorf,
+		hub: new(hub.Hub), natsConn: conn, messages: n.inbox.messages, onUnsubscribed: n.inbox.gaps.ignoreGapsAfterUnsubscribe, warn: t.Errorf,
 		linger: time.Hour, maxSubjects: 10, subjects: make(map[string]*subjectState),
 	}
-	n.subscribeForTakeover()
+	n.subscribeToAllForTakeover()
 	if got := len(n.inbox.messages); got != busyMessages {
 		t.Errorf("it goes on behind %d messages; expected %d, and then the confirmation", got, busyMessages)
 	}
@@ -307,7 +307,7 @@ func TestGapDetectorSaved(t *testing.T) {
 	from.recordSequence("a", "x.1", 5)
 	from.recordSequence("a", "y.1", 7)
 	from.recordSequence("b", "x.1", 9)
-	from.noteUnsubscribed("b", func(string) bool { return false })
+	from.ignoreGapsAfterUnsubscribe("b", func(string) bool { return false })
 	state := from.saveState()
 	var to gapDetector
 	to.period = 3
@@ -347,7 +347,7 @@ func TestPauseEndsByItself(t *testing.T) {
 		n.outbox = newOutbox("me", 1, 1000)
 		n.outbox.paused = true
 		n.subscriptions.forceAll.Store(true)
-		n.goroutines.Go(func() { n.inbox.deliverLoop(n.stopped) })
+		n.goroutines.Go(func() { n.inbox.deliverUntilStopped(n.stopped) })
 		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{sequenceHeader: {"x.1 1"}}}
 		time.Sleep(maxPauseDuration - 1)
 		synctest.Wait()
@@ -359,11 +359,11 @@ func TestPauseEndsByItself(t *testing.T) {
 		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.subscriptions.forceAll.Load() || n.outbox.paused {
 			t.Errorf("%d messages are delivered, and it says %q", got, said)
 		}
-		n.inbox.pause()
+		n.inbox.deliverQueuedAndPause()
 		close(n.stopped)
 		n.goroutines.Wait() // during a pause
 		n.inbox.resume()
-		n.inbox.pause()
+		n.inbox.deliverQueuedAndPause()
 	})
 }
 

@@ -37,21 +37,21 @@ var variableNumbers = regexp.MustCompile(`\b[a-z]id:\d+|\battempt \d+|:\d+->`)
 
 // warnf passes on a problem.
 func (w *warningLimiter) warnf(format string, v ...any) {
-	w.emitLimited(fmt.Sprintf(format, v...), false)
+	w.emitUnlessRepeated(fmt.Sprintf(format, v...), false)
 }
 
 // logChange passes on a change of state, after which problems are shown again.
 func (w *warningLimiter) logChange(format string, v ...any) {
-	w.emitLimited(fmt.Sprintf(format, v...), true)
+	w.emitUnlessRepeated(fmt.Sprintf(format, v...), true)
 }
 
-func (w *warningLimiter) emitLimited(line string, isChange bool) {
+func (w *warningLimiter) emitUnlessRepeated(line string, forgetRepeats bool) {
 	if w.sink == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if isChange {
+	if forgetRepeats {
 		w.known = nil
 	}
 	now, key := time.Now(), variableNumbers.ReplaceAllString(line, "")

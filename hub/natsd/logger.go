@@ -15,7 +15,7 @@ type logger struct {
 
 func (l *logger) warnf(format string, v ...any) {
 	if l.warn != nil {
-		l.warn(explainServerLine(fmt.Sprintf(format, v...)))
+		l.warn(rewordAuthErrors(fmt.Sprintf(format, v...)))
 	}
 }
 
@@ -28,8 +28,8 @@ var (
 	clientRefused = regexp.MustCompile(`^(\S+):\d+ - cid:\d+ .*authentication error`)
 )
 
-// explainServerLine rewords lines of nats-server that don't state the problem.
-func explainServerLine(line string) string {
+// rewordAuthErrors rewords lines of nats-server that don't state the problem.
+func rewordAuthErrors(line string) string {
 	if m := routeRejected.FindStringSubmatch(line); m != nil {
 		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
 	}
@@ -42,7 +42,7 @@ func explainServerLine(line string) string {
 	return line
 }
 
-func (l *logger) fatalError() string {
+func (l *logger) firstFatalError() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fatalText

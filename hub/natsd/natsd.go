@@ -98,7 +98,7 @@ func Start(c Config) (*Server, error) {
 	s.SetLoggerV2(l, false, false, false)
 	s.Start()
 	for end := time.Now().Add(startTimeout); !s.ReadyForConnections(startPollInterval); {
-		reason := l.fatalError()
+		reason := l.firstFatalError()
 		if reason == "" && time.Now().After(end) {
 			reason = fmt.Sprintf("the server is not ready after %v", startTimeout)
 		}

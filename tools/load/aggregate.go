@@ -21,16 +21,16 @@ type aggregator struct {
 	// At the end of the last interval:
 	lastTime   time.Duration
 	lastCounts counts
-	lastCauses causes
+	lastCauses causeCounts
 }
 
 func newAggregator(coarse bool) *aggregator {
 	return &aggregator{total: newTimeDistributions(coarse), interval: newTimeDistributions(coarse), spare: newTimeDistributions(coarse)}
 }
 
-// collectTimes collects what the shards have recorded since the last call in interval, and adds it
+// collectShardTimes collects what the shards have recorded since the last call in interval, and adds it
 // to total.
-func (g *aggregator) collectTimes(shards []*shard) {
+func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.interval.reset()
 	for _, s := range shards {
 		taken := s.swapTimes(g.spare)
@@ -41,15 +41,15 @@ func (g *aggregator) collectTimes(shards []*shard) {
 	g.total.mergeTimes(g.interval)
 }
 
-func (r *run) takeInterval() *Interval {
+func (r *run) buildIntervalSinceLast() *Interval {
 	g, t := r.aggregator, r.generator
-	g.collectTimes(t.shards)
+	g.collectShardTimes(t.shards)
 	s, now := r.sumTotals(), t.now()
-	s.run[nFailed], s.run[nLost] = t.faults.failedAndLost()
-	causes := t.faults.allCauses()
-	latency := mergeDistributions(&g.interval.window, &g.interval.outside)
+	s.run[nFailed], s.run[nLost] = t.faults.countFailedAndLostConns()
+	causes := t.faults.causesWithKindPrefix()
+	latency := sumDistributions(&g.interval.window, &g.interval.outside)
 	i := &Interval{
-		From: g.lastTime, To: now, Stage: r.stage, Open: s.openConns(), Errors: causes.countNewSince(g.lastCauses),
+		From: g.lastTime, To: now, Stage: r.stage, Open: s.openConns(), Errors: causes.increaseSince(g.lastCauses),
 		Latency: summarizeDistribution(latency), Connect: summarizeDistribution(&g.interval.connect),
 	}
 	if r.cfg.Histograms {
@@ -59,7 +59,7 @@ func (r *run) takeInterval() *Interval {
 		i.InFlight = s.messagesInFlight()
 	}
 	if t.isOpenLoop() {
-		s.run[nIntended], i.Waiting = r.countPlanned(s, now)
+		s.run[nIntended], i.Waiting = r.countDueAndUnsent(s, now)
 		s.run[nIntended] = max(s.run[nIntended], g.lastCounts[nIntended]) // an estimate can decrease
 	}
 	counted := s.run
@@ -72,20 +72,20 @@ func (r *run) takeInterval() *Interval {
 	return i
 }
 
-// countPlanned returns how many messages of an open loop's plan have become due since the run's
+// countDueAndUnsent returns how many messages of an open loop's plan have become due since the run's
 // start, and how many of them have not been sent. The latter is an estimate for a plan with random
 // times.
-func (r *run) countPlanned(s totals, now time.Duration) (intended, waiting int64) {
+func (r *run) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
 		taken = r.generator.sharedPlan.Taken()
 	}
-	waiting = r.generator.estimateOverdue(now) // after the rest: messages taken in between count in the next interval
-	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + waiting, waiting
+	unsent = r.generator.estimateOverdue(now) // after the rest: messages taken in between count in the next interval
+	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
-// countNewSince returns the increase of each count since an earlier state.
-func (c causes) countNewSince(before causes) map[string]int64 {
+// increaseSince returns the increase of each count since an earlier state.
+func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	var more map[string]int64
 	for cause, n := range c {
 		if n -= before[cause]; n > 0 {
@@ -98,7 +98,7 @@ func (c causes) countNewSince(before causes) map[string]int64 {
 	return more
 }
 
-func (r *run) newPlan() *Plan {
+func (r *run) buildPlan() *Plan {
 	host, _ := os.Hostname() // "" on error
 	p := &Plan{
 		Start:       r.generator.startTime,
@@ -135,7 +135,7 @@ func (r *run) targetNames() (names []string) {
 }
 
 func (r *run) buildResult(end totals) *Result {
-	r.aggregator.collectTimes(r.generator.shards)
+	r.aggregator.collectShardTimes(r.generator.shards)
 	total, t := r.aggregator.total, r.generator
 	cpus := min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	if loops := r.engine.Loops(); loops > 0 {
@@ -190,8 +190,8 @@ func (r *run) buildResult(end totals) *Result {
 	if r.cfg.Histograms {
 		result.Histograms = r.encodeHistograms()
 	}
-	t.faults.fillResult(result)
-	result.Limits = r.findLimits(result)
+	t.faults.fillFaultFields(result)
+	result.Limits = r.findReachedLimits(result)
 	return result
 }
 
@@ -240,11 +240,11 @@ func (t *timeDistributions) all() []*distribution {
 	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-// newTimeDistributions returns empty distributions. All are coarse for held connections, because
+// newTimeDistributions returns empty distributions. All are coarseLatencies for held connections, because
 // there can be very many loops.
-func newTimeDistributions(coarse bool) *timeDistributions {
+func newTimeDistributions(coarseLatencies bool) *timeDistributions {
 	coarseDist := distribution{coarse: true}
-	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarse}, window: distribution{coarse: coarse}}
+	return &timeDistributions{connect: coarseDist, firstByte: coarseDist, heard: coarseDist, outside: distribution{coarse: coarseLatencies}, window: distribution{coarse: coarseLatencies}}
 }
 
 func (t *timeDistributions) mergeTimes(other *timeDistributions) {

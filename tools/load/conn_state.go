@@ -84,9 +84,9 @@ func newConnTable(connections, pipeline, shards int) *connTable {
 	return s
 }
 
-// allocChunk allocates states for a shard: those from first to before end, none when the table is
+// allocStatesForShard allocates states for a shard: those from first to before end, none when the table is
 // used up.
-func (s *connTable) allocChunk(shard int) (first, end int) {
+func (s *connTable) allocStatesForShard(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first = min(s.nextUnused, len(s.conns))
@@ -97,8 +97,8 @@ func (s *connTable) allocChunk(shard int) (first, end int) {
 	return first, s.nextUnused
 }
 
-// allocated returns how many states have been allocated; some may not be in use.
-func (s *connTable) allocated() int {
+// allocatedCount returns how many states have been allocated; some may not be in use.
+func (s *connTable) allocatedCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nextUnused
@@ -127,7 +127,7 @@ func (s *connTable) sentTime(cs *connState, msgNumber uint64) *time.Duration {
 	return &s.sentTimes[s.slotIndex(cs, msgNumber)]
 }
 
-func (s *connTable) allocForMode(gen *generator) {
+func (s *connTable) allocSlicesForMode(gen *generator) {
 	n, ring := len(s.conns), len(s.sentTimes)
 	if gen.isOpenLoop() {
 		s.plannedTimes = make([]time.Duration, ring)
@@ -147,8 +147,8 @@ func (s *connTable) allocForMode(gen *generator) {
 	s.openedAt = make([]time.Duration, n)
 }
 
-// resetConn prepares the table's data for a connection that was established at now.
-func (s *connTable) resetConn(cs *connState, now time.Duration) {
+// resetConnData prepares the table's data for a connection that was established at establishedAt.
+func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
 		s.plans[cs.index] = pacer.Plan{}
 	}
@@ -158,15 +158,15 @@ func (s *connTable) resetConn(cs *connState, now time.Duration) {
 	if s.frameReaders != nil {
 		s.frameReaders[cs.index] = websocket.Reader{}
 	}
-	s.openedAt[cs.index] = now
+	s.openedAt[cs.index] = establishedAt
 }
 
-func (s *connTable) messageBytes(cs *connState, msgNumber uint64, n int, of *script) (bytes int64) {
-	if of.fixedSize > 0 {
-		return int64(n * of.fixedSize)
+func (s *connTable) totalMessageBytes(cs *connState, firstMessage uint64, messageCount int, messageScript *script) (bytes int64) {
+	if messageScript.fixedSize > 0 {
+		return int64(messageCount * messageScript.fixedSize)
 	}
-	for i := range uint64(n) {
-		bytes += int64(s.messageSizes[s.slotIndex(cs, msgNumber+i)])
+	for i := range uint64(messageCount) {
+		bytes += int64(s.messageSizes[s.slotIndex(cs, firstMessage+i)])
 	}
 	return bytes
 }

@@ -60,7 +60,7 @@ func TestPacing(t *testing.T) {
 			}
 			d := dialer{engine: &f, targets: []target{testTarget}, sources: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				finishedAttempts: func() int64 { return int64(f.dialedConns()) }}
-			if err := d.dialAll(t.Context()); err != nil {
+			if err := d.startAllConns(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			// The first one is due at once, the last a step before 3 s.
@@ -81,7 +81,7 @@ func TestHalfOpen(t *testing.T) {
 				finishedAttempts: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			if err := d.dialAll(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
+			if err := d.startAllConns(ctx); !errors.Is(err, context.DeadlineExceeded) || f.dialedConns() != want {
 				t.Errorf("rate %d: %d started, %v, want %d", rate, f.dialedConns(), err, want)
 			}
 		})
@@ -95,7 +95,7 @@ func TestMailboxFull(t *testing.T) {
 		f := fakeEngine{failFull: 3}
 		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, finishedAttempts: func() int64 { return int64(f.dialedConns()) },
 			sources: planSources(testTarget.addr.Addr(), 100, parseAddrs("192.0.2.7", "192.0.2.8"), 0)}
-		if err := d.dialAll(t.Context()); err != nil {
+		if err := d.startAllConns(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
@@ -142,7 +142,7 @@ func TestConnectStall(t *testing.T) {
 			t.Errorf("got %v, with %d failed", got.ConnectErrors, failed)
 		}
 		r.generator.DialFailed(errors.New("late"))
-		if n := r.generator.faults.connectFailures(); n != 1000 {
+		if n := r.generator.faults.countConnectFailures(); n != 1000 {
 			t.Errorf("%d failed, want 1000", n)
 		}
 		c := newOpenConn(r.generator)

@@ -58,14 +58,14 @@ type dialer struct {
 	nextRetry time.Duration
 }
 
-// dialAll starts all connections and returns before they are established. It ends early with ctx's
+// startAllConns starts all connections and returns before they are established. It ends early with ctx's
 // cause or an error of Dial; after ErrFull it tries again at the next tick.
-func (d *dialer) dialAll(ctx context.Context) error {
+func (d *dialer) startAllConns(ctx context.Context) error {
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
 	begin := time.Now()
 	for d.replaceClosed || d.issued < d.connections {
-		if err := d.startAttempts(d.attemptsDue(time.Since(begin))); err != nil && !errors.Is(err, engine.ErrFull) {
+		if err := d.startAttempts(d.attemptsToStartNow(time.Since(begin))); err != nil && !errors.Is(err, engine.ErrFull) {
 			return err
 		}
 		select {
@@ -77,9 +77,9 @@ func (d *dialer) dialAll(ctx context.Context) error {
 	return nil
 }
 
-func (d *dialer) attemptsDue(sinceStart time.Duration) int {
+func (d *dialer) attemptsToStartNow(sinceStart time.Duration) int {
 	free := max(maxHalfOpen, d.rate) - (d.issued - int(d.finishedAttempts()))
-	wanted := d.attemptsWanted(sinceStart) - d.issued
+	wanted := d.totalAttemptsWanted(sinceStart) - d.issued
 	if wanted <= 0 {
 		d.lastIdle, d.startedSinceIdle = sinceStart, 0
 		return 0
@@ -90,9 +90,9 @@ func (d *dialer) attemptsDue(sinceStart time.Duration) int {
 	return max(min(free, wanted), 0)
 }
 
-// attemptsWanted returns how many attempts should have been started by now, without the connect
+// totalAttemptsWanted returns how many attempts should have been started by now, without the connect
 // rate.
-func (d *dialer) attemptsWanted(sinceStart time.Duration) int {
+func (d *dialer) totalAttemptsWanted(sinceStart time.Duration) int {
 	n := d.connections
 	if d.ramp.Over > 0 && sinceStart < d.ramp.Over {
 		share := float64(sinceStart) / float64(d.ramp.Over)
@@ -144,11 +144,11 @@ type source struct {
 	count int
 }
 
-// planSources distributes connections evenly over source addresses. Without given ones, it uses as
+// planSources distributes connections evenly over source addresses. Without givenAddrs ones, it uses as
 // many loopback addresses for a loopback target as maxPerSource requires; 0 leaves the choice to
 // the kernel.
-func planSources(target netip.Addr, connections int, given []netip.Addr, maxPerSource int) []source {
-	addrs := given
+func planSources(target netip.Addr, connections int, givenAddrs []netip.Addr, maxPerSource int) []source {
+	addrs := givenAddrs
 	if len(addrs) == 0 {
 		addrs = []netip.Addr{{}}
 		if maxPerSource > 0 && connections > maxPerSource && target.Is4() && target.IsLoopback() {
@@ -182,11 +182,11 @@ func loopbackAddrs(n int) []netip.Addr {
 	return addrs
 }
 
-// connsPerSource returns how many connections to plan per source address on this machine: a quarter
+// safeConnsPerSource returns how many connections to plan per source address on this machine: a quarter
 // of the ephemeral ports. To find a free port, the kernel tries one after the other, first all even
 // or all odd ones: with half of them in use it needs many tries, and with two thirds connecting is
 // ten times slower. It returns 0 if the system does not accept all of 127.0.0.0/8.
-func connsPerSource() int {
+func safeConnsPerSource() int {
 	if runtime.GOOS != "linux" {
 		return 0
 	}

@@ -41,7 +41,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 		}
 	}
 	filled := c.withDefaults()
-	for _, d := range c.divisions(filled.Connections) {
+	for _, d := range c.divisibleSettings(filled.Connections) {
 		if d.total == 0 {
 			continue
 		}
@@ -99,14 +99,14 @@ func (c Config) checkDivisible(generators int) error {
 	return c.Validate()
 }
 
-type division struct {
+type divisibleSetting struct {
 	name       string
 	total, min int
 	field      func(*Config) *int
 }
 
-func (c *Config) divisions(connections int) []division {
-	all := []division{
+func (c *Config) divisibleSettings(connections int) []divisibleSetting {
+	all := []divisibleSetting{
 		{"connections", connections, 1, func(p *Config) *int { return &p.Connections }},
 		{"connect-rate", c.ConnectRate, 1, func(p *Config) *int { return &p.ConnectRate }},
 		{"ramp", c.Ramp.From, 0, func(p *Config) *int { return &p.Ramp.From }},
@@ -114,16 +114,16 @@ func (c *Config) divisions(connections int) []division {
 	}
 	if c.PubSub != nil {
 		all = append(all,
-			division{"publishers", c.PubSub.Publishers, 1, func(p *Config) *int { return &p.PubSub.Publishers }},
-			division{"slow", c.PubSub.Slow, 0, func(p *Config) *int { return &p.PubSub.Slow }})
+			divisibleSetting{"publishers", c.PubSub.Publishers, 1, func(p *Config) *int { return &p.PubSub.Publishers }},
+			divisibleSetting{"slow", c.PubSub.Slow, 0, func(p *Config) *int { return &p.PubSub.Slow }})
 	}
 	return all
 }
 
 // apportion divides a number in proportion to weights. Parts add up to it: those with the largest
-// fractions are rounded up (the method of largest remainders). Parts below min are raised to it at
+// fractions are rounded up (the method of largest remainders). Parts below minEach are raised to it at
 // the expense of the largest part.
-func apportion(total, min int, weights []float64) []int {
+func apportion(total, minEach int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {
 		sum += w
@@ -141,7 +141,7 @@ func apportion(total, min int, weights []float64) []int {
 		rest[most] = -1
 	}
 	for i := range parts {
-		for ; parts[i] < min; parts[i]++ {
+		for ; parts[i] < minEach; parts[i]++ {
 			parts[slices.Index(parts, slices.Max(parts))]--
 		}
 	}

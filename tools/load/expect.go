@@ -171,18 +171,18 @@ func (r *Result) latenciesByName() map[string]*Latency {
 	return all
 }
 
-// sumVerifications returns the sum of all verifications and the rate of the slowest, NaN without
+// sumVerifications returns the sum of all verifications and the rate of the slowestRate, NaN without
 // any.
-func (r *Result) sumVerifications() (sum Verification, slowest float64) {
-	slowest = math.NaN()
+func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
+	slowestRate = math.NaN()
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
 		mergeFields(&sum, v, true)
-		if !(slowest <= v.Rate()) {
-			slowest = v.Rate()
+		if !(slowestRate <= v.Rate()) {
+			slowestRate = v.Rate()
 		}
 	}
-	return sum, slowest
+	return sum, slowestRate
 }
 
 // numbersByName returns the figures of a result that are not times, NaN for unknown ones.
@@ -218,7 +218,7 @@ func (r *Result) numbersByName() map[string]float64 {
 // emptyResult has the names of all figures, but no values.
 var emptyResult Result
 
-func findFigure(name string) (resultFigure, bool) {
+func findFigure(name string) (figure resultFigure, known bool) {
 	if _, ok := emptyResult.numbersByName()[name]; ok {
 		return resultFigure{value: func(r *Result) (float64, bool) { n := r.numbersByName()[name]; return n, !math.IsNaN(n) }}, true
 	}

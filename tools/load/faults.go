@@ -14,7 +14,7 @@ import (
 // not touch it.
 type faultRecorder struct {
 	mu            sync.Mutex
-	causes        [nFaults]causes
+	causes        [nFaults]causeCounts
 	connectsEnded bool // connection attempts are no longer counted
 	wrongAnswers  int64
 	firstMismatch *Mismatch
@@ -39,15 +39,15 @@ func (f faultKind) String() string {
 	return [...]string{"connect: ", "lost: ", "answer: ", "answer: ", "line: "}[f]
 }
 
-type causes map[string]int64
+type causeCounts map[string]int64
 
 // maxCauses limits the causes of a kind of failure that are counted separately.
 const maxCauses = 64
 
-// countFault counts failures. The caller holds the lock.
-func (f *faultRecorder) countFault(kind faultKind, cause string, n int64) {
+// countFaultLocked counts failures. The caller holds the lock.
+func (f *faultRecorder) countFaultLocked(kind faultKind, cause string, n int64) {
 	if f.causes[kind] == nil {
-		f.causes[kind] = causes{}
+		f.causes[kind] = causeCounts{}
 	}
 	if _, known := f.causes[kind][cause]; !known && len(f.causes[kind]) >= maxCauses {
 		cause = "other causes"
@@ -55,10 +55,10 @@ func (f *faultRecorder) countFault(kind faultKind, cause string, n int64) {
 	f.causes[kind][cause] += n
 }
 
-func (f *faultRecorder) allCauses() causes {
+func (f *faultRecorder) causesWithKindPrefix() causeCounts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	sum := causes{}
+	sum := causeCounts{}
 	for what, causes := range f.causes {
 		for cause, n := range causes {
 			sum[faultKind(what).String()+cause] += n
@@ -67,14 +67,14 @@ func (f *faultRecorder) allCauses() causes {
 	return sum
 }
 
-// recordStatus counts an HTTP response whose status is an error.
-func (f *faultRecorder) recordStatus(status int) {
+// recordHTTPErrorStatus counts an HTTP response whose status is an error.
+func (f *faultRecorder) recordHTTPErrorStatus(status int) {
 	if status < 400 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.countFault(badStatus, "HTTP status "+strconv.Itoa(status), 1)
+	f.countFaultLocked(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
 func (f *faultRecorder) recordConnectFailure(err error) {
@@ -83,20 +83,20 @@ func (f *faultRecorder) recordConnectFailure(err error) {
 	if f.connectsEnded {
 		return
 	}
-	f.countFault(failedConnect, describeCause(err), 1)
-	f.recordExhaustion(err)
+	f.countFaultLocked(failedConnect, describeCause(err), 1)
+	f.recordIfExhaustionLocked(err)
 }
 
 func (f *faultRecorder) recordReconnectFailure(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.countFault(lostConn, "reconnecting: "+describeCause(err), 1)
-	f.recordExhaustion(err)
+	f.countFaultLocked(lostConn, "reconnecting: "+describeCause(err), 1)
+	f.recordIfExhaustionLocked(err)
 }
 
-// recordExhaustion counts an error that reports that this machine ran out of something. The caller
+// recordIfExhaustionLocked counts an error that reports that this machine ran out of something. The caller
 // holds the lock.
-func (f *faultRecorder) recordExhaustion(err error) {
+func (f *faultRecorder) recordIfExhaustionLocked(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || exhaustionErrnos[errno] == "" {
 		return
@@ -107,18 +107,18 @@ func (f *faultRecorder) recordExhaustion(err error) {
 	f.exhausted[errno]++
 }
 
-// failPendingConnects stops the counting of attempts. If there is a cause, attempts that have neither
+// stopCountingAndFailPending stops the counting of attempts. If there is a cause, attempts that have neither
 // opened nor failed count as failed.
-func (f *faultRecorder) failPendingConnects(attempted, opened int64, cause string) {
+func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, cause string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
 	if missing := attempted - opened - sumCauses(f.causes[failedConnect]); missing > 0 && cause != "" {
-		f.countFault(failedConnect, cause, missing)
+		f.countFaultLocked(failedConnect, cause, missing)
 	}
 }
 
-func (f *faultRecorder) connectFailures() int64 {
+func (f *faultRecorder) countConnectFailures() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return sumCauses(f.causes[failedConnect])
@@ -127,7 +127,7 @@ func (f *faultRecorder) connectFailures() int64 {
 func (f *faultRecorder) recordLostConn(reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.countFault(lostConn, describeCause(reason), 1)
+	f.countFaultLocked(lostConn, describeCause(reason), 1)
 }
 
 // recordMismatch counts a connection with a wrong answer, and keeps the first.
@@ -135,46 +135,46 @@ func (f *faultRecorder) recordMismatch(reason error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wrongAnswers++
-	f.countFault(wrongAnswer, describeCause(reason), 1)
+	f.countFaultLocked(wrongAnswer, describeCause(reason), 1)
 	if f.firstMismatch == nil {
 		m.Why = reason.Error()
 		f.firstMismatch = &m
 	}
 }
 
-// recordUnexpectedLine counts an unexpected line, nil for a repeated broadcast, and keeps the
+// recordUnexpectedOrRepeatedLine counts an unexpected line, nil for a repeated broadcast, and keeps the
 // first.
-func (f *faultRecorder) recordUnexpectedLine(line []byte) {
+func (f *faultRecorder) recordUnexpectedOrRepeatedLine(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if line == nil {
-		f.countFault(strayLine, "repeated broadcast", 1)
+		f.countFaultLocked(strayLine, "repeated broadcast", 1)
 		return
 	}
 	if f.firstUnexpected == "" {
-		f.firstUnexpected = quoteBytes(line)
+		f.firstUnexpected = quoteTruncated(line)
 	}
-	f.countFault(strayLine, "not expected", 1)
+	f.countFaultLocked(strayLine, "not expected", 1)
 }
 
-// recordMissingInVerification counts lines of a verification without an answer.
-func (f *faultRecorder) recordMissingInVerification(n int64) {
+// recordUnansweredLines counts lines of a verification without an answer.
+func (f *faultRecorder) recordUnansweredLines(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.countFault(wrongAnswer, "missing in the verification", n)
+		f.countFaultLocked(wrongAnswer, "missing in the verification", n)
 	}
 }
 
-// failedAndLost returns the number of failed attempts, and of connections that were lost or had a
+// countFailedAndLostConns returns the number of failed attempts, and of connections that were lost or had a
 // wrong answer.
-func (f *faultRecorder) failedAndLost() (failed, lost int64) {
+func (f *faultRecorder) countFailedAndLostConns() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return sumCauses(f.causes[failedConnect]), sumCauses(f.causes[lostConn]) + f.wrongAnswers
 }
 
-func (f *faultRecorder) fillResult(r *Result) {
+func (f *faultRecorder) fillFaultFields(r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r.ConnectErrors, r.Lost, r.BadStatus = maps.Clone(f.causes[failedConnect]), maps.Clone(f.causes[lostConn]), maps.Clone(f.causes[badStatus])
@@ -211,7 +211,7 @@ func describeCause(err error) string {
 // maxQuoted is how many bytes of a mismatch are kept.
 const maxQuoted = 32
 
-func quoteBytes(p []byte) string {
+func quoteTruncated(p []byte) string {
 	if len(p) > maxQuoted {
 		return strconv.Quote(string(p[:maxQuoted])) + "..."
 	}

@@ -39,14 +39,14 @@ const MaxSources = 65_536
 // textParsers parse string settings that are not used verbatim, by the names of settings.
 var textParsers = map[string]func(text string) (string, error){
 	"message":            validateTemplate,
-	"message-file":       readLiteralFile,
+	"message-file":       readLiteralMessageFile,
 	"template-file":      readTemplateFile,
 	"first-message":      validateTemplate,
 	"first-message-file": readTemplateFile,
 	"answer":             requireNonEmpty,
-	"heartbeat":          addNewline,
-	"heartbeat-answer":   addNewline,
-	"broadcast":          addNewline,
+	"heartbeat":          ensureNewline,
+	"heartbeat-answer":   ensureNewline,
+	"broadcast":          ensureNewline,
 	"ws": func(path string) (string, error) {
 		if !strings.HasPrefix(path, "/") {
 			return "", quantity.Error("a path that begins with a slash, given as --ws=/chat")
@@ -65,7 +65,7 @@ var textParsers = map[string]func(text string) (string, error){
 	},
 	"latency-marker": func(text string) (string, error) {
 		_, err := requireNonEmpty(text)
-		return "marker:" + escapeRuleText(text), err
+		return "marker:" + escapeForMatchRule(text), err
 	},
 }
 
@@ -77,8 +77,8 @@ func requireNonEmpty(text string) (string, error) {
 	return text, nil
 }
 
-// addNewline returns a line with a newline, which is optional in text.
-func addNewline(text string) (string, error) {
+// ensureNewline returns a line with a newline, which is optional in text.
+func ensureNewline(text string) (string, error) {
 	line := strings.TrimSuffix(text, "\n")
 	if line == "" {
 		return "", quantity.Error("a line that is not empty")
@@ -123,8 +123,8 @@ func readTemplateFile(path string) (string, error) {
 	return validateTemplate(text)
 }
 
-// readLiteralFile reads a message from a file, which is sent as it is.
-func readLiteralFile(path string) (string, error) {
+// readLiteralMessageFile reads a message from a file, which is sent as it is.
+func readLiteralMessageFile(path string) (string, error) {
 	text, err := readMessageFile(path)
 	return message.Literal(text), err
 }
@@ -151,7 +151,7 @@ func formatHeaderLines(h http.Header) (lines []string) {
 	return lines
 }
 
-func parseTime(text string) (time.Time, error) {
+func parseRFC3339(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
@@ -166,7 +166,7 @@ func formatDecimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64
 // parseRate parses "500", "1k:100k", "@10ms" or "@10ms,p99.9".
 func parseRate(text string) (r Rate, err error) {
 	if latency, found := strings.CutPrefix(text, "@"); found {
-		r.Goal, err = parseGoal(latency)
+		r.Goal, err = parseLatencyGoal(latency)
 		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
@@ -178,8 +178,8 @@ func parseRate(text string) (r Rate, err error) {
 	return Rate{PerSecond: from, To: to}, nil
 }
 
-// parseGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
-func parseGoal(text string) (goal Goal, err error) {
+// parseLatencyGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
+func parseLatencyGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
 	if goal.Under, err = quantity.ParsePeriod(latency); err != nil {
 		return goal, wantRate
@@ -303,8 +303,8 @@ func hostRange(network netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// escapeRuleText escapes bytes for a rule of Config.Match, as \\ and \xHH.
-func escapeRuleText(text string) string {
+// escapeForMatchRule escapes bytes for a rule of Config.Match, as \\ and \xHH.
+func escapeForMatchRule(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
 		switch {
@@ -334,7 +334,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		}
 		key, value := jsonKey(s.Name), any(texts)
 		if !s.List {
-			value = s.jsonValue(texts[0])
+			value = s.textToJSONValue(texts[0])
 		}
 		if s.acceptsBytes() && !utf8.ValidString(texts[0]) {
 			key, value = key+inBase64, []byte(texts[0])
@@ -357,7 +357,7 @@ func (s *Setting) acceptsBytes() bool {
 	return slices.Contains([]string{"message", "first-message", "answer"}, s.Name)
 }
 
-func (s *Setting) jsonValue(text string) any {
+func (s *Setting) textToJSONValue(text string) any {
 	if s.Bare == "true" {
 		return true
 	}
@@ -420,16 +420,16 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	return c.SetTargets(append([]string{c.Target}, c.Also...)...)
 }
 
-// textsFromJSON returns the texts of a JSON value; true stands for bare.
-func textsFromJSON(value any, bare string) ([]string, error) {
+// textsFromJSON returns the texts of a JSON value; true stands for textForTrue.
+func textsFromJSON(value any, textForTrue string) ([]string, error) {
 	switch v := value.(type) {
 	case string:
 		return []string{v}, nil
 	case json.Number:
 		return []string{v.String()}, nil
 	case bool:
-		if v && bare != "" {
-			return []string{bare}, nil
+		if v && textForTrue != "" {
+			return []string{textForTrue}, nil
 		}
 		return []string{strconv.FormatBool(v)}, nil
 	case []any:

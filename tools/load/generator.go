@@ -72,9 +72,9 @@ const (
 // newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
 	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
-	t.setWindow(pacer.Never, math.MinInt64)
+	t.setMeasuringWindow(pacer.Never, math.MinInt64)
 	if cfg.Unprompted { // the server may send before all are connected
-		t.setWindow(pacer.Never, pacer.Never)
+		t.setMeasuringWindow(pacer.Never, pacer.Never)
 	}
 	t.shardPerLoop = loops > 0
 	t.shards = make([]*shard, loops)
@@ -95,7 +95,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 	}
 	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newScript(cfg, t.table, t.faults.recordStatus); err != nil {
+	if t.script, err = newScript(cfg, t.table, t.faults.recordHTTPErrorStatus); err != nil {
 		return nil, err
 	}
 	if cfg.PubSub == nil {
@@ -104,7 +104,7 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 		t.pubsub = newPubsubRun(t)
 		t.script.answerChecker = t.pubsub
 	}
-	t.table.allocForMode(t)
+	t.table.allocSlicesForMode(t)
 	t.lineEnd, t.broadcast = "\n", cfg.Broadcast
 	if t.script.frames != nil {
 		t.lineEnd, t.broadcast = "", strings.TrimSuffix(cfg.Broadcast, "\n")
@@ -120,16 +120,16 @@ func (g *generator) isOpenLoop() bool { return g.mode == openLoop || g.mode == o
 
 func (g *generator) now() time.Duration { return engine.MonotonicNow() - g.epoch }
 
-func (g *generator) setWindow(from, until time.Duration) {
+func (g *generator) setMeasuringWindow(from, until time.Duration) {
 	g.windowStart.Store(int64(from))
 	g.windowEnd.Store(int64(until))
 }
 
-// endWindow ends the window now, unless it has already ended, and returns it.
-func (g *generator) endWindow() (start, end time.Duration) {
+// endMeasuringWindow ends the window now, unless it has already ended, and returns it.
+func (g *generator) endMeasuringWindow() (start, end time.Duration) {
 	end = min(time.Duration(g.windowEnd.Load()), g.now())
 	start = min(time.Duration(g.windowStart.Load()), end)
-	g.setWindow(start, end)
+	g.setMeasuringWindow(start, end)
 	g.sharedPlan.Stop(end)
 	return start, end
 }
@@ -154,21 +154,21 @@ func (g *generator) Opened(c *engine.Conn) {
 		g.script.frames.sendHandshake(c, g.nextNumber.Add(1)-1, began)
 		return
 	}
-	g.joinOrEstablish(c, g.nextNumber.Add(1)-1, began)
+	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
 }
 
-// joinOrEstablish continues with a connection whose transport, including a WebSocket handshake, is
+// joinPubsubOrEstablish continues with a connection whose transport, including a WebSocket handshake, is
 // ready: it joins publish/subscribe or is established.
-func (g *generator) joinOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
 		g.pubsub.sendJoin(c, connNumber, dialedAt)
 		return
 	}
-	g.establishConn(c, connNumber, dialedAt)
+	g.registerEstablishedConn(c, connNumber, dialedAt)
 }
 
-// establishConn gives a connection its state and counts it.
-func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+// registerEstablishedConn gives a connection its state and counts it.
+func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	i := g.shardIndex(c)
 	s, now := g.shards[i], g.now()
 	if g.isHoldOnly() {
@@ -183,7 +183,7 @@ func (g *generator) establishConn(c *engine.Conn, connNumber uint32, dialedAt ti
 	}
 	c.SetValue(cs)
 	s.mu.Lock()
-	g.table.resetConn(cs, now)
+	g.table.resetConnData(cs, now)
 	s.times.connect.record(now-dialedAt, 1)
 	if g.cfg.Lifetime > 0 {
 		s.timers.push(timer{due: now + g.cfg.Lifetime, conn: cs.index, number: cs.number, kind: lifetimeTimer})
@@ -200,12 +200,12 @@ func (g *generator) DialFailed(err error) { g.faults.recordConnectFailure(err) }
 func (g *generator) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
-		if g.trafficStarted.Load() && !g.hasFlags(v, connStarted) {
+		if g.trafficStarted.Load() && !g.hasAnyFlag(v, connStarted) {
 			g.startConnTraffic(c, v)
 			break
 		}
 		if g.pubsub != nil {
-			g.advanceConn(c, v, checkResult{answers: g.pubsub.countFullyDelivered(v)}, g.now())
+			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.countFullyDelivered(v)}, g.now())
 		}
 		g.sendDueMessages(c, v)
 	case *heldConn:
@@ -217,7 +217,7 @@ func (g *generator) Nudged(c *engine.Conn) {
 	}
 }
 
-func (g *generator) hasFlags(cs *connState, flags uint16) bool {
+func (g *generator) hasAnyFlag(cs *connState, flags uint16) bool {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,14 +246,14 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 func (g *generator) Received(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		return g.receiveByConnKind(c, in)
+		return g.receiveWithoutConnState(c, in)
 	}
 	now := g.now()
 	if g.closing.Load() || g.cfg.Unprompted && int64(now) >= g.windowEnd.Load() {
 		return len(in)
 	}
 	h := g.script.checkAnswers(c, cs, in, 0)
-	g.advanceConn(c, cs, h, now)
+	g.countAnswersAndSendNext(c, cs, h, now)
 	if h.err != nil {
 		g.abortWithMismatch(c, cs, in[h.used:], h.err)
 		return len(in)
@@ -261,11 +261,11 @@ func (g *generator) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// advanceConn counts answers and sends what they allow.
-func (g *generator) advanceConn(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
+// countAnswersAndSendNext counts answers and sends what they allow.
+func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res checkResult, now time.Duration) {
 	s := g.shards[cs.shard]
 	s.mu.Lock()
-	g.countReceived(s, cs, res, now)
+	g.countAnswersLocked(s, cs, res, now)
 	var p batch
 	if res.err == nil {
 		if res.serverCloses {
@@ -285,9 +285,9 @@ func (g *generator) advanceConn(c *engine.Conn, cs *connState, res checkResult, 
 	}
 }
 
-// countReceived adds up received answers and advances the connection. The caller holds the shard's
+// countAnswersLocked adds up received answers and advances the connection. The caller holds the shard's
 // lock.
-func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now time.Duration) {
+func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult, now time.Duration) {
 	if cs.flags&connReplied == 0 {
 		cs.flags |= connReplied
 		if g.table.openedAt != nil {
@@ -298,7 +298,7 @@ func (g *generator) countReceived(s *shard, cs *connState, res checkResult, now 
 	s.totals.addCount(nBytesReceived, int64(res.answerBytes), measured)
 	if res.answers > 0 {
 		s.totals.addCount(nAnswered, int64(res.answers), measured)
-		s.totals.run[nBytesAnswered] += g.table.messageBytes(cs, cs.answered, res.answers, g.script)
+		s.totals.run[nBytesAnswered] += g.table.totalMessageBytes(cs, cs.answered, res.answers, g.script)
 		if g.pubsub == nil { // in pubsub, each delivery is recorded instead
 			g.recordLatencies(s, cs, res.answers, now)
 		}
@@ -415,7 +415,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	s.mu.Unlock()
 	g.faults.recordMismatch(reason, Mismatch{
 		Connection: int64(cs.number), Message: int64(cs.answered), Byte: int(cs.answerPos),
-		Want: quoteBytes(g.script.expectedBytes(cs)), Got: quoteBytes(got),
+		Want: quoteTruncated(g.script.expectedBytes(cs)), Got: quoteTruncated(got),
 	})
 	c.Abort(reason)
 }
@@ -425,7 +425,7 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
 	if r, ruled := g.script.answerChecker.(*ruleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
 		if h := r.endAnswer(cs, in); h.serverCloses {
-			g.advanceConn(c, cs, h, g.now())
+			g.countAnswersAndSendNext(c, cs, h, g.now())
 		}
 	}
 	return len(in)
@@ -435,11 +435,11 @@ func (g *generator) Ended(c *engine.Conn, in []byte) int {
 func (g *generator) Closed(c *engine.Conn, reason error) {
 	cs, ok := c.Value().(*connState)
 	if !ok {
-		g.closedWithoutState(c, reason)
+		g.handleCloseWithoutState(c, reason)
 		return
 	}
-	ended := g.hasFlags(cs, connReconnecting)
-	if ended && !g.hasFlags(cs, connExpired) && g.reconnector != nil && !g.closing.Load() {
+	ended := g.hasAnyFlag(cs, connReconnecting)
+	if ended && !g.hasAnyFlag(cs, connExpired) && g.reconnector != nil && !g.closing.Load() {
 		g.replaceConn(cs, c.Peer())
 		return
 	}
@@ -461,7 +461,7 @@ func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 	s.totals.run[nClosed]++
 	if !g.closing.Load() || cs.flags&connExpired != 0 {
 		s.totals.run[nDropped] += int64(cs.inFlight)
-		s.totals.run[nBytesDropped] += g.table.messageBytes(cs, cs.answered, int(cs.inFlight), g.script)
+		s.totals.run[nBytesDropped] += g.table.totalMessageBytes(cs, cs.answered, int(cs.inFlight), g.script)
 	}
 	if cs.flags&connExpired != 0 {
 		s.totals.run[nExpired]++

@@ -28,7 +28,7 @@ func TestWindow(t *testing.T) {
 	} {
 		tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 2, Size: 64})
 		c := newOpenConn(tr)
-		tr.setWindow(test.from, test.until)
+		tr.setMeasuringWindow(test.from, test.until)
 		tr.trafficStarted.Store(true)
 		tr.Nudged(c)
 		tr.Nudged(c) // starts nothing again
@@ -42,7 +42,7 @@ func TestWindow(t *testing.T) {
 		if got := tr.shards[0].times.window.count(); got != test.answered {
 			t.Errorf("%s: %d latencies", name, got)
 		}
-		tr.endWindow()
+		tr.endMeasuringWindow()
 		echoOutput(c)
 		if s := sumShards(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.messagesInFlight() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
@@ -68,19 +68,19 @@ func echoOutput(c *engine.Conn) {
 // TestLatency checks each answer's own latency, up to the limit.
 func TestLatency(t *testing.T) {
 	tr := newTestGenerator(t, Config{Connections: 1, Pipeline: 3, Size: 64})
-	tr.setWindow(0, math.MaxInt64)
+	tr.setMeasuringWindow(0, math.MaxInt64)
 	s := tr.shards[0]
 	l := s.newConnState(tr.table, engine.Ref{}, 0, 0, 0)
 	for k := range uint64(7) {
 		*tr.table.sentTime(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {
 			l.answered = k - 2
-			tr.countReceived(s, l, checkResult{answers: 1}, 10*time.Second)
+			tr.countAnswersLocked(s, l, checkResult{answers: 1}, 10*time.Second)
 		}
 	}
 	got := summarizeDistribution(&s.times.window)
 	l.answered = 4
-	tr.countReceived(s, l, checkResult{answers: 1}, time.Hour)
+	tr.countAnswersLocked(s, l, checkResult{answers: 1}, time.Hour)
 	for _, of := range [][2]time.Duration{
 		{got.Min, 5 * time.Second}, {got.P50, 7 * time.Second}, {got.Max, 9 * time.Second}, {got.Mean, 7 * time.Second},
 		{summarizeDistribution(&s.times.window).Max, maxLatency},

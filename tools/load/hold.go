@@ -54,8 +54,8 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 	}
 }
 
-// receiveByConnKind handles input of a connection that has no connState.
-func (g *generator) receiveByConnKind(c *engine.Conn, in []byte) int {
+// receiveWithoutConnState handles input of a connection that has no connState.
+func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		return g.receiveHandshakeResponse(c, v, in)
@@ -142,18 +142,18 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 		s.totals.run[nHeartbeats]++
 		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // Closed gets the error
 	case g.broadcast != "" && string(line) == g.broadcast:
-		g.countBroadcastLine(c, s, now)
+		g.recordBroadcastReceived(c, s, now)
 	default:
 		return g.checkVerificationLine(c, s, line, now)
 	}
 	return nil
 }
 
-// countBroadcastLine counts the broadcast. The caller holds the shard's lock.
-func (g *generator) countBroadcastLine(c *engine.Conn, s *shard, now time.Duration) {
+// recordBroadcastReceived counts the broadcast. The caller holds the shard's lock.
+func (g *generator) recordBroadcastReceived(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.totals.run[nHeardAgain]++
-		g.faults.recordUnexpectedLine(nil)
+		g.faults.recordUnexpectedOrRepeatedLine(nil)
 		return
 	}
 	c.SetValue(&s.heard)
@@ -170,7 +170,7 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	a, ok := s.pendingLines[ref]
 	if !ok || a.sentAt == 0 {
 		s.totals.run[nUnexpected]++
-		g.faults.recordUnexpectedLine(line)
+		g.faults.recordUnexpectedOrRepeatedLine(line)
 		return nil
 	}
 	var room [maxVerifyLine]byte
@@ -178,11 +178,11 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	s.removePendingLine(ref)
 	if !bytes.Equal(line, want) {
 		s.totals.run[nVerifyWrong]++
-		s.countDroppedMessage(len(want))
+		s.countUnansweredMessage(len(want))
 		at := firstDifference(line, want)
 		_, slot, _ := ref.Location()
 		g.faults.recordMismatch(errWrongLine, Mismatch{
-			Connection: int64(slot), Message: int64(a.verification.number) - 1, Byte: at, Want: quoteBytes(want[at:]), Got: quoteBytes(line[at:]),
+			Connection: int64(slot), Message: int64(a.verification.number) - 1, Byte: at, Want: quoteTruncated(want[at:]), Got: quoteTruncated(line[at:]),
 		})
 		return errWrongLine
 	}
@@ -193,8 +193,8 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 	return nil
 }
 
-// countDroppedMessage counts a message that will not be answered, and its bytes.
-func (s *shard) countDroppedMessage(size int) {
+// countUnansweredMessage counts a message that will not be answered, and its bytes.
+func (s *shard) countUnansweredMessage(size int) {
 	s.totals.run[nDropped]++
 	s.totals.run[nBytesDropped] += int64(size)
 }
@@ -208,23 +208,23 @@ func (s *shard) removePendingLine(ref engine.Ref) (a pendingLine, ok bool) {
 	return a, ok
 }
 
-// closedWithoutState handles the end of a connection that has no connState.
-func (g *generator) closedWithoutState(c *engine.Conn, reason error) {
+// handleCloseWithoutState handles the end of a connection that has no connState.
+func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		g.countFailedHandshake(v, reason)
 	case *pubsubConn:
 		g.pubsub.countClosedMember(v, reason)
 	case *heldConn:
-		g.releaseHeldConn(c.Ref(), v)
+		g.countClosedHeldConn(c.Ref(), v)
 		if reason != errWrongLine && !g.closing.Load() {
 			g.faults.recordLostConn(reason)
 		}
 	}
 }
 
-// releaseHeldConn counts a held connection that has closed.
-func (g *generator) releaseHeldConn(ref engine.Ref, h *heldConn) {
+// countClosedHeldConn counts a held connection that has closed.
+func (g *generator) countClosedHeldConn(ref engine.Ref, h *heldConn) {
 	s := h.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,6 +235,6 @@ func (g *generator) releaseHeldConn(ref engine.Ref, h *heldConn) {
 	if a, ok := s.removePendingLine(ref); ok && a.sentAt > 0 {
 		var room [maxVerifyLine]byte
 		s.totals.run[nVerifyLost]++
-		s.countDroppedMessage(len(a.verification.appendLine(room[:0], ref)))
+		s.countUnansweredMessage(len(a.verification.appendLine(room[:0], ref)))
 	}
 }

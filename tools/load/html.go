@@ -42,7 +42,7 @@ func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	for _, section := range []page.Section{
 		{ID: "verdict", Title: "Verdict", Parts: parts},
 		{ID: "time", Title: "Over time", Parts: s.timelineCharts()},
-		{ID: "latency", Title: "Latency", Parts: s.latencyParts()},
+		{ID: "latency", Title: "Latency", Parts: s.latencyChartAndTable()},
 		{ID: "errors", Title: "Errors", Parts: s.errorParts()},
 	} {
 		if len(section.Parts) > 0 {
@@ -213,7 +213,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	for n, i := range intervals {
 		at[n] = (i.From + i.To).Seconds() / 2
 	}
-	note := s.describeWindow()
+	note := s.describeMeasuredWindow()
 	if len(intervals) < len(s.Intervals) {
 		note = strings.TrimSpace(note + " Each point combines several intervals; percentiles are the worst of them.")
 	}
@@ -239,7 +239,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 		}
 	}
 	chart("rate", "Messages a second", page.Axis{Label: "1/s"},
-		curve{"intended", counterRateFunc("intended")}, curve{"sent", counterRateFunc("sent")}, curve{"answered", counterRateFunc("answered")})
+		curve{"intended", counterRateGetter("intended")}, curve{"sent", counterRateGetter("sent")}, curve{"answered", counterRateGetter("answered")})
 	var percentiles []curve
 	for _, point := range []string{"max", "p99.9", "p99", "p90", "p50"} {
 		percentiles = append(percentiles, curve{point, func(i *Interval) float64 {
@@ -249,22 +249,22 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 			return max(findLatencyPoint(point).Of(&i.Latency), 1).Seconds()
 		}})
 	}
-	chart("percentiles", "Latency", page.Axis{Label: s.latencyOrigin(), Log: true, Unit: page.Seconds}, percentiles...)
+	chart("percentiles", "Latency", page.Axis{Label: s.describeLatencyOrigin(), Log: true, Unit: page.Seconds}, percentiles...)
 	chart("faults", "Errors a second", page.Axis{Label: "1/s"},
 		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.errorCount() - i.Failed - i.Lost) }},
-		curve{"lost connections", counterRateFunc("lost")}, curve{"failed to connect", counterRateFunc("failed")})
-	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", counterFunc("in_flight")}, curve{"not sent yet", counterFunc("waiting")})
-	chart("connections", "Connections", page.Axis{}, curve{"open", counterFunc("open")})
+		curve{"lost connections", counterRateGetter("lost")}, curve{"failed to connect", counterRateGetter("failed")})
+	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", counterGetter("in_flight")}, curve{"not sent yet", counterGetter("waiting")})
+	chart("connections", "Connections", page.Axis{}, curve{"open", counterGetter("open")})
 	chart("connects", "Connects a second", page.Axis{Label: "1/s"},
-		curve{"closed", counterRateFunc("closed")}, curve{"reconnected", counterRateFunc("reconnected")}, curve{"established", counterRateFunc("opened")})
+		curve{"closed", counterRateGetter("closed")}, curve{"reconnected", counterRateGetter("reconnected")}, curve{"established", counterRateGetter("opened")})
 	cpu := func(i *Interval, u *Usage) float64 { return i.PerSecond(int64(u.CPU())) / 1e9 }
 	memory := func(_ *Interval, u *Usage) float64 { return float64(u.RSS) }
-	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curve{"server", serverUsageFunc(cpu)}, curve{"generator", generatorUsageFunc(cpu)})
-	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curve{"server", serverUsageFunc(memory)}, curve{"generator", generatorUsageFunc(memory)})
+	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curve{"server", serverUsageGetter(cpu)}, curve{"generator", generatorUsageGetter(cpu)})
+	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curve{"server", serverUsageGetter(memory)}, curve{"generator", generatorUsageGetter(memory)})
 	return parts
 }
 
-func (s *Stream) describeWindow() string {
+func (s *Stream) describeMeasuredWindow() string {
 	is := func(i Interval) bool { return i.Stage == "window" }
 	first := slices.IndexFunc(s.Intervals, is)
 	if first < 0 {
@@ -279,39 +279,39 @@ func (s *Stream) describeWindow() string {
 	return fmt.Sprintf("The measured window is from %s to %s.", format.Clock(from.Seconds()), format.Clock(to.Seconds()))
 }
 
-func counterFunc(name string) func(*Interval) float64 {
+func counterGetter(name string) func(*Interval) float64 {
 	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
 	return func(i *Interval) float64 { n, _ := Counters[at].Of(i); return float64(n) }
 }
 
-func counterRateFunc(name string) func(*Interval) float64 {
-	count := counterFunc(name)
+func counterRateGetter(name string) func(*Interval) float64 {
+	count := counterGetter(name)
 	return func(i *Interval) float64 { return i.PerSecond(int64(count(i))) }
 }
 
-func generatorUsageFunc(of func(*Interval, *Usage) float64) func(*Interval) float64 {
-	return func(i *Interval) float64 { return of(i, &i.Generator) }
+func generatorUsageGetter(figure func(*Interval, *Usage) float64) func(*Interval) float64 {
+	return func(i *Interval) float64 { return figure(i, &i.Generator) }
 }
 
-func serverUsageFunc(of func(*Interval, *Usage) float64) func(*Interval) float64 {
+func serverUsageGetter(figure func(*Interval, *Usage) float64) func(*Interval) float64 {
 	return func(i *Interval) float64 {
 		if i.Server == nil {
 			return math.NaN()
 		}
-		return of(i, i.Server)
+		return figure(i, i.Server)
 	}
 }
 
-// latencyOrigin describes from when latencies are measured.
-func (s *Stream) latencyOrigin() string {
+// describeLatencyOrigin describes from when latencies are measured.
+func (s *Stream) describeLatencyOrigin() string {
 	if s.Result != nil && s.Result.Corrected || s.modeName() == "open loop" {
 		return "since the intended time"
 	}
 	return "since the message was sent"
 }
 
-// latencyParts returns the curves of percentiles, and the table of all distributions.
-func (s *Stream) latencyParts() []page.Part {
+// latencyChartAndTable returns the curves of percentiles, and the table of all distributions.
+func (s *Stream) latencyChartAndTable() []page.Part {
 	if s.Result == nil {
 		return nil
 	}
@@ -328,7 +328,7 @@ func (s *Stream) latencyParts() []page.Part {
 		of    *Latency
 		curve bool
 	}{
-		{"latency " + s.latencyOrigin(), &r.Latency, true},
+		{"latency " + s.describeLatencyOrigin(), &r.Latency, true},
 		{"service time, since the message was sent", r.Service, true},
 		{"sent late by the generator", r.Late, true},
 		{"connect", &r.Connect, false}, {"first byte, since connecting", &r.FirstByte, false},
@@ -342,7 +342,7 @@ func (s *Stream) latencyParts() []page.Part {
 		}
 		t.AddRow(line...)
 		if d.curve {
-			curve := d.of.Curve()
+			curve := d.of.PercentileCurve()
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
 			c.Series = append(c.Series, curve)
 		}

@@ -63,9 +63,9 @@ func findLatencyPoint(name string) *LatencyPoint {
 	return &LatencyPoints[i]
 }
 
-// addSummary adds another distribution without its histogram: it keeps the worse of each
+// mergeKeepingWorst adds another distribution without its histogram: it keeps the worse of each
 // percentile.
-func (l *Latency) addSummary(other *Latency) {
+func (l *Latency) mergeKeepingWorst(other *Latency) {
 	if other.Count == 0 {
 		return
 	}
@@ -87,8 +87,8 @@ func (l *Latency) addSummary(other *Latency) {
 	l.Count += other.Count
 }
 
-// Curve returns the percentiles as a curve; x is 1/(1 - quantile): one of how many times is longer.
-func (l *Latency) Curve() (c page.Series) {
+// PercentileCurve returns the percentiles as a curve; x is 1/(1 - quantile): one of how many times is longer.
+func (l *Latency) PercentileCurve() (c page.Series) {
 	for _, p := range LatencyPoints {
 		one := math.Round(1 / (1 - p.Quantile))
 		if p.Quantile == 1 {
@@ -127,9 +127,9 @@ func (d *distribution) ensureHistogram() {
 }
 
 // record adds n equal times.
-func (d *distribution) record(t time.Duration, n int) {
+func (d *distribution) record(t time.Duration, repetitions int) {
 	d.ensureHistogram()
-	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(n)) // never out of range
+	_ = d.histogram.RecordValues(int64(min(max(t, 0), maxLatency)), int64(repetitions)) // never out of range
 }
 
 func (d *distribution) count() int64 {
@@ -153,8 +153,8 @@ func (d *distribution) reset() {
 	}
 }
 
-// mergeDistributions returns the sum of two distributions, which can be a itself.
-func mergeDistributions(a, b *distribution) *distribution {
+// sumDistributions returns the sum of two distributions, which can be a itself.
+func sumDistributions(a, b *distribution) *distribution {
 	if b.count() == 0 {
 		return a
 	}

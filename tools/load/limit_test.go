@@ -76,7 +76,7 @@ func TestLimitsOf(t *testing.T) {
 		if test.failed != nil {
 			r.generator.faults.recordConnectFailure(test.failed)
 		}
-		if got := checkedWalls(t, r.findLimits(test.of)); !slices.Equal(got, test.want) {
+		if got := checkedWalls(t, r.findReachedLimits(test.of)); !slices.Equal(got, test.want) {
 			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -99,7 +99,7 @@ func TestScarcity(t *testing.T) {
 		for _, err := range test.errs {
 			r.generator.faults.recordConnectFailure(err)
 		}
-		got := r.findLimits(&Result{})
+		got := r.findReachedLimits(&Result{})
 		if test.wall == "" {
 			if len(got) > 0 {
 				t.Errorf("%v: limits %+v, want none", test.errs, got)

@@ -20,9 +20,9 @@ var exhaustionErrnos = map[syscall.Errno]string{
 	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
 }
 
-// countExhaustion counts attempts that failed with one of the errors, and names those that
+// countExhaustionErrors counts attempts that failed with one of the errors, and names those that
 // occurred.
-func (f *faultRecorder) countExhaustion(errnos ...syscall.Errno) (n int64, names string) {
+func (f *faultRecorder) countExhaustionErrors(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var seen []string
@@ -60,31 +60,31 @@ func (r *Result) generatorSentLate() bool {
 	return l >= veryLateP99 || l >= lateP99 && l*10 >= r.Latency.P99
 }
 
-// findLimits returns the limits that the generator itself reached, the most severe first.
-func (r *run) findLimits(result *Result) []Limit {
+// findReachedLimits returns the limits that the generator itself reached, the most severe first.
+func (r *run) findReachedLimits(result *Result) []Limit {
 	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
 		found = append(found, Limit{Wall: wall, Evidence: fmt.Sprintf(evidence, args...), Advice: advice})
 	}
 	faults := &r.generator.faults
-	if n, errnos := faults.countExhaustion(syscall.EMFILE, syscall.ENFILE); n > 0 {
+	if n, errnos := faults.countExhaustionErrors(syscall.EMFILE, syscall.ENFILE); n > 0 {
 		add("descriptors", "raise the limit of open files (ulimit -n, fs.nr_open, fs.file-max), or use a model with loops, which get a descriptor table each",
 			"%s attempts to connect found no free descriptor (%s)", format.Count(n), errnos)
 	}
-	if n, errnos := faults.countExhaustion(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
+	if n, errnos := faults.countExhaustionErrors(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
 		add("ports", "connect from more addresses (--src), to more targets, or widen net.ipv4.ip_local_port_range",
 			"%s attempts to connect found no free port on %d source addresses (%s)", format.Count(n), len(r.dialer.sources), errnos)
 	}
-	if n, errnos := faults.countExhaustion(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
+	if n, errnos := faults.countExhaustionErrors(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
 		add("memory", "use smaller socket buffers (--rcvbuf, --sndbuf), raise net.ipv4.tcp_mem, or add memory",
 			"%s attempts to connect were refused memory by the kernel (%s)", format.Count(n), errnos)
 	}
-	r.addKernelLimits(result, add)
+	r.addReachedKernelLimits(result, add)
 	if result.GeneratorBound() {
 		add("cpu", "give the generator more loops (--loops) and processors, or use larger messages or fewer connections",
 			"the generator used %.0f%% of its %d CPU", 100*result.CPUShare(), result.CPUs)
 	}
-	if share := r.cpuPressure(); share > highCPUPressure {
+	if share := r.cpuStallShare(); share > highCPUPressure {
 		add("cpu pressure", "stop other programs, or pin server and generator to separate processors",
 			"some program on this machine waited for a processor during %.0f%% of the window", 100*share)
 	}
@@ -98,26 +98,26 @@ func (r *run) findLimits(result *Result) []Limit {
 // synRetransmitTime is the time after which the kernel retransmits a lost SYN (RFC 6298).
 const synRetransmitTime = time.Second
 
-// addKernelLimits adds limits that the kernel of this machine counted during the run: queues if
+// addReachedKernelLimits adds limits that the kernel of this machine counted during the run: queues if
 // connecting failed or was slow, and socket memory.
-func (r *run) addKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
+func (r *run) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
-	connectTrouble := r.generator.faults.connectFailures() > 0 || result.Connect.Max >= synRetransmitTime
+	connectTrouble := r.generator.faults.countConnectFailures() > 0 || result.Connect.Max >= synRetransmitTime
 	if k["ListenOverflows"] > 0 && connectTrouble && r.hasLocalTarget() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			format.Count(k["ListenOverflows"]), formatSysctl("net.core.somaxconn"))
+			format.Count(k["ListenOverflows"]), readSysctlText("net.core.somaxconn"))
 	}
 	if untracked > 0 && connectTrouble {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			format.Count(untracked), formatSysctl("net.netfilter.nf_conntrack_max"))
+			format.Count(untracked), readSysctlText("net.netfilter.nf_conntrack_max"))
 	}
 	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), formatSysctl("net.ipv4.tcp_mem"))
+			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), readSysctlText("net.ipv4.tcp_mem"))
 	}
 }
 
@@ -125,9 +125,9 @@ func (r *run) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
-// cpuPressure returns the share of the window in which some program of the machine, the generator
+// cpuStallShare returns the share of the window in which some program of the machine, the generator
 // or another, waited for a processor; 0 if unknown.
-func (r *run) cpuPressure() float64 {
+func (r *run) cpuStallShare() float64 {
 	if r.window < minUsageWindow {
 		return 0
 	}
@@ -141,8 +141,8 @@ func readCPUStallTime() time.Duration {
 	return machine.Stalled
 }
 
-// formatSysctl returns a kernel setting as text, "unknown" if it cannot be read.
-func formatSysctl(name string) string {
+// readSysctlText returns a kernel setting as text, "unknown" if it cannot be read.
+func readSysctlText(name string) string {
 	value, err := procfs.ReadSysctl(name)
 	if err != nil {
 		return "unknown"

@@ -105,7 +105,7 @@ func mergeFields[T any](to, from *T, follows bool) {
 func mergeStruct(to, from reflect.Value, follows bool) {
 	switch to := to.Addr().Interface().(type) {
 	case *Latency:
-		to.addSummary(from.Addr().Interface().(*Latency))
+		to.mergeKeepingWorst(from.Addr().Interface().(*Latency))
 		return
 	case *Rate:
 		to.add(from.Addr().Interface().(*Rate))

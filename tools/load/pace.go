@@ -434,7 +434,7 @@ func (c *Config) floodBufferSize() int {
 
 // Drained continues a flood when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
-	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasFlags(cs, connStarted) {
+	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
 		g.floodSend(c, cs)
 	}
 }

@@ -63,7 +63,7 @@ func (r *run) startDialer(ctx context.Context) (stop func()) {
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.dialAll(dialing); err != nil && dialing.Err() == nil {
+		if err := r.dialer.startAllConns(dialing); err != nil && dialing.Err() == nil {
 			r.generator.faults.recordConnectFailure(err)
 		}
 	})
@@ -81,7 +81,7 @@ func (r *run) connectAll(ctx context.Context) error {
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
 	dialer.Go(func() {
-		if err := r.dialer.dialAll(dialing); err != nil {
+		if err := r.dialer.startAllConns(dialing); err != nil {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
@@ -120,7 +120,7 @@ func (r *run) endConnectPhase(cause string) {
 		s.stopNewConns()
 	}
 	sum := r.sumTotals()
-	r.generator.faults.failPendingConnects(int64(r.dialer.issued), sum.run[nOpened], cause)
+	r.generator.faults.stopCountingAndFailPending(int64(r.dialer.issued), sum.run[nOpened], cause)
 	if sum.run[nOpened] > 0 {
 		r.connectTime = sum.lastOpened - r.connectStart
 	}
@@ -152,7 +152,7 @@ func (r *run) exchangeMessages(ctx context.Context) error {
 	if err == nil {
 		err = r.measureWindow(ctx)
 	}
-	r.generator.endWindow()
+	r.generator.endMeasuringWindow()
 	cancel()
 	stop()
 	r.stage = "drain"
@@ -180,7 +180,7 @@ func (r *run) startTraffic(ctx context.Context) (stop func()) {
 	}
 	lead := time.Duration(0)
 	if t.isOpenLoop() {
-		lead = planLead + time.Duration(t.table.allocated()-t.nudgedConns)*planLeadPerConn
+		lead = planLead + time.Duration(t.table.allocatedCount()-t.nudgedConns)*planLeadPerConn
 	}
 	r.scheduleWindow(lead)
 	t.trafficStarted.Store(true)
@@ -215,7 +215,7 @@ func (r *run) scheduleWindow(lead time.Duration) {
 		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
 		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
-	t.setWindow(from, until)
+	t.setMeasuringWindow(from, until)
 	t.trafficStart.Store(int64(begin)) // last: it publishes the other fields
 	if t.mode == openLoop {
 		t.sharedPlan.Start(t.curve, deriveSeed(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
@@ -234,7 +234,7 @@ func (r *run) measureWindow(ctx context.Context) error {
 	stalled := readCPUStallTime()
 	r.emitEvent(Event{Phase: Measuring})
 	err := r.waitUntil(ctx, r.windowWaitCondition())
-	from, until := r.generator.endWindow()
+	from, until := r.generator.endMeasuringWindow()
 	r.cpuUsed = sample.OwnCPU()
 	r.cpuUsed.User -= before.User
 	r.cpuUsed.System -= before.System
@@ -311,7 +311,7 @@ func (g *generator) nudgeAllConns(ctx context.Context) {
 	}
 	tick := time.NewTicker(nudgeRetryInterval)
 	defer tick.Stop()
-	for ; g.nudgedConns < g.table.allocated(); g.nudgedConns++ {
+	for ; g.nudgedConns < g.table.allocatedCount(); g.nudgedConns++ {
 		if !nudgeWithRetry(ctx, g.table.conns[g.nudgedConns].ref, tick) {
 			return
 		}

@@ -231,7 +231,7 @@ func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used
 func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
-		h.establishConn(c, m.number, m.dialedAt)
+		h.registerEstablishedConn(c, m.number, m.dialedAt)
 		return false
 	}
 	now := h.now()
@@ -314,7 +314,7 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 	}
 	if err != nil {
 		m.err = err
-		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countDeliveredOrMissed(m), Want: `""`, Got: quoteBytes(in[used:])})
+		h.faults.recordMismatch(err, Mismatch{Connection: int64(m.number), Message: h.countDeliveredOrMissed(m), Want: `""`, Got: quoteTruncated(in[used:])})
 		c.Abort(err)
 		return len(in)
 	}

@@ -164,7 +164,7 @@ func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([
 }
 
 func errUnexpectedReply(what []byte) error {
-	return fmt.Errorf("unexpected reply %s", quoteBytes(what))
+	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
 // handleControlFrame is the handleOther for WebSockets.

@@ -52,7 +52,7 @@ func (g *generator) markOrderlyClose(s *shard, cs *connState) {
 		return
 	}
 	s.totals.run[nDropped] += int64(cs.inFlight)
-	s.totals.run[nBytesDropped] += g.table.messageBytes(cs, cs.answered, int(cs.inFlight), g.script)
+	s.totals.run[nBytesDropped] += g.table.totalMessageBytes(cs, cs.answered, int(cs.inFlight), g.script)
 	s.totals.run[nDue] += int64(cs.inFlight)
 	cs.due += cs.inFlight
 	cs.resend, cs.inFlight = cs.inFlight, 0

@@ -130,14 +130,14 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	}
 	r.dialer = dialer{
 		targets:          targets,
-		sources:          planSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*connsPerSource()),
+		sources:          planSources(targets[0].addr.Addr(), cfg.totalConns(), cfg.Sources, len(targets)*safeConnsPerSource()),
 		rate:             cfg.ConnectRate,
 		ramp:             cfg.Ramp,
 		connections:      cfg.totalConns(),
 		replaceClosed:    cfg.Lifetime > 0,
 		loops:            max(loops, 1),
 		closedConns:      func() int64 { return r.sumTotals().run[nClosed] },
-		failedAttempts:   r.generator.faults.connectFailures,
+		failedAttempts:   r.generator.faults.countConnectFailures,
 		finishedAttempts: func() int64 { return r.attemptsFinished(r.sumTotals()) },
 	}
 	return r, nil
@@ -157,7 +157,7 @@ func (r *run) script() *script { return r.generator.script }
 
 // attemptsFinished counts connection attempts that have succeeded or failed.
 func (r *run) attemptsFinished(t totals) int64 {
-	return t.run[nOpened] + r.generator.faults.connectFailures()
+	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
 // engineConfig sizes buffers for everything that can be in flight on a connection, so that reading
@@ -227,7 +227,7 @@ func (r *run) runAndClose(ctx context.Context, phases func(context.Context) erro
 		r.aggregator.usage = newUsageSampler(r.targetNames())
 	}
 	before, _ := sample.Take(sample.Network) // what can't be read is 0
-	r.emitEvent(Event{Phase: Began, Plan: r.newPlan()})
+	r.emitEvent(Event{Phase: Began, Plan: r.buildPlan()})
 	err := phases(ctx)
 	r.totalsBeforeClose = r.sumTotals()
 	r.emitHeardOnce(r.totalsBeforeClose)
@@ -236,7 +236,7 @@ func (r *run) runAndClose(ctx context.Context, phases func(context.Context) erro
 	r.stage = "close"
 	r.closeConnsAndStop()
 	if r.cfg.Observe != nil { // so that the intervals add up
-		r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
+		r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	}
 	result := r.buildResult(r.sumTotals()) // nothing changes any more
 	result.Interrupted = err != nil && ctx.Err() != nil
@@ -292,7 +292,7 @@ func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 		case <-w.stop:
 			return nil
 		case <-r.progressTicker.C:
-			r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
+			r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 		case <-poll.C:
 			if reconnects := r.generator.reconnector; reconnects != nil {
 				reconnects.dialDueRetries(r.generator.now())
@@ -312,7 +312,7 @@ func (r *run) emitEvent(e Event) {
 	s := r.sumTotals()
 	e.Snapshot = Snapshot{
 		Open:     s.openConns(),
-		Failed:   r.generator.faults.connectFailures(),
+		Failed:   r.generator.faults.countConnectFailures(),
 		Sent:     s.run[nSent],
 		Answered: s.run[nAnswered],
 	}

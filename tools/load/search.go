@@ -344,16 +344,16 @@ func (s *Search) Conclude(end *Result) *Result {
 
 // resetWindowCounts resets what was counted for a window. Intervals continue.
 func (r *run) resetWindowCounts() {
-	planned, _ := r.countPlanned(r.sumTotals(), r.generator.now())
+	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned
-	r.generator.setWindow(pacer.Never, math.MinInt64)
+	r.generator.setMeasuringWindow(pacer.Never, math.MinInt64)
 	r.skipped = pacer.Skipped{}
 	for _, s := range r.generator.shards {
 		s.mu.Lock()
 		s.totals.window, s.totals.run[nPlanned], s.totals.run[nEarly], s.totals.run[nUnsent] = counts{}, 0, 0, 0
 		s.mu.Unlock()
 	}
-	r.aggregator.collectTimes(r.generator.shards)
+	r.aggregator.collectShardTimes(r.generator.shards)
 	for _, h := range r.aggregator.total.all() {
 		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
 			h.reset()

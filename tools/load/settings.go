@@ -180,7 +180,7 @@ func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 		}
 		*v, err = parse(text)
 	case *time.Time:
-		*v, err = parseTime(text)
+		*v, err = parseRFC3339(text)
 	case *string:
 		*v = text
 		if parse := textParsers[s.Name]; parse != nil {

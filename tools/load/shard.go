@@ -164,7 +164,7 @@ func (s *shard) allocConn(table *connTable, shardIndex int) (index uint32, ok bo
 		return index, true
 	}
 	if s.nextConn == s.endConn {
-		s.nextConn, s.endConn = table.allocChunk(shardIndex)
+		s.nextConn, s.endConn = table.allocStatesForShard(shardIndex)
 	}
 	if s.nextConn == s.endConn {
 		return 0, false

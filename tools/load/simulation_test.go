@@ -60,7 +60,7 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.startConns(planLead)
 	s.processEvents(func() bool { return s.generator.windowLeft() <= 0 })
 	s.window = cfg.Duration
-	s.generator.endWindow()
+	s.generator.endMeasuringWindow()
 	s.processEvents(func() bool {
 		sum := s.sumTotals()
 		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasOverdue())
@@ -223,7 +223,7 @@ func checkLatencyTruth(t *testing.T, cfg Config) {
 	if got.Late.Max > time.Nanosecond {
 		t.Errorf("sent late by up to %v, and the clock stands still", got.Late.Max)
 	}
-	if ago := time.Since(s.newPlan().Start); ago != s.generator.now() {
+	if ago := time.Since(s.buildPlan().Start); ago != s.generator.now() {
 		t.Errorf("the plan says that the run began %v ago, want %v", ago, s.generator.now())
 	}
 	// With capacity for all messages, each is sent at its planned time.

@@ -280,7 +280,7 @@ func (c Config) validateLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
-			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quoteBytes([]byte(l.text)), MaxLine)}
+			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quoteTruncated([]byte(l.text)), MaxLine)}
 		}
 	}
 	if c.Heartbeat != "" && c.Heartbeat == c.Broadcast {

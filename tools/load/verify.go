@@ -232,7 +232,7 @@ func (g *generator) stopVerification(v *verification) (missing int64) {
 		s.pendingLines = nil
 		s.mu.Unlock()
 	}
-	g.faults.recordMissingInVerification(missing)
+	g.faults.recordUnansweredLines(missing)
 	return missing
 }
 
@@ -242,7 +242,7 @@ func (r *run) runVerification(ctx context.Context) error {
 		return nil
 	}
 	t := r.generator
-	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
+	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	r.stage = "check"
 	r.aggregator.total.outside.reset()
 	r.emitEvent(Event{Phase: Checking})
@@ -259,7 +259,7 @@ func (r *run) runVerification(ctx context.Context) error {
 		_ = r.waitUntil(context.WithoutCancel(ctx), waitCondition{timeout: min(r.cfg.Drain, canceledDrain), done: flies})
 	}
 	missing := t.stopVerification(v)
-	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()})
+	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	s := r.sumTotals()
 	found := Verification{
 		Number: v.number, InFlight: r.cfg.Check, Open: before.openConns(),
@@ -279,7 +279,7 @@ func (r *run) emitHeardOnce(s totals) {
 		return
 	}
 	r.heardSent = true
-	r.emitEvent(Event{Phase: Progress, Interval: r.takeInterval()}) // collects the times
+	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times
 	r.emitEvent(Event{Phase: Heard, Broadcast: r.broadcastResult(s)})
 }
 

@@ -59,7 +59,7 @@ func (g *generator) receiveHandshakeResponse(c *engine.Conn, hs *wsHandshake, in
 		return len(in)
 	}
 	if n > 0 {
-		g.joinOrEstablish(c, hs.number, hs.dialedAt)
+		g.joinPubsubOrEstablish(c, hs.number, hs.dialedAt)
 	}
 	return n
 }

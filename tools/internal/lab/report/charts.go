@@ -151,7 +151,7 @@ func buildLatencyChart(r *result.Report, w scenario.Workload) *page.Chart {
 		if run == nil || run.LastLoadResult() == nil || run.LastLoadResult().Latency.Count == 0 {
 			continue
 		}
-		s := run.LastLoadResult().Latency.Curve()
+		s := run.LastLoadResult().Latency.PercentileCurve()
 		for i, y := range s.Y {
 			s.Y[i] = roundToFourDigits(y)
 		}
