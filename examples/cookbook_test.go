@@ -21,9 +21,7 @@ import (
 )
 
 func TestAsync(t *testing.T) {
-	g := testkit.Dial(t, startAndReadAddr(t, "async"))
-	g.Send("ann\n")
-	g.Expect("ANN\n")
+	testkit.Dial(t, startAndReadAddr(t, "async")).Exchange("ann", "ANN")
 }
 
 // TestExport checks that a slow reader gets all rows, and that a client that leaves delays nobody.
@@ -83,18 +81,14 @@ func TestRequests(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	addr := startAndReadAddr(t, "heartbeat", "-interval", "100ms")
 	alive, silent := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	alive.Send("hi\n")
-	alive.Expect("you say hi\n")
-	silent.Send("hi\n")
-	silent.Expect("you say hi\n")
+	alive.Exchange("hi", "you say hi")
+	silent.Exchange("hi", "you say hi")
 	for range 2 {
 		alive.Expect("ping\n")
 		alive.Send("pong\n")
 	}
-	silent.Expect("ping\n")
-	silent.Expect("ping\n")
-	if more := silent.ExpectClosed(); more != "" {
-		t.Errorf("%q after two heartbeats that were not answered", more)
+	if got := silent.ExpectClosed(); got != "ping\nping\n" {
+		t.Errorf("got %q, want two heartbeats", got)
 	}
 }
 
@@ -118,14 +112,11 @@ func TestWaiting(t *testing.T) {
 	}
 	addr := startAndReadAddr(t, "waiting", "-max", "2")
 	a, b := testkit.Dial(t, addr), testkit.Dial(t, addr)
-	for _, g := range []*testkit.Conn{a, b} {
-		g.Send("hello\n")
-		g.Expect("hello\n")
-	}
+	a.Exchange("hello", "hello")
+	b.Exchange("hello", "hello")
 	c := testkit.Dial(t, addr)
 	c.Send("may I?\n")
-	a.Send("still here\n")
-	a.Expect("still here\n")
+	a.Exchange("still here", "still here")
 	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if _, err := c.R.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the third of two at most reads %v, want nothing yet", err)
@@ -138,28 +129,24 @@ func TestWaiting(t *testing.T) {
 // TestOverload checks that a pool with one worker rejects some of many simultaneous requests with 503,
 // and that net/http rejects none.
 func TestOverload(t *testing.T) {
-	get := func(addr string) (status int, retry string) {
-		r, err := http.Get("http://" + addr)
-		if err != nil {
-			t.Error(err)
-			return 0, ""
-		}
-		defer r.Body.Close()
-		io.Copy(io.Discard, r.Body)
-		return r.StatusCode, r.Header.Get("Retry-After")
-	}
 	together := func(addr string) (served, refused int64) {
 		var ok, no atomic.Int64
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				switch status, retry := get(addr); {
-				case status == http.StatusOK:
+				r, err := http.Get("http://" + addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Body.Close()
+				switch retry := r.Header.Get("Retry-After"); {
+				case r.StatusCode == http.StatusOK:
 					ok.Add(1)
-				case status == http.StatusServiceUnavailable && retry != "":
+				case r.StatusCode == http.StatusServiceUnavailable && retry != "":
 					no.Add(1)
 				default:
-					t.Errorf("answered with %d, Retry-After %q; want 200, or 503 with a Retry-After", status, retry)
+					t.Errorf("answered with %d, Retry-After %q; want 200, or 503 with a Retry-After", r.StatusCode, retry)
 				}
 			})
 		}
@@ -179,18 +166,17 @@ func TestOverload(t *testing.T) {
 // TestActivated acts like systemd: it opens the socket and restarts the program.
 func TestActivated(t *testing.T) {
 	exe := programPath(t, "activated")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	socket, err := l.(*net.TCPListener).File()
+	socket, err := l.File()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer socket.Close()
 	activate := func() (p *testkit.Process, stop func()) {
-		t.Helper()
 		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
 		cmd.ExtraFiles = []*os.File{socket}
 		p, stop = startProgram(t, cmd)

@@ -95,10 +95,8 @@ func TestChat(t *testing.T) {
 	ann, bob := testkit.Dial(t, addr), testkit.Dial(t, addr)
 	ann.Expect("Your name?\n")
 	bob.Expect("Your name?\n")
-	ann.Send("Ann\n")
-	ann.Expect("Welcome, Ann.\n")
-	bob.Send("Bob\n")
-	bob.Expect("Welcome, Bob.\n")
+	ann.Exchange("Ann", "Welcome, Ann.")
+	bob.Exchange("Bob", "Welcome, Bob.")
 	ann.Expect("Bob has come\n")
 	bob.Send("hello\n")
 	ann.Expect("Bob: hello\n")
@@ -110,7 +108,5 @@ func TestChat(t *testing.T) {
 
 // TestPush starts the gateway; its own package has the tests of its behaviour.
 func TestPush(t *testing.T) {
-	g := testkit.Dial(t, startAndReadAddr(t, "push"))
-	g.Send("sub news\n")
-	g.Expect("subscribed to news\n")
+	testkit.Dial(t, startAndReadAddr(t, "push")).Exchange("sub news", "subscribed to news")
 }

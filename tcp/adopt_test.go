@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,10 +41,7 @@ func TestAdopt(t *testing.T) {
 		for range 20 {
 			c, accepted := newConnPair(t)
 			all.Go(func() {
-				if err := s.Adopt(accepted, []byte("before\nhalf")); err != nil {
-					t.Errorf("Adopt: %v", err)
-					return
-				}
+				expectNoError(t, s.Adopt(accepted, []byte("before\nhalf")))
 				io.WriteString(c, " a line\n")
 				c.CloseWrite()
 				want := fmt.Sprintf("before to %v\nhalf a line to %[1]v\n", c.LocalAddr())
@@ -80,9 +78,7 @@ func TestAdoptLimits(t *testing.T) {
 		}
 		s.Close()
 		_, accepted = newConnPair(t)
-		if err := s.Adopt(accepted, nil); err != ErrServerClosed {
-			t.Errorf("after the end: %v; want ErrServerClosed", err)
-		}
+		expectError(t, "Adopt after the end", s.Adopt(accepted, nil), ErrServerClosed)
 		if err := accepted.SetDeadline(time.Now()); err != nil {
 			t.Errorf("after an error the connection is not the caller's: %v", err)
 		}
@@ -94,30 +90,27 @@ func TestAdoptBadUse(t *testing.T) {
 	one, _ := net.Pipe()
 	_, accepted := newConnPair(t)
 	for text, nc := range map[string]net.Conn{"*net.pipe": one, "*tls.Conn": tls.Client(accepted, nil), "struct": struct{ net.Conn }{accepted}, "<nil>": nil} {
-		if err := s.Adopt(nc, nil); !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), text) {
-			t.Errorf("Adopt of %T: %v; want ErrBadUse with %q", nc, err, text)
-		}
+		expectError(t, "Adopt", s.Adopt(nc, nil), ErrBadUse, text)
 	}
-	if err := s.Adopt(accepted, make([]byte, 64<<10+1)); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("Adopt with too much: %v; want ErrTooLarge", err)
-	}
-	if err := new(Server).Adopt(accepted, nil); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "not started") {
-		t.Errorf("before the start: %v; want ErrServerClosed", err)
-	}
+	expectError(t, "Adopt with too much", s.Adopt(accepted, make([]byte, 64<<10+1)), ErrTooLarge)
 }
 
 // detachingHandler detaches a connection after the line "go".
 type detachingHandler struct {
 	Base
+	opened func(*Conn)
 	taken  chan net.Conn
 	unread chan string
 	closed chan error
 	errs   chan error
 }
 
-func newDetachingHandler() *detachingHandler {
-	return &detachingHandler{taken: make(chan net.Conn, 100), unread: make(chan string, 100), closed: make(chan error, 100), errs: make(chan error, 100)}
+func newDetachingHandler(opened func(*Conn)) *detachingHandler {
+	return &detachingHandler{opened: opened, taken: make(chan net.Conn, 10), unread: make(chan string, 10),
+		closed: make(chan error, 10), errs: make(chan error, 10)}
 }
+
+func (d *detachingHandler) Opened(c *Conn) { d.opened(c) }
 
 func (d *detachingHandler) Received(c *Conn, in []byte) int {
 	i := bytes.Index(in, []byte("go\n"))
@@ -142,78 +135,48 @@ func (d *detachingHandler) Closed(_ *Conn, why error) { d.closed <- why }
 
 // A detached connection works with package net, and can be adopted again.
 func TestDetach(t *testing.T) {
+	const size = 16 << 20
 	forEachSetup(t, func(t *testing.T, srv *Server) {
-		d := newDetachingHandler()
-		srv.Handler = d
-		s := startServer(t, srv)
-		if srv.Limits.MaxConns > 0 {
-			io.WriteString(dial(t, s.addr), "go\n")
-			if err := <-d.errs; err != ErrShard {
-				t.Errorf("Detach with shards: %v; want ErrShard", err)
+		var opens atomic.Int64
+		d := newDetachingHandler(func(c *Conn) {
+			if opens.Add(1) <= 2 { // not when it is adopted
+				c.Write(make([]byte, size))
 			}
+		})
+		srv.Handler = d
+		if srv.Limits.MaxConns > 0 {
+			dial(t, startServer(t, srv).addr).Send("go\n")
+			expectReason(t, "Detach with shards", d.errs, ErrShard)
 			return
 		}
-		c := dial(t, s.addr)
+		srv.Limits.MaxUnsent, srv.Limits.HighWater, srv.Limits.MaxMessage = 2*size, 2*size, 1<<20
+		s := startServer(t, srv)
+		c, gone := dial(t, s.addr), dial(t, s.addr)
+		gone.Send("go\n")
+		s.waitOpen(t, 2)
 		for round := range 3 {
 			large := strings.Repeat("x", round*10_000)
-			io.WriteString(c, large+"go\nunread")
+			c.Send(large + "go\nunread")
+			if round == 0 {
+				_, err := io.CopyN(io.Discard, c.R, size)
+				requireNoError(t, err)
+			}
 			c.Expect(large + "go\n")
 			unread, nc := <-d.unread, <-d.taken
-			if why := <-d.closed; why != ErrDetached {
-				t.Errorf("Closed(%v); want ErrDetached", why)
-			}
-			io.WriteString(c, ", late")
+			expectReason(t, "detached", d.closed, ErrDetached)
+			c.Send(", late")
 			testkit.NewConn(t, nc).Expect(strings.TrimPrefix("unread, late", unread))
 			io.WriteString(nc, "by net\n")
 			c.Expect("by net\n")
 			requireNoError(t, s.Adopt(nc, nil))
 		}
-		select {
-		case err := <-d.errs:
-			t.Error(err)
-		default:
-		}
-	})
-}
-
-// Pending output is sent before a connection is detached. If the peer resets it first, it closes
-// normally.
-func TestDetachSendsFirst(t *testing.T) {
-	forEachSetup(t, func(t *testing.T, srv *Server) {
-		if srv.Limits.MaxConns > 0 {
-			return // shards can't
-		}
-		d := newDetachingHandler()
-		const size = 16 << 20
-		srv.Handler = openedFuncHandler{d, func(c *Conn) { c.Write(make([]byte, size)) }}
-		srv.Limits.MaxUnsent, srv.Limits.HighWater, srv.Limits.MaxMessage = 2*size, 2*size, 1<<20
-		s := startServer(t, srv)
-		c, gone := dial(t, s.addr), dial(t, s.addr)
-		io.WriteString(c, "go\n")
-		io.WriteString(gone, "go\n")
-		_, err := io.CopyN(io.Discard, c, size)
-		requireNoError(t, err)
-		c.Expect("go\n")
-		nc := <-d.taken
-		nc.Close()
-		if why := <-d.closed; why != ErrDetached {
-			t.Errorf("Closed(%v); want ErrDetached", why)
-		}
-		c.ExpectEOF("")
 		gone.Reset()
-		if why := <-d.closed; !errors.Is(why, syscall.ECONNRESET) {
-			t.Errorf("Closed(%v) of one that has gone before; want ECONNRESET", why)
-		}
+		expectReason(t, "one that has gone before", d.closed, syscall.ECONNRESET)
 		if len(d.taken) > 0 {
 			t.Error("it was given up all the same")
 		}
+		if len(d.errs) > 0 {
+			t.Error(<-d.errs)
+		}
 	})
 }
-
-// openedFuncHandler overrides Opened of a Handler.
-type openedFuncHandler struct {
-	Handler
-	f func(c *Conn)
-}
-
-func (o openedFuncHandler) Opened(c *Conn) { o.f(c) }

@@ -12,8 +12,6 @@ import (
 // all workers, also restarted ones.
 func TestControlOfProcesses(t *testing.T) {
 	s := startWithProcesses(t, &Server{Processes: 2})
-	defer expectNoChildren(t)
-	defer s.Close()
 	peers, _ := dialAllWorkers(t, s.addr, 2)
 	expectNoError(t, s.PauseAccepting())
 	s.waitAcceptPaused(t, true)
@@ -39,9 +37,8 @@ func TestControlOfProcesses(t *testing.T) {
 	}
 }
 
-// TestSocketControl checks that Socket.Control is called for each TCP socket before it is bound,
-// that connections inherit its options, also with worker processes, and that its error prevents
-// the start.
+// TestSocketControl checks that Socket.Control is called for each TCP socket before it is bound, that connections
+// inherit its options, also with worker processes, and that its error prevents the start.
 func TestSocketControl(t *testing.T) {
 	const segment = 1000
 	calls := 0
@@ -54,10 +51,10 @@ func TestSocketControl(t *testing.T) {
 			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment)
 		}), err)
 	}}
-	inherited := func(t *testing.T, addr string, sockets int) {
+	expectInherited := func(t *testing.T, addr string, sockets int) {
 		t.Helper()
 		raw, err := dial(t, addr).Conn.(*net.TCPConn).SyscallConn()
-		expectNoError(t, err)
+		requireNoError(t, err)
 		var most int
 		expectNoError(t, errors.Join(raw.Control(func(fd uintptr) {
 			most, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG)
@@ -68,17 +65,12 @@ func TestSocketControl(t *testing.T) {
 		calls = 0
 	}
 	forEachModel(t, func(t *testing.T, model string, loops int) {
-		inherited(t, startServer(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
+		expectInherited(t, startServer(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
 	})
 	t.Run("processes", func(t *testing.T) {
-		s := startWithProcesses(t, &Server{Processes: 2, Socket: socket})
-		defer expectNoChildren(t)
-		defer s.Close()
-		inherited(t, s.addr, 2)
+		expectInherited(t, startWithProcesses(t, &Server{Processes: 2, Socket: socket}).addr, 2)
 	})
 	no := errors.New("no")
 	srv := &Server{Addr: "127.0.0.1:0", Handler: Base{}, Socket: Socket{Control: func(string, string, syscall.RawConn) error { return no }}}
-	if err := srv.ListenAndServe(t.Context()); !errors.Is(err, no) {
-		t.Errorf("Control fails: %v, want its error", err)
-	}
+	expectError(t, "Control fails", srv.ListenAndServe(t.Context()), no)
 }

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -17,112 +16,56 @@ func (s *started) waitAcceptPaused(t *testing.T, want bool) {
 	waitFor(t, fmt.Sprintf("AcceptingPaused is %v", !want), func() bool { return s.Stats().AcceptingPaused == want })
 }
 
-// closeReasonHandler sends the reasons of closed connections to why.
-type closeReasonHandler struct {
-	Handler
-	why chan error
-}
-
-func (h closeReasonHandler) Closed(c *Conn, why error) {
-	h.Handler.Closed(c, why)
-	h.why <- why
-}
-
 func localAddrPort(c *testkit.Conn) netip.AddrPort { return c.LocalAddr().(*net.TCPAddr).AddrPort() }
 
 // A connection behind a proxy is closed by the address that the handler sees, or by the proxy's
-// socket address.
-func TestCloseConnsBehindProxy(t *testing.T) {
+// socket address; a handler may close its own, on its loop.
+func TestCloseConns(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
-		h := closeReasonHandler{Lines(MessageFunc(echoLine)), make(chan error, 10)}
-		s := startBehindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
+		reasons := make(chan error, 10)
+		srv := &Server{Model: model, Loops: loops}
+		srv.Handler = Lines(hooks{closed: func(why error) { reasons <- why }, message: func(c *Conn, line []byte) {
+			if string(line) == "close me" {
+				expectNoError(t, srv.CloseConns(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
+			}
+			echoLine(c, line)
+		}})
+		s := startBehindProxy(t, srv)
 		through := func(client string) *testkit.Conn {
 			c := dial(t, s.addr)
 			c.Send("PROXY TCP4 " + client + " 203.0.113.1 4444 80\r\n")
 			c.Exchange("hello", "hello")
 			return c
 		}
-		byTold, bySocket, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9")
+		byTold, bySocket, bySelf, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9"), through("198.51.100.10")
 		fresh := dial(t, s.addr) // no proxy has told anything of it
-		waitFor(t, "not all are open", func() bool { return s.Stats().Open == 4 })
-		proxy := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 1)
-		for _, nobody := range []netip.AddrPort{proxy, netip.MustParseAddrPort("198.51.100.7:4445")} {
-			s.CloseConns(nobody)
+		s.waitOpen(t, 5)
+		expectError(t, "no address", s.CloseConns(netip.AddrPort{}), ErrBadConfig)
+		for _, nobody := range []string{"127.0.0.1:1", "198.51.100.7:4445"} {
+			s.CloseConns(netip.MustParseAddrPort(nobody))
 		}
 		for range 10 {
 			byTold.Exchange("still there", "still there")
 			bySocket.Exchange("still there", "still there")
 		}
-		for _, c := range []struct {
-			conn *testkit.Conn
-			at   netip.AddrPort
-		}{
-			{byTold, netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")},
-			{bySocket, localAddrPort(bySocket)},
+		bySelf.Send("close me\n")
+		expectReason(t, "by itself", reasons, ErrClosedByOperator)
+		for conn, at := range map[*testkit.Conn]netip.AddrPort{
+			byTold: netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444"), bySocket: localAddrPort(bySocket),
 		} {
-			expectNoError(t, s.CloseConns(c.at))
-			if got := c.conn.ExpectClosed(); got != "" {
-				t.Errorf("%v: it has got %q", c.at, got)
+			expectNoError(t, s.CloseConns(at))
+			if got := conn.ExpectClosed(); got != "" {
+				t.Errorf("%v: it has got %q", at, got)
 			}
-			if why := <-h.why; why != ErrClosedByOperator {
-				t.Errorf("%v: closed for %v, want %v", c.at, why, ErrClosedByOperator)
-			}
+			expectReason(t, at.String(), reasons, ErrClosedByOperator)
 		}
 		s.CloseConns(localAddrPort(fresh))
-		if got := fresh.ExpectClosed(); got != "" {
-			t.Errorf("the one without a header has got %q", got)
-		}
+		fresh.ExpectEOF("")
 		stays.Exchange("still there", "still there")
 	})
 }
 
-// A handler may close its own connection with CloseConns, on its loop.
-func TestCloseConnsInHandler(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		srv := &Server{Model: model, Loops: loops}
-		srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-			expectNoError(t, srv.CloseConns(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
-		}))
-		s := startServer(t, srv)
-		c := dial(t, s.addr)
-		c.Send("close me\n")
-		c.ExpectClosed()
-	})
-}
-
-func TestControlBeforeAndAfter(t *testing.T) {
-	at := netip.MustParseAddrPort("192.0.2.1:80")
-	var idle Server
-	for _, err := range []error{idle.PauseAccepting(), idle.ResumeAccepting(), idle.CloseConns(at)} {
-		if !errors.Is(err, ErrServerClosed) {
-			t.Errorf("before the start: %v, want %v", err, ErrServerClosed)
-		}
-	}
-	if addr := idle.ListenAddr(); addr != nil {
-		t.Errorf("before the start it listens on %v", addr)
-	}
-	if err := idle.CloseConns(netip.AddrPort{}); !errors.Is(err, ErrBadConfig) {
-		t.Errorf("no address: %v, want %v", err, ErrBadConfig)
-	}
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		s := startServer(t, &Server{Model: model, Loops: loops})
-		if addr := s.ListenAddr(); addr.String() != s.addr {
-			t.Errorf("it listens on %v, want %s", addr, s.addr)
-		}
-		expectNoError(t, s.Drain())
-		if err := s.waitResult(t); err != nil {
-			t.Errorf("ListenAndServe after Drain: %v", err)
-		}
-		for _, err := range []error{s.PauseAccepting(), s.ResumeAccepting(), s.CloseConns(at)} {
-			if !errors.Is(err, ErrServerClosed) {
-				t.Errorf("after the end: %v, want %v", err, ErrServerClosed)
-			}
-		}
-	})
-}
-
-// Stopping is called once while connections are still open, however the server is stopped and how
-// often.
+// Stopping is called once while connections are still open, however the server is stopped and how often.
 func TestStopping(t *testing.T) {
 	background := context.Background()
 	for name, end := range map[string]func(*started){

@@ -3,73 +3,95 @@ package tcp
 import (
 	"fmt"
 	"io"
-	"net"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// refRecorder sends the Refs of opened and closed connections to channels.
-type refRecorder struct {
+// groupMembers is a handler that adds each connection to a group, twice.
+type groupMembers struct {
 	Base
+	group  Group
 	refs   chan Ref
-	closed chan Ref
+	closed chan error
 }
 
-func (o *refRecorder) Opened(c *Conn) { o.refs <- c.Ref() }
+func newGroupMembers() *groupMembers {
+	return &groupMembers{refs: make(chan Ref, 100), closed: make(chan error, 100)}
+}
 
-func (o *refRecorder) Closed(c *Conn, _ error) { o.closed <- c.Ref() }
+func (g *groupMembers) Opened(c *Conn) {
+	g.group.Add(c.Ref())
+	g.group.Add(c.Ref())
+	g.refs <- c.Ref()
+}
 
-// A group without broadcasts does not retain all closed connections.
-func TestGroupForgetsClosed(t *testing.T) {
-	const stay, most = 5, 64
-	h := &refRecorder{refs: make(chan Ref, 1), closed: make(chan Ref, stay+1)}
-	s := startServer(t, &Server{Handler: h})
-	var g Group
-	for range stay {
-		dial(t, s.addr)
-		g.Add(<-h.refs)
-	}
-	for range 10 * most {
-		c := dial(t, s.addr)
-		g.Add(<-h.refs)
-		c.Close()
-		<-h.closed
-		if n := g.Len(); n > most {
-			t.Fatalf("the group has %d connections, of which %d are open; want at most %d", n, stay, most)
+func (g *groupMembers) Closed(_ *Conn, why error) { g.closed <- why }
+
+// dialMembers connects n members of the group.
+func (g *groupMembers) dialMembers(t *testing.T, addr string, n int) (conns []*testkit.Conn, first Ref) {
+	t.Helper()
+	for i := range n {
+		conns = append(conns, dial(t, addr))
+		if ref := testkit.Receive(t, g.refs, "a member"); i == 0 {
+			first = ref
 		}
 	}
-	if sent, full := g.Broadcast([]byte("x")); sent != stay || full != 0 || g.Len() != stay {
-		t.Errorf("sent to %d, no room for %d, %d in the group; want %d, 0, %d", sent, full, g.Len(), stay, stay)
-	}
+	return conns, first
 }
 
-// Broadcasts of several goroutines reach all members in the same order.
-func TestGroupOrder(t *testing.T) {
-	const conns, senders, each = 3, 4, 25
+func TestGroup(t *testing.T) {
+	const members, senders, each = 10, 4, 25
+	expect := func(t *testing.T, what string, sent, full, wantSent, wantFull int) {
+		t.Helper()
+		if sent != wantSent || full != wantFull {
+			t.Errorf("%s: %d sent, %d full; want %d, %d", what, sent, full, wantSent, wantFull)
+		}
+	}
 	forEachModel(t, func(t *testing.T, model string, loops int) {
-		h := &refRecorder{refs: make(chan Ref, conns), closed: make(chan Ref, conns)}
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
-		var g Group
-		var in []*testkit.Conn
-		for range conns {
-			in = append(in, dial(t, s.addr))
-			g.Add(<-h.refs)
+		h := newGroupMembers()
+		g := &h.group
+		sent, full := g.Broadcast([]byte("nobody"))
+		expect(t, "empty", sent, full, 0, 0)
+		g.Remove(Ref{})
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxUnsent: 1000}})
+		conns, _ := h.dialMembers(t, s.addr, members)
+		for what, broadcast := range map[string]func([]byte) (sent, full int){"Broadcast": g.Broadcast, "SendLatest": g.SendLatest} {
+			sent, full = broadcast(make([]byte, 1001))
+			expect(t, what+" of too much", sent, full, 0, members)
+			p := []byte("news")
+			sent, full = broadcast(p)
+			expect(t, what, sent, full, members, 0)
+			copy(p, "gone") // it was copied
+			for _, c := range conns {
+				c.Expect("news")
+			}
 		}
-		var wg sync.WaitGroup
+		conns[0].Close()
+		s.waitOpen(t, members-1)
+		sent, full = g.Broadcast([]byte("more"))
+		expect(t, "after one has closed", sent, full, members-1, 0)
+		if g.Len() != members-1 {
+			t.Errorf("%d in the group, want %d", g.Len(), members-1)
+		}
+
+		var all sync.WaitGroup // of broadcasts, which reach all in the same order
 		for i := range senders {
-			wg.Go(func() {
+			all.Go(func() {
 				for j := range each {
 					g.Broadcast(fmt.Appendf(nil, "%02d.%02d ", i, j))
+					g.Add(Ref{})
+					g.Remove(Ref{})
 				}
 			})
 		}
-		wg.Wait()
+		all.Wait()
 		want := ""
-		for _, r := range in {
-			got := make([]byte, 6*senders*each)
-			_, err := io.ReadFull(r, got)
+		for _, c := range conns[1:] {
+			got := make([]byte, len("more")+6*senders*each)
+			_, err := io.ReadFull(c.R, got)
 			requireNoError(t, err)
 			if want == "" {
 				want = string(got)
@@ -81,97 +103,56 @@ func TestGroupOrder(t *testing.T) {
 	})
 }
 
-// stalled is a group member that reports its Ref and its close reason.
-type stalled struct {
-	groupJoiner
-	refs chan Ref
-	why  chan error
+// A group without broadcasts does not retain all closed connections.
+func TestGroupForgetsClosed(t *testing.T) {
+	const stay, most = 5, 64
+	h := newGroupMembers()
+	s := startServer(t, &Server{Handler: h})
+	h.dialMembers(t, s.addr, stay)
+	for range 10 * most {
+		conns, _ := h.dialMembers(t, s.addr, 1)
+		conns[0].Close()
+		<-h.closed
+		if n := h.group.Len(); n > most {
+			t.Fatalf("the group has %d connections, of which %d are open; want at most %d", n, stay, most)
+		}
+	}
+	if sent, full := h.group.Broadcast([]byte("x")); sent != stay || full != 0 || h.group.Len() != stay {
+		t.Errorf("sent to %d, no room for %d, %d in the group; want %d, 0, %d", sent, full, h.group.Len(), stay, stay)
+	}
 }
-
-func (s stalled) Opened(c *Conn) {
-	s.groupJoiner.Opened(c)
-	s.refs <- c.Ref()
-}
-
-func (s stalled) Closed(_ *Conn, why error) { s.why <- why }
 
 // Server.SlowConsumer applies to a member that does not read, in a group of one, a few and many;
 // others get every message.
 func TestGroupSlowMember(t *testing.T) {
-	for _, others := range []int{0, 3, 20} {
+	const size = 20 << 10
+	for _, members := range []int{1, 4, 21} {
 		for _, policy := range []SlowConsumer{CloseConn, DropMessage} {
 			forEachModel(t, func(t *testing.T, model string, loops int) {
-				var g Group
-				h := stalled{groupJoiner{group: &g}, make(chan Ref, others+1), make(chan error, others+1)}
+				h := newGroupMembers()
 				s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, SlowConsumer: policy,
 					Socket: Socket{SendBuffer: 4 << 10}, Limits: Limits{MaxUnsent: 64 << 10}})
-				dial(t, s.addr)
-				slow := testkit.Receive(t, h.refs, "the slow one")
-				var in []net.Conn
-				for range others {
-					in = append(in, dial(t, s.addr))
-					testkit.Receive(t, h.refs, "another")
-				}
-				message, got := make([]byte, 20<<10), make([]byte, 20<<10)
-				dropped := func() (n int64) {
-					asked := make(chan int64, 1)
-					if slow.Do(func(c *Conn) { asked <- c.Dropped() }) == nil {
-						n = testkit.Receive(t, asked, "what it has lost")
-					}
-					return n
-				}
-				testkit.WaitFor(t, "the slow one is dealt with", func() bool {
-					if policy == CloseConn && len(h.why) > 0 {
+				conns, slow := h.dialMembers(t, s.addr, members)
+				message := strings.Repeat("x", size)
+				waitFor(t, "the slow one is dealt with", func() bool {
+					if len(h.closed) > 0 {
 						return true
 					}
-					g.Broadcast(message)
-					for _, c := range in {
-						if _, err := io.ReadFull(c, got); err != nil {
-							t.Fatal(err)
-						}
+					h.group.Broadcast([]byte(message))
+					for _, c := range conns[1:] {
+						c.Expect(message)
 					}
-					return policy == DropMessage && dropped() > 1 && s.Stats().Dropped > 1
+					dropped := make(chan int64, 1)
+					return policy == DropMessage && slow.Do(func(c *Conn) { dropped <- c.Dropped() }) == nil &&
+						testkit.Receive(t, dropped, "what it has lost") > 1 && s.Stats().Dropped > 1
 				})
 				if policy == CloseConn {
-					if why := <-h.why; why != ErrSlowConsumer || s.Stats().Closed.SlowConsumer != 1 {
-						t.Errorf("it is closed for %v, %+v; want %v", why, s.Stats().Closed, ErrSlowConsumer)
+					expectReason(t, "the slow one", h.closed, ErrSlowConsumer)
+					if n := s.Stats().Closed.SlowConsumer; n != 1 {
+						t.Errorf("%d counted as closed, want 1", n)
 					}
 				}
 			})
 		}
 	}
-}
-
-// A message to many members takes the mailbox space of one, and reaches all of them even if it is
-// sent on their loop.
-func TestGroupMailbox(t *testing.T) {
-	const conns, messages, size = 40, 3, 1000
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		var g Group
-		h := stalled{groupJoiner{group: &g}, make(chan Ref, conns), make(chan error, conns)}
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxMail: conns, MaxMailBytes: 2 * messages * size}})
-		var in []net.Conn
-		var refs []Ref
-		for range conns {
-			in = append(in, dial(t, s.addr))
-			refs = append(refs, testkit.Receive(t, h.refs, "a member"))
-		}
-		sent := make(chan int, messages)
-		expectNoError(t, refs[0].Do(func(*Conn) {
-			for range messages {
-				n, _ := g.Broadcast(make([]byte, size))
-				sent <- n
-			}
-		}))
-		for range messages {
-			if n := testkit.Receive(t, sent, "a message"); n != conns {
-				t.Fatalf("sent to %d, want %d", n, conns)
-			}
-		}
-		for _, c := range in {
-			if _, err := io.ReadFull(c, make([]byte, messages*size)); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 }

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,131 +9,161 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// startListeners starts a server that reports the listener of each connection, and returns the
-// addresses.
-func startListeners(t *testing.T, srv *Server) (addrs []string, s *started) {
-	t.Helper()
-	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-		fmt.Fprintf(c, "%s by %s, tls %t\n", line, c.Listener(), c.TLS() != nil)
-	}))
-	s = startServer(t, srv)
-	for _, l := range s.ListenerStats() {
-		addrs = append(addrs, l.Addr.String())
-	}
-	return addrs, s
-}
+// listenerReporter answers a line with the connection's listener.
+var listenerReporter = Lines(MessageFunc(func(c *Conn, line []byte) {
+	fmt.Fprintf(c, "%s by %s, tls %t\n", line, c.Listener(), c.TLS() != nil)
+}))
 
-// One server listens on plain TCP, TLS and a unix socket, each with its options, under every
-// model. A drain closes all and removes the file.
+// One server listens on plain TCP, TLS and a unix socket, each with its options, under every model.
 func TestListeners(t *testing.T) {
 	server, client := identity()
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "s")
-			addrs, s := startListeners(t, &Server{
-				Addr: "127.0.0.1:0", Model: model, Loops: 2,
-				Listeners: []Listener{
-					{Name: "secure", Addr: "127.0.0.1:0", TLSConfig: server, Backlog: 16},
-					{Name: "local", Network: "unix", Addr: path, Mode: 0o600, MaxConns: 1},
-					{Name: "proxied", Addr: "127.0.0.1:0", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
-				},
-			})
-			dial(t, addrs[0]).Exchange("a", "a by 127.0.0.1:0, tls false")
-			testkit.DialTLS(t, addrs[1], client).Exchange("b", "b by secure, tls true")
-			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("the socket's file: %v, %v; want mode 0600", info, err)
-			}
-			local := dial(t, path)
-			local.Exchange("c", "c by local, tls false")
-			dial(t, addrs[3]).Exchange("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
-			full := dial(t, path)
-			full.ExpectClosed()
-			var got []string
-			for _, l := range s.ListenerStats() {
-				got = append(got, fmt.Sprintf("%s %s %d %d %d", l.Name, l.Addr.Network(), l.Open, l.Accepted, l.Refused))
-			}
-			if want := "127.0.0.1:0 tcp 1 1 0, secure tcp 1 1 0, local unix 1 1 1, proxied tcp 1 1 0"; strings.Join(got, ", ") != want {
-				t.Errorf("ListenerStats: %s, want %s", strings.Join(got, ", "), want)
-			}
-			if n := s.Stats().Refused.Full; n != 1 {
-				t.Errorf("%d are counted as refused, want 1", n)
-			}
-			local.Close() // which makes room
-			waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
-			dial(t, path).Exchange("e", "e by local, tls false")
-			s.stop()
-			expectNoError(t, s.waitResult(t))
-			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the socket's file after the end: %v, want none", err)
-			}
-			for _, addr := range []string{addrs[0], addrs[1], addrs[3]} {
-				if c, err := net.Dial("tcp", addr); err == nil {
-					c.Close()
-					t.Errorf("%s is listened on after the end", addr)
-				}
-			}
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		path := filepath.Join(t.TempDir(), "s")
+		s := startServer(t, &Server{
+			Addr: "127.0.0.1:0", Model: model, Loops: loops, Handler: listenerReporter,
+			Listeners: []Listener{
+				{Name: "secure", Addr: "127.0.0.1:0", TLSConfig: server, Backlog: 16},
+				{Name: "local", Network: "unix", Addr: path, Mode: 0o600, MaxConns: 1},
+				{Name: "proxied", Addr: "127.0.0.1:0", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+			},
 		})
-	}
+		var addrs []string
+		for _, l := range s.ListenerStats() {
+			addrs = append(addrs, l.Addr.String())
+		}
+		dial(t, addrs[0]).Exchange("a", "a by 127.0.0.1:0, tls false")
+		testkit.DialTLS(t, addrs[1], client).Exchange("b", "b by secure, tls true")
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the socket's file: %v, %v; want mode 0600", info, err)
+		}
+		local := dial(t, path)
+		local.Exchange("c", "c by local, tls false")
+		dial(t, addrs[3]).Exchange("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nd", "d by proxied, tls false")
+		dial(t, path).ExpectClosed()
+		var got []string
+		for _, l := range s.ListenerStats() {
+			got = append(got, fmt.Sprintf("%s %s %d %d %d", l.Name, l.Addr.Network(), l.Open, l.Accepted, l.Refused))
+		}
+		if want := "127.0.0.1:0 tcp 1 1 0, secure tcp 1 1 0, local unix 1 1 1, proxied tcp 1 1 0"; strings.Join(got, ", ") != want {
+			t.Errorf("ListenerStats: %s, want %s", strings.Join(got, ", "), want)
+		}
+		if n := s.Stats().Refused.Full; n != 1 {
+			t.Errorf("%d are counted as refused, want 1", n)
+		}
+		local.Close() // which makes room
+		waitFor(t, "a closed connection keeps its place", func() bool { return s.ListenerStats()[2].Open == 0 })
+		dial(t, path).Exchange("e", "e by local, tls false")
+		s.stop()
+		expectNoError(t, s.waitResult(t))
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the socket's file after the end: %v, want none", err)
+		}
+		for _, addr := range []string{addrs[0], addrs[1], addrs[3]} {
+			if c, err := net.Dial("tcp", addr); err == nil {
+				c.Close()
+				t.Errorf("%s is listened on after the end", addr)
+			}
+		}
+	})
 }
 
 // Serve also listens on Listeners, and Addr may be empty.
 func TestListenersWithServe(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	requireNoError(t, err)
-	given, err := net.Listen("tcp", "127.0.0.1:0")
-	requireNoError(t, err)
-	srv := &Server{
-		Handler:   Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintln(c, c.Listener()) })),
-		Listeners: []Listener{{Listener: NamedListener{Name: "given", Listener: given}}},
+	var addrs []string
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		requireNoError(t, err)
+		addrs = append(addrs, l.Addr().String())
+		return l
 	}
+	main, given := listen(), listen()
+	srv := &Server{Handler: listenerReporter, Listeners: []Listener{{Listener: NamedListener{Name: "given", Listener: given}}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ctx, l) }()
-	dial(t, l.Addr().String()).Exchange("a", l.Addr().String())
-	dial(t, given.Addr().String()).Exchange("b", "given")
+	go func() { ended <- srv.Serve(ctx, main) }()
+	for i, name := range []string{addrs[0], "given"} {
+		c := dial(t, addrs[i])
+		c.Exchange("a", "a by "+name+", tls false")
+		c.Close()
+	}
 	cancel()
 	expectNoError(t, <-ended)
-	addrs, _ := startListeners(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
-	dial(t, addrs[0]).Exchange("c", "c by 127.0.0.1:0, tls false")
+	s := startServer(t, &Server{Handler: listenerReporter, Listeners: []Listener{{Addr: "127.0.0.1:0"}}})
+	dial(t, s.addr).Exchange("c", "c by 127.0.0.1:0, tls false")
 }
 
-func TestBadListeners(t *testing.T) {
-	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
-	for _, test := range []struct {
-		name string
-		srv  *Server
-		want string
-	}{
-		{"nothing", &Server{}, "Server.Addr is empty; expected"},
-		{"no address", &Server{Listeners: []Listener{{}}}, "Server.Listeners[0].Addr is empty; expected"},
-		{"two addresses", &Server{Listeners: []Listener{{Addr: ":0", Listener: &net.TCPListener{}}}}, "Listeners[0].Addr is \":0\" and Listener is set; expected"},
-		{"network", &Server{Addr: ":0", Listeners: []Listener{{Addr: ":0", Network: "udp"}}}, `Listeners[0].Network is "udp"; expected`},
-		{"one name for two", &Server{Listeners: []Listener{{Addr: ":0", Name: "a"}, {Addr: ":0", Name: "a"}}}, `Listeners[1].Name is "a", which another listener has; expected`},
-		{"mode of a port", &Server{Listeners: []Listener{{Addr: ":0", Mode: 0o600}}}, "Listeners[0].Mode is 0600; expected"},
-		{"mode with more", &Server{Listeners: []Listener{{Network: "unix", Addr: "s", Mode: fs.ModeDir | 0o600}}}, "Listeners[0].Mode is"},
-		{"bound", &Server{Listeners: []Listener{{Addr: ":0", MaxConns: -1}}}, "Listeners[0].MaxConns is -1; expected"},
-		{"backlog", &Server{Listeners: []Listener{{Addr: ":0", Backlog: 1 << 17}}}, "Listeners[0].Backlog is 131072; expected"},
-		{"certificate", &Server{Listeners: []Listener{{Addr: ":0", TLSConfig: &tls.Config{}}}}, "Listeners[0].TLSConfig has no certificate; expected"},
-		{"prefix", &Server{Listeners: []Listener{{Addr: ":0", TrustedProxies: make([]netip.Prefix, 1)}}}, "Listeners[0].TrustedProxies[0] is"},
-		{"options of an Addr that is not there", &Server{TrustedProxies: some, Listeners: []Listener{{Addr: ":0"}}}, "Addr is empty; expected them in each"},
-		{"too many", &Server{Addr: ":0", Listeners: make([]Listener, 32)}, "33 listeners; expected at most 32"},
-		{"kind", &Server{Listeners: []Listener{{Listener: struct{ net.Listener }{}}}}, "Listeners[0].Listener: listener of type"},
-		{"made by the caller, with processes", &Server{Processes: 2, Listeners: []Listener{{Listener: &net.TCPListener{}}}}, "Listeners[0].Listener is set with Server.Processes 2; expected"},
-		{"unix with processes", &Server{Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}}, "Listeners[0].Network is unix and"},
-	} {
-		test.srv.Handler = Base{}
-		if test.srv.Addr != "" {
-			test.srv.Addr = "127.0.0.1:0"
+// A server listens on the given address and reports it: 0.0.0.0 is IPv4, no host is both IPv4 and IPv6.
+func TestWildcard(t *testing.T) {
+	probe, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	probe.Close()
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		for addr, want := range map[string]struct {
+			host string
+			v6   bool
+		}{"0.0.0.0:0": {"0.0.0.0", false}, ":0": {"::", true}, "[::]:0": {"::", true}} {
+			s := startServer(t, &Server{Addr: addr, Model: model, Loops: loops})
+			host, port, _ := net.SplitHostPort(s.addr)
+			if host != want.host {
+				t.Errorf("%s is announced as %s, want %s", addr, s.addr, want.host)
+			}
+			for at, takes := range map[string]bool{"127.0.0.1": true, "::1": want.v6} {
+				c, err := net.Dial("tcp", net.JoinHostPort(at, port))
+				if (err == nil) != takes {
+					t.Errorf("%s: dialling %s: %v; want it taken: %v", addr, at, err, takes)
+				}
+				if err == nil {
+					c.Close()
+				}
+			}
 		}
-		err := test.srv.ListenAndServe(context.Background())
-		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want ErrBadConfig with %q", test.name, err, test.want)
-		}
+	})
+}
+
+// At its end a server removes its unix socket but not that of a successor, even if the inode number is reused.
+func TestUnixSuccessor(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("an open socket's file can't be replaced")
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	first := startServer(t, &Server{Network: "unix", Addr: path})
+	requireNoError(t, os.Remove(path))
+	second := startServer(t, &Server{Network: "unix", Addr: path})
+	first.stop()
+	expectNoError(t, first.waitResult(t))
+	c := dial(t, path)
+	c.Exchange("hello", "hello")
+	c.Close()
+	second.stop()
+	expectNoError(t, second.waitResult(t))
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is there after the end: %v", err)
+	}
+}
+
+// A file that was written again does not count as the same file.
+func TestSameSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	requireNoError(t, os.WriteFile(path, nil, 0o600))
+	var infos []os.FileInfo
+	for i := range 3 {
+		at := time.Unix(1+int64(i/2), 0)
+		requireNoError(t, os.Chtimes(path, at, at))
+		info, err := os.Lstat(path)
+		requireNoError(t, err)
+		infos = append(infos, info)
+	}
+	if !isSameUnmodifiedFile(infos[0], infos[1]) || isSameUnmodifiedFile(infos[0], infos[2]) {
+		t.Error("a file is not the same as itself, or the same as one of another time")
 	}
 }

@@ -3,7 +3,6 @@ package tcp
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"runtime"
 	"runtime/debug"
@@ -12,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
@@ -23,80 +21,35 @@ func init() {
 	}
 }
 
-// TestIdleMemory logs the user memory (heap and stacks) of an idle connection that has been used
-// before: with package net and a goroutine in Read, with a NetListener, and with a Blocking
-// handler. It uses 10,000 of each, fewer in short mode, in one process; the clients are mere
-// descriptors.
+// An idle connection of a Blocking handler that has been used before takes little more than its 96 bytes.
 func TestIdleMemory(t *testing.T) {
 	conns := 10_000
 	if testing.Short() {
 		conns = 2048
 	}
-	echo := func(c net.Conn) error {
-		line := make([]byte, 8)
-		if _, err := io.ReadFull(c, line); err != nil {
-			return err
-		}
-		_, err := c.Write(line)
-		return err
-	}
-	loop := func(l net.Listener) {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for echo(c) == nil {
-				}
-			}()
-		}
-	}
 	testkit.ReserveDescriptors(t, conns+sock.FirstPrivateFD)
-	measure := func(t *testing.T, addr string) (each int64) {
+	forEachLoopModel(t, func(t *testing.T, model string) {
+		s := startServer(t, &Server{Model: model, Handler: &Blocking{Serve: func(n *NetConn) error {
+			line := make([]byte, 8)
+			if _, err := io.ReadFull(n, line); err != nil {
+				return err
+			}
+			return errorOf(n.Write(line))
+		}}})
 		runWithOwnDescriptors(t, func() error {
 			before := userMemoryBytes()
-			err := dialAndEchoRaw(addr, conns)
-			each = (userMemoryBytes() - before) / int64(conns)
+			err := dialAndEchoRaw(s.addr, conns)
+			each := (userMemoryBytes() - before) / int64(conns)
+			// A burst leaves some hundred free buffers of 1 KiB behind, however many connections.
+			if most := 200 + 1<<20/int64(conns); each > most {
+				t.Errorf("an idle connection takes %d bytes, want at most %d", each, most)
+			}
 			return err
 		})
-		return each
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	requireNoError(t, err)
-	go loop(l)
-	t.Logf("package net, a goroutine each: %d bytes each", measure(t, l.Addr().String()))
-	l.Close()
-	for _, model := range []string{Epoll, Uring} {
-		if m, err := models.Find(model); err != nil || m.Available() != nil {
-			continue
-		}
-		accepts := NewNetListener()
-		s := startServer(t, &Server{Model: model, Handler: accepts})
-		go loop(accepts)
-		t.Logf("%s, Listener, a goroutine each: %d bytes each", model, measure(t, s.addr))
-		s.Close()
-
-		b := &Blocking{Serve: func(n *NetConn) error { return echo(n) }}
-		s = startServer(t, &Server{Model: model, Handler: b})
-		each := measure(t, s.addr)
-		t.Logf("%s, Blocking: %d bytes each", model, each)
-		// A burst leaves some hundred free buffers of 1 KiB behind, however many connections.
-		if each > 200+1<<20/int64(conns) {
-			t.Errorf("%d bytes for an idle connection of a Blocking handler; want little more than its 96", each)
-		}
-		s.Close()
-
-		b.Serve = func(n *NetConn) error { n.SetValue(true); return echo(n) }
-		s = startServer(t, &Server{Model: model, Handler: b})
-		t.Logf("%s, Blocking, with a value: %d bytes each", model, measure(t, s.addr))
-		s.Close()
-	}
+	})
 }
 
-// A goroutine that serves a connection keeps its initial stack of 2 KiB: Go doubles a stack when
-// calls are too deep, and does not shrink that of a blocked goroutine.
+// A goroutine that serves a connection keeps its initial stack of 2 KiB, which Go would never shrink again.
 func TestStackOfGoroutineModel(t *testing.T) {
 	const conns = 400
 	s := startServer(t, &Server{Model: Goroutine, Handler: rawEcho{}})
@@ -124,8 +77,7 @@ func TestStackOfGoroutineModel(t *testing.T) {
 	})
 }
 
-// runWithOwnDescriptors runs f on a thread with its own descriptor table, which is closed when f
-// returns.
+// runWithOwnDescriptors runs f on a thread with its own descriptor table, which is closed when f returns.
 func runWithOwnDescriptors(t *testing.T, f func() error) {
 	t.Helper()
 	var err error

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,37 +10,27 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
 // forEachSetup runs a test under every model, also with workers and with shards.
 func forEachSetup(t *testing.T, test func(t *testing.T, srv *Server)) {
-	for _, m := range models.All() {
-		t.Run(m.Name, func(t *testing.T) {
-			if err := m.Available(); err != nil {
-				t.Skip(err)
-			}
-			test(t, &Server{Model: m.Name})
-		})
-		if !m.HasLoops || m.Available() != nil {
-			continue
+	for i, model := range Models() {
+		t.Run(model, func(t *testing.T) { test(t, &Server{Model: model}) })
+		if i > 0 {
+			t.Run(model+" with workers", func(t *testing.T) {
+				test(t, &Server{Model: model, Workers: newPool(t, plainPoolConfig(4, 1024))})
+			})
 		}
-		t.Run(m.Name+" with workers", func(t *testing.T) {
-			test(t, &Server{Model: m.Name, Workers: newPool(t, plainPoolConfig(4, 1024))})
-		})
 	}
 	t.Run("auto", func(t *testing.T) { test(t, &Server{}) })
 	if shardConns > 0 {
-		t.Run("shards", func(t *testing.T) {
-			test(t, &Server{Model: Epoll, Limits: Limits{MaxConns: shardConns}})
-		})
+		t.Run("shards", func(t *testing.T) { test(t, &Server{Model: Epoll, Limits: Limits{MaxConns: shardConns}}) })
 	}
 }
 
@@ -70,22 +61,26 @@ func callCounts(b *Blocking) (running, waiting int) {
 	return b.running, len(b.waiting)
 }
 
+// newBlocking returns a handler that sends close reasons to ends.
+func newBlocking(ends chan<- error, serve func(*NetConn) error) *Blocking {
+	return &Blocking{Serve: serve, End: func(_ *NetConn, why error) { ends <- why }}
+}
+
 // waitNoCalls waits until no callback runs.
 func waitNoCalls(t *testing.T, b *Blocking) {
 	t.Helper()
 	waitFor(t, "goroutines are left", func() bool { under, _ := callCounts(b); return under == 0 })
 }
 
-// TestBlocking checks that at most MaxCalls callbacks run and others wait in order; that
-// pipelined requests are answered; that End gets the reason; and that an idle connection has no
-// goroutine and only keeps its value.
+// TestBlocking checks that at most MaxCalls callbacks run and others wait in order; that pipelined requests are
+// answered; that End gets the reason; and that an idle connection has no goroutine and only keeps its value.
 func TestBlocking(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		gate := make(chan struct{})
 		var now, most atomic.Int64
 		ends := make(chan error, 10)
 		refs := make(chan Ref, 100)
-		b := &Blocking{MaxCalls: 2, Serve: func(n *NetConn) error {
+		b := newBlocking(ends, func(n *NetConn) error {
 			most.Store(max(most.Load(), now.Add(1)))
 			defer now.Add(-1)
 			<-gate
@@ -94,7 +89,8 @@ func TestBlocking(t *testing.T) {
 			}
 			refs <- n.Ref()
 			return serveOneLine(n)
-		}, End: func(_ *NetConn, why error) { ends <- why }}
+		})
+		b.MaxCalls = 2
 		srv.Handler = b
 		s := startServer(t, srv)
 		var conns []*testkit.Conn
@@ -125,9 +121,7 @@ func TestBlocking(t *testing.T) {
 		for _, c := range conns {
 			c.CloseWrite()
 			c.ExpectEOF("")
-			if why := testkit.Receive(t, ends, "End"); why != io.EOF {
-				t.Errorf("End(%v); want io.EOF", why)
-			}
+			expectReason(t, "End", ends, io.EOF)
 		}
 		waitNoCalls(t, b)
 	})
@@ -139,17 +133,9 @@ func TestBlockingEnds(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		wrong := errors.New("wrong")
 		ended := make(chan error, 10)
-		srv.Handler = &Blocking{
-			MaxCalls: 1,
-			Begin:    func(n *NetConn) error { _, err := io.WriteString(n, "hello\n"); return err },
-			Serve: func(n *NetConn) error {
-				if err := serveOneLine(n); err != nil {
-					return err
-				}
-				return wrong
-			},
-			End: func(_ *NetConn, why error) { ended <- why },
-		}
+		b := newBlocking(ended, func(n *NetConn) error { return cmp.Or(serveOneLine(n), wrong) })
+		b.MaxCalls, b.Begin = 1, func(n *NetConn) error { return errorOf(io.WriteString(n, "hello\n")) }
+		srv.Handler = b
 		s := startServer(t, srv)
 		for say, want := range map[string]any{"panic": "as told", "exit": ErrGoexit} {
 			c := dial(t, s.addr)
@@ -167,9 +153,7 @@ func TestBlockingEnds(t *testing.T) {
 		c := dial(t, s.addr) // served by the one goroutine there may be
 		c.Send("last words\n")
 		c.ExpectEOF("hello\nlast words\n")
-		if why := testkit.Receive(t, ended, "End"); why != wrong {
-			t.Errorf("End(%v); want %v", why, wrong)
-		}
+		expectReason(t, "End", ended, wrong)
 	})
 }
 
@@ -179,24 +163,16 @@ func TestBlockingReadsNothing(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		var calls atomic.Int64
 		ended := make(chan error, 1)
-		srv.Handler = &Blocking{
-			Serve: func(*NetConn) error { calls.Add(1); return nil },
-			End:   func(_ *NetConn, why error) { ended <- why },
-		}
-		s := startServer(t, srv)
-		c := dial(t, s.addr)
-		c.Write(make([]byte, 4*maxUnreadInput))
-		if why := testkit.Receive(t, ended, "End"); why != ErrMessageTooLong {
-			t.Errorf("End(%v); want ErrMessageTooLong", why)
-		}
+		srv.Handler = newBlocking(ended, func(*NetConn) error { calls.Add(1); return nil })
+		dial(t, startServer(t, srv).addr).Write(make([]byte, 4*maxUnreadInput))
+		expectReason(t, "End", ended, ErrMessageTooLong)
 		if n := calls.Load(); n == 0 || n > 4*maxUnreadInput {
 			t.Errorf("%d calls", n)
 		}
 	})
 }
 
-// TestBlockingDrain checks that a drain answers a request that has begun, also after the peer has
-// ended.
+// TestBlockingDrain checks that a drain answers a request that has begun, also after the peer has ended.
 func TestBlockingDrain(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		entered, gate := make(chan bool), make(chan bool)
@@ -212,7 +188,7 @@ func TestBlockingDrain(t *testing.T) {
 			<-entered
 		}
 		ends.CloseWrite()
-		waitFor(t, "a drain would reset who has not been accepted", func() bool { return s.Stats().Open == 3 })
+		s.waitOpen(t, 3) // a drain would reset who has not been accepted
 		done := make(chan error, 1)
 		go func() { done <- s.Shutdown(context.Background()) }()
 		idle.ExpectEOF("")
@@ -251,16 +227,13 @@ func TestBlockingIsCutOff(t *testing.T) {
 		}
 		s.Close()
 		for range 2 {
-			if err := <-errs; !errors.Is(err, ErrServerClosed) {
-				t.Errorf("%v; want ErrServerClosed", err)
-			}
+			expectReason(t, "a blocked call", errs, ErrServerClosed)
 		}
 		s.waitResult(t)
 	})
 }
 
-// startNetListener starts a server with a NetListener. accept dials it and accepts the
-// connection.
+// startNetListener starts a server with a NetListener. accept dials it and accepts the connection.
 func startNetListener(t *testing.T, srv *Server) (s *started, l *NetListener, accept func() (*testkit.Conn, *NetConn)) {
 	l = NewNetListener()
 	srv.Handler = l
@@ -289,20 +262,18 @@ func TestNetConnBackpressure(t *testing.T) {
 				sent <- err
 			}()
 		}
-		var pending atomic.Int64
 		waitFor(t, "neither direction waits", func() bool {
-			n.ref.Do(func(c *Conn) { pending.Store(int64(c.Pending())) })
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return n.cancelWait != nil && n.paused
 		})
 		n.mu.Lock()
-		if unread := len(n.in) - n.readOffset; unread > 2*maxUnreadInput {
-			t.Errorf("%d bytes unread; want at most %d", unread, 2*maxUnreadInput)
-		}
+		unread := len(n.in) - n.readOffset
 		n.mu.Unlock()
-		if p := pending.Load(); p > 2*64<<10 {
-			t.Errorf("%d bytes pending; want at most the low water and a message, both encrypted", p)
+		pending := make(chan int, 1)
+		requireNoError(t, n.ref.Do(func(c *Conn) { pending <- c.Pending() }))
+		if p := <-pending; unread > 2*maxUnreadInput || p > 2*64<<10 {
+			t.Errorf("%d bytes unread, %d pending; want at most %d, %d", unread, p, 2*maxUnreadInput, 2*64<<10)
 		}
 		for _, r := range []io.Reader{c, n} {
 			_, err := io.ReadFull(r, make([]byte, size))
@@ -313,8 +284,7 @@ func TestNetConnBackpressure(t *testing.T) {
 	})
 }
 
-// TestNetConnEnds checks that half-closes, Close, resets, the listener's end and addresses behave
-// as in package net.
+// TestNetConnEnds checks that half-closes, Close, resets, the listener's end and addresses behave as in package net.
 func TestNetConnEnds(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
 		s, l, accept := startNetListener(t, srv)
@@ -327,33 +297,25 @@ func TestNetConnEnds(t *testing.T) {
 		}
 		n.CloseWrite()
 		c.ExpectEOF("")
-		if _, err := n.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
-			t.Errorf("Write after CloseWrite: %v; want EPIPE", err)
-		}
+		expectError(t, "Write after CloseWrite", errorOf(n.Write([]byte("x"))), syscall.EPIPE)
 		c.Send("still here")
 		c.CloseWrite()
 		if got, err := io.ReadAll(n); string(got) != "still here" || err != nil {
 			t.Errorf("read %q, %v", got, err)
 		}
 		n.Close()
-		_, err := n.Read(nil)
-		for what, err := range map[string]error{"Read": err, "Close": n.Close(), "SetDeadline": n.SetDeadline(time.Now())} {
-			if !errors.Is(err, net.ErrClosed) {
-				t.Errorf("%s after Close: %v; want net.ErrClosed", what, err)
-			}
-		}
+		expectError(t, "Read after Close", errorOf(n.Read(nil)), net.ErrClosed)
+		expectError(t, "a second Close", n.Close(), net.ErrClosed)
+		expectError(t, "SetDeadline after Close", n.SetDeadline(time.Now()), net.ErrClosed)
 		c, n = accept()
 		c.Reset()
-		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("Read after a reset: %v; want ECONNRESET", err)
-		}
+		expectError(t, "Read after a reset", errorOf(n.Read(make([]byte, 1))), syscall.ECONNRESET)
 		c = dial(t, s.addr) // closed before anybody accepts
 		waitFor(t, "it does not come", func() bool { return s.Stats().Open >= 1 })
 		l.Close()
 		c.ExpectEOF("")
-		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Accept after Close: %v; want net.ErrClosed", err)
-		}
+		_, err := l.Accept()
+		expectError(t, "Accept after Close", err, net.ErrClosed)
 	})
 }
 
@@ -362,12 +324,8 @@ func TestNetConnEnds(t *testing.T) {
 func TestNetConnNamesTheReason(t *testing.T) {
 	want := func(t *testing.T, n net.Conn, why error) {
 		t.Helper()
-		if _, err := n.Write([]byte("x")); !errors.Is(err, why) {
-			t.Errorf("Write: %v; want %v", err, why)
-		}
-		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, why) {
-			t.Errorf("Read: %v; want %v", err, why)
-		}
+		expectError(t, "Write", errorOf(n.Write([]byte("x"))), why)
+		expectError(t, "Read", errorOf(n.Read(make([]byte, 1))), why)
 	}
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		srv := &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}, Limits: Limits{WriteTimeout: 50 * time.Millisecond}}
@@ -377,9 +335,7 @@ func TestNetConnNamesTheReason(t *testing.T) {
 		for p := make([]byte, 64<<10); err == nil; { // the client reads nothing
 			_, err = n.Write(p)
 		}
-		if !errors.Is(err, ErrWriteTimeout) {
-			t.Errorf("Write of much: %v; want ErrWriteTimeout", err)
-		}
+		expectError(t, "Write of much", err, ErrWriteTimeout)
 		want(t, n, ErrWriteTimeout)
 
 		_, _, accept = startNetListener(t, &Server{Model: model, Loops: loops, Socket: Socket{SendBuffer: 4096}})
@@ -411,9 +367,7 @@ func TestNetConnWaitReadable(t *testing.T) {
 		want := func(what string, both chan error, want error) {
 			t.Helper()
 			for range cap(both) {
-				if err := <-both; !errors.Is(err, want) {
-					t.Errorf("%s: %v; want %v", what, err, want)
-				}
+				expectReason(t, what, both, want)
 			}
 		}
 		c, n := accept()
@@ -456,27 +410,9 @@ func TestNetConnDeadline(t *testing.T) {
 		for _, d := range after {
 			n.SetReadDeadline(time.Now().Add(d))
 		}
-		if _, err := n.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%v; want os.ErrDeadlineExceeded", err)
-		}
+		expectError(t, "Read", errorOf(n.Read(make([]byte, 1))), os.ErrDeadlineExceeded)
 	}
 	n.SetReadDeadline(time.Time{})
 	c.Send("x")
-	_, err := n.Read(make([]byte, 1))
-	expectNoError(t, err)
-}
-
-// TestBlockingBadUse checks that invalid Blocking handlers are rejected.
-func TestBlockingBadUse(t *testing.T) {
-	for text, b := range map[string]*Blocking{"Serve is nil": {}, "MaxCalls is -1": {Serve: serveOneLine, MaxCalls: -1}} {
-		expectBadConfig(t, &Server{Handler: b}, text)
-	}
-	running := startServer(t, &Server{})
-	err := running.Dial(Dial{Addr: running.addr, Handler: new(Blocking)})
-	if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Dial.Handler: Blocking.Serve is nil") {
-		t.Errorf("Dial with it: %v; want ErrBadConfig", err)
-	}
-	if err := (&Server{Handler: NewNetListener()}).ListenAndServe(context.Background()); err == nil {
-		t.Error("served without an address")
-	}
+	expectNoError(t, errorOf(n.Read(make([]byte, 1))))
 }

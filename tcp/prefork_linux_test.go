@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +20,7 @@ import (
 func startWithProcesses(t *testing.T, srv *Server) *started {
 	t.Helper()
 	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
+	t.Cleanup(func() { expectNoChildren(t) }) // after the end of the server
 	settings, err := json.Marshal(map[string]any{
 		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
 	})
@@ -112,13 +111,13 @@ func dialWithHalfMessage(t *testing.T, addr string) workerClient {
 	return p
 }
 
-// TestProcessesSettings checks invalid settings with Processes.
 func TestProcessesSettings(t *testing.T) {
 	for word, srv := range map[string]*Server{
-		"Server.Processes is -1": {Processes: -1},
 		"1024":                   {Processes: maxProcesses + 1},
 		"Limits.MaxConns is 3":   {Processes: 4, Limits: Limits{MaxConns: 3}},
 		"Limits.AcceptRate is 3": {Processes: 4, Limits: Limits{AcceptRate: 3}},
+		"Listener is set with Server.Processes 2": {Processes: 2, Listeners: []Listener{{Listener: &net.TCPListener{}}}},
+		"Listeners[0].Network is unix and":        {Processes: 2, Listeners: []Listener{{Network: "unix", Addr: "s"}}},
 	} {
 		expectBadConfig(t, srv, word)
 	}
@@ -143,29 +142,36 @@ func TestProcesses(t *testing.T) {
 	others[0].Exchange("listener", "second")
 	peers = append(peers, others...)
 	conns, sent := int64(len(peers)), int64(4*len(peers)+2*9)
-	counted := func(st Stats, open int64) bool {
-		return st.Open == open && st.Accepted == conns && st.BytesIn == sent && st.Reads >= conns
+	waitCounted := func(open int64) {
+		t.Helper()
+		eventually(t, func() bool {
+			st, l := s.Stats(), s.ListenerStats()
+			return st.Open == open && st.Accepted == conns && st.BytesIn == sent && st.Reads >= conns &&
+				l[0].Accepted+l[1].Accepted == conns
+		}, func() string {
+			return fmt.Sprintf("%+v, %+v, want %d open, %d accepted, %d bytes", s.Stats(), s.ListenerStats(), open, conns, sent)
+		})
 	}
-	eventually(t, func() bool {
-		l := s.ListenerStats()
-		return counted(s.Stats(), conns) && l[1].Accepted == int64(len(others)) && l[0].Accepted+l[1].Accepted == conns
-	}, func() string { return fmt.Sprintf("%d connections: %+v, %+v", conns, s.Stats(), s.ListenerStats()) })
+	waitCounted(conns)
+	if n := s.ListenerStats()[1].Accepted; n != int64(len(others)) {
+		t.Errorf("%d accepted by the second listener, want %d", n, len(others))
+	}
 
-	var order []string
+	var order string
 	for i, p := range peers {
 		cast := fmt.Sprintf("cast %d\n", i)
 		p.Send(cast)
 		sent += int64(len(cast))
 	}
 	for i, p := range peers {
-		var got []string
+		var got string
 		for range peers {
-			got = append(got, p.ReadLine())
+			got += p.ReadLine() + " "
 		}
 		if i == 0 {
 			order = got
 		}
-		if !slices.Equal(got, order) {
+		if got != order {
 			t.Errorf("connection %d got %q, and the first one %q", i, got, order)
 		}
 	}
@@ -176,15 +182,18 @@ func TestProcesses(t *testing.T) {
 	}
 	longest := strings.Repeat("x", 60000)
 	peers[0].Exchange("cast "+longest, longest)
-	sent += int64(len("cast "+longest) + 1)
+	peers[0].Exchange("collect", "collect")
+	sent += int64(len("cast " + longest + "\ncollect\n"))
+	waitCounted(conns)
+	waitFor(t, "the runtimes of the workers are not counted", func() bool {
+		st := s.Stats()
+		return st.Goroutines > workers && st.GCs > 0 && st.GCPause > 0
+	})
 
 	victim := peers[0].pid
-	waitFor(t, "not all input is counted", func() bool { return s.Stats().BytesIn == sent })
-	before := s.Stats()
 	requireNoError(t, syscall.Kill(victim, syscall.SIGKILL))
 	s.waitRestarted(t, 1)
-	eventually(t, func() bool { return counted(s.Stats(), conns-int64(of[victim]+ofOthers[victim])) },
-		func() string { return fmt.Sprintf("after a worker was killed %+v, before %+v", s.Stats(), before) })
+	waitCounted(conns - int64(of[victim]+ofOthers[victim]))
 	for _, addr := range []string{first, second} {
 		more, _ := dialAllWorkers(t, addr, workers)
 		conns, sent = conns+int64(len(more)), sent+int64(4*len(more))
@@ -192,66 +201,33 @@ func TestProcesses(t *testing.T) {
 	waitFor(t, "not all input is counted", func() bool { return s.Stats().BytesIn == sent })
 	s.stop()
 	expectNoError(t, s.waitResult(t))
-	if st := s.Stats(); !counted(st, 0) || st.Processes != 0 {
-		t.Errorf("at the end %+v, want %d accepted, and %d bytes", st, conns, sent)
+	waitCounted(0)
+	if st := s.Stats(); st.Processes != 0 {
+		t.Errorf("%d processes at the end", st.Processes)
 	}
-	expectNoChildren(t)
-}
-
-// TestRuntimeOfProcesses checks the runtime counters in Stats, which are sums over the workers;
-// cumulative ones survive the death of a worker.
-func TestRuntimeOfProcesses(t *testing.T) {
-	s := startWithProcesses(t, &Server{Processes: 2, Handler: Base{}})
-	peers, _ := dialAllWorkers(t, s.addr, 2)
-	waitFor(t, "Stats has another number of goroutines than the workers", func() bool {
-		of, sum := make(map[int]int), 0
-		for _, p := range peers {
-			p.Send("goroutines\n")
-			of[p.pid], _ = strconv.Atoi(p.ReadLine())
-		}
-		for _, n := range of {
-			sum += n
-		}
-		return int64(sum) == s.Stats().Goroutines
-	})
-	more := s.Stats().GCs + int64(len(peers))
-	for _, p := range peers {
-		p.Exchange("collect", "collect")
-	}
-	waitFor(t, "collections are not counted", func() bool { return s.Stats().GCs >= more && s.Stats().GCPause > 0 })
-	requireNoError(t, syscall.Kill(peers[0].pid, syscall.SIGKILL))
-	s.waitRestarted(t, 1)
-	if n := s.Stats().GCs; n < more {
-		t.Errorf("%d collections after a worker was killed, and there were %d", n, more)
-	}
-	s.Close()
-	expectNoChildren(t)
 }
 
 // TestProcessesDrain checks that a drain accepts nothing, ends idle connections and waits for a
 // message that has begun.
 func TestProcessesDrain(t *testing.T) {
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) {
-			s := startWithProcesses(t, &Server{Model: model, Processes: 2})
-			idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
-			s.stop()
-			idle.ExpectEOF("")
-			waitFor(t, "connections are still taken", func() bool {
-				c, err := net.Dial("tcp", s.addr)
-				if err == nil {
-					c.Close()
-				}
-				return errors.Is(err, syscall.ECONNREFUSED)
-			})
-			if len(s.err) > 0 {
-				t.Fatalf("it ended before the message: %v", <-s.err)
+	forEachModel(t, func(t *testing.T, model string, _ int) {
+		s := startWithProcesses(t, &Server{Model: model, Processes: 2})
+		idle, half := dialWorker(t, s.addr), dialWithHalfMessage(t, s.addr)
+		s.stop()
+		idle.ExpectEOF("")
+		waitFor(t, "connections are still taken", func() bool {
+			c, err := net.Dial("tcp", s.addr)
+			if err == nil {
+				c.Close()
 			}
-			half.Exchange(" and half", "half and half")
-			expectNoError(t, s.waitResult(t))
-			expectNoChildren(t)
+			return errors.Is(err, syscall.ECONNREFUSED)
 		})
-	}
+		if len(s.err) > 0 {
+			t.Fatalf("it ended before the message: %v", <-s.err)
+		}
+		half.Exchange(" and half", "half and half")
+		expectNoError(t, s.waitResult(t))
+	})
 }
 
 // TestProcessesShutdown checks that ShutdownTimeout limits a drain, and that only its own context
@@ -260,30 +236,24 @@ func TestProcessesShutdown(t *testing.T) {
 	const bound = 50 * time.Millisecond
 	s := startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
 	dialWithHalfMessage(t, s.addr)
-	waitFor(t, "it is not counted", func() bool { return s.Stats().Open == 1 })
+	s.waitOpen(t, 1)
 	s.stop()
-	if err := s.waitResult(t); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections were closed") {
-		t.Errorf("%v; want an error that wraps DeadlineExceeded and counts the connection", err)
-	}
-	expectNoChildren(t)
+	expectError(t, "the drain", s.waitResult(t), context.DeadlineExceeded, "1 connections were closed")
 
 	s = startWithProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
 	half := dialWithHalfMessage(t, s.addr)
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(5*bound)))
-	if _, err := half.R.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("five times the bound after the signal the connection got %v, want silence", err)
-	}
+	_, err := half.R.ReadByte()
+	expectError(t, "five times the bound after the signal", err, os.ErrDeadlineExceeded)
 	requireNoError(t, half.SetReadDeadline(time.Now().Add(testkit.Timeout)))
 	half.Exchange("", "half")
 	expectNoError(t, <-shut)
 	expectNoError(t, s.waitResult(t))
-	expectNoChildren(t)
 }
 
-// TestSignalToWorker checks that SIGTERM drains a worker, which is restarted, and that SIGINT has
-// no effect.
+// TestSignalToWorker checks that SIGTERM drains a worker, which is restarted, and that SIGINT has no effect.
 func TestSignalToWorker(t *testing.T) {
 	s := startWithProcesses(t, &Server{Processes: 2})
 	peers, of := dialAllWorkers(t, s.addr, 2)
@@ -292,9 +262,7 @@ func TestSignalToWorker(t *testing.T) {
 	p.Exchange("after SIGINT", "after SIGINT")
 	requireNoError(t, syscall.Kill(p.pid, syscall.SIGTERM))
 	_ = syscall.Kill(p.pid, syscall.SIGTERM) // it may have ended
-	if _, err := p.R.ReadByte(); err != io.EOF {
-		t.Errorf("the drained connection got %v, want its end", err)
-	}
+	p.ExpectEOF("")
 	waitFor(t, "the worker is not back", func() bool { return of[dialWorker(t, s.addr).pid] == 0 })
 }
 

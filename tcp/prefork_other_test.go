@@ -2,16 +2,6 @@
 
 package tcp
 
-import (
-	"context"
-	"errors"
-	"strings"
-	"testing"
-)
+import "testing"
 
-func TestProcessesElsewhere(t *testing.T) {
-	srv := Server{Addr: "127.0.0.1:0", Handler: Base{}, Processes: 2}
-	if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Linux") {
-		t.Errorf("%v; want an error that wraps ErrBadConfig and says where it works", err)
-	}
-}
+func TestProcessesElsewhere(t *testing.T) { expectBadConfig(t, &Server{Processes: 2}, "Linux") }

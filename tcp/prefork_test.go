@@ -1,10 +1,8 @@
 package tcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -28,32 +26,25 @@ func workerMain() int {
 		return 1
 	}
 	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
-		if p, ok := bytes.CutPrefix(line, []byte("cast ")); ok {
-			if _, err := srv.Broadcast(Broadcast{All: true, Message: append(p, '\n')}); err != nil {
+		switch word, rest, _ := strings.Cut(string(line), " "); word {
+		case "cast":
+			if _, err := srv.Broadcast(Broadcast{All: true, Message: []byte(rest + "\n")}); err != nil {
 				fmt.Fprintln(c, err)
 			}
-			return
-		}
-		switch string(line) {
 		case "pid":
 			fmt.Fprintln(c, os.Getpid())
-			return
 		case "pause":
 			fmt.Fprintln(c, srv.PauseAccepting())
-			return
 		case "resume":
 			fmt.Fprintln(c, srv.ResumeAccepting())
-			return
 		case "listener":
 			fmt.Fprintln(c, c.Listener())
-			return
 		case "collect":
 			runtime.GC()
-		case "goroutines":
-			fmt.Fprintln(c, runtime.NumGoroutine())
-			return
+			echoLine(c, line)
+		default:
+			echoLine(c, line)
 		}
-		echoLine(c, line)
 	}))
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -66,12 +57,8 @@ func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	requireNoError(t, err)
 	srv := Server{Handler: Base{}, Processes: 2}
-	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
-		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
-	}
-	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the listener was left open: %v", err)
-	}
+	expectError(t, "Serve", srv.Serve(context.Background(), l), ErrBadConfig, "ListenAndServe")
+	expectError(t, "closing the listener again", l.Close(), net.ErrClosed)
 }
 
 func TestShares(t *testing.T) {
@@ -91,8 +78,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// Each process gets a share of the machine's or cgroup's memory; GOMEMLIMIT already applies to
-// one process.
+// Each process gets a share of the machine's or cgroup's memory; GOMEMLIMIT already applies to one process.
 func TestShareOfMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(before)

@@ -1,12 +1,9 @@
 package tcp
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -14,76 +11,70 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// outside are methods to call outside of a call for the connection. logs is set for those without
-// an error result.
-var outside = map[string]struct {
-	use  func(c *Conn) error
-	logs bool
-}{
-	"Write":       {use: func(c *Conn) error { return errorOf(c.Write([]byte("lost"))) }},
-	"WriteString": {use: func(c *Conn) error { return errorOf(c.WriteString("lost")) }},
-	"Writev":      {use: func(c *Conn) error { return errorOf(c.Writev([]byte("lost"), []byte("too"))) }},
-	"ReadFrom":    {use: func(c *Conn) error { _, err := c.ReadFrom(strings.NewReader("lost")); return err }},
-	"SendFile":    {use: func(c *Conn) error { return c.SendFile(nil, 0, 1) }},
-	"Close":       {use: (*Conn).Close},
-	"CloseWrite":  {use: (*Conn).CloseWrite},
-	"Relay":       {use: func(c *Conn) error { return c.Relay(c.Ref()) }},
-	"Dial":        {use: func(c *Conn) error { return c.Dial(Dial{}) }},
-	"Detach":      {use: func(c *Conn) error { return c.Detach(func(net.Conn, []byte) {}) }},
-	"StartTLS":    {use: func(c *Conn) error { return c.StartTLS(&tls.Config{}) }},
-	"SetHandler":  {use: func(c *Conn) error { return c.SetHandler(Base{}) }},
-	"CloseWith":   {func(c *Conn) error { c.CloseWith(io.EOF); return nil }, true},
-	"Pause":       {func(c *Conn) error { c.Pause(); return nil }, true},
-	"Resume":      {func(c *Conn) error { c.Resume(); return nil }, true},
-	"Retain":      {func(c *Conn) error { c.Retain(); return nil }, true},
-	"Release":     {func(c *Conn) error { c.Release(); return nil }, true},
-	"SetTimer":    {func(c *Conn) error { c.SetTimer(1); return nil }, true},
-	"SetDeadline": {func(c *Conn) error { c.SetDeadline(1); return nil }, true},
-	"SetValue":    {func(c *Conn) error { c.SetValue("lost"); return nil }, true},
+// outside are methods to call outside of a call for the connection.
+var outside = map[string]func(c *Conn) error{
+	"Write":       func(c *Conn) error { return errorOf(c.Write([]byte("lost"))) },
+	"WriteString": func(c *Conn) error { return errorOf(c.WriteString("lost")) },
+	"Writev":      func(c *Conn) error { return errorOf(c.Writev([]byte("lost"), []byte("too"))) },
+	"ReadFrom":    func(c *Conn) error { _, err := c.ReadFrom(strings.NewReader("lost")); return err },
+	"SendFile":    func(c *Conn) error { return c.SendFile(nil, 0, 1) },
+	"Close":       (*Conn).Close,
+	"CloseWrite":  (*Conn).CloseWrite,
+	"Relay":       func(c *Conn) error { return c.Relay(c.Ref()) },
+	"Dial":        func(c *Conn) error { return c.Dial(Dial{}) },
+	"Detach":      func(c *Conn) error { return c.Detach(func(net.Conn, []byte) {}) },
+	"StartTLS":    func(c *Conn) error { return c.StartTLS(&tls.Config{}) },
+	"SetHandler":  func(c *Conn) error { return c.SetHandler(Base{}) },
+}
+
+// outsideLogged are those without an error result.
+var outsideLogged = map[string]func(c *Conn){
+	"CloseWith":   func(c *Conn) { c.CloseWith(io.EOF) },
+	"Pause":       (*Conn).Pause,
+	"Resume":      (*Conn).Resume,
+	"Retain":      (*Conn).Retain,
+	"Release":     (*Conn).Release,
+	"SetTimer":    func(c *Conn) { c.SetTimer(1) },
+	"SetDeadline": func(c *Conn) { c.SetDeadline(1) },
+	"SetValue":    func(c *Conn) { c.SetValue("lost") },
 }
 
 func errorOf(_ int, err error) error { return err }
 
-// A kept Conn does nothing outside of calls for it, and reports that. The test uses one loop,
-// because between goroutines it would be a data race.
+// A kept Conn does nothing outside of calls for it, and reports that.
 func TestOutsideCall(t *testing.T) {
-	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
-		if loops > 1 {
-			return
-		}
+	forEachLoopModel(t, func(t *testing.T, model string) {
 		var log logRecorder
 		var kept *Conn
-		done := make(chan struct{})
-		s := startServer(t, &Server{Model: model, Loops: 1, Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+		s := startServer(t, &Server{Model: model, Loops: 1, Log: log.newLogger(), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "keep" {
 				kept = c
 				echoLine(c, line)
 				return
 			}
-			defer close(done)
-			for name, m := range outside {
-				for range 2 {
-					if err := m.use(kept); errors.Is(err, ErrOutsideCall) == m.logs {
-						t.Errorf("%s: %v", name, err)
-					}
+			for range 2 {
+				for name, use := range outside {
+					expectError(t, name, use(kept), ErrOutsideCall)
+				}
+				for _, use := range outsideLogged {
+					use(kept)
 				}
 			}
 			if kept.Value() != nil {
 				t.Errorf("the value is %v", kept.Value())
 			}
-			if errorOf(c.WriteString("fine\n")) != nil {
-				t.Error("a write in its own call fails")
-			}
+			echoLine(c, line)
 		}))})
 		first := dial(t, s.addr)
 		first.Exchange("keep", "keep")
-		other := dial(t, s.addr)
-		io.WriteString(other, "use it\n")
-		<-done
-		for name, m := range outside {
-			if n := strings.Count(log.String(), "method=Conn."+name+" "); m.logs != (n == 1) {
-				t.Errorf("%s is in the log %d times:\n%s", name, n, log.String())
+		dial(t, s.addr).Exchange("use it", "use it")
+		for name := range outsideLogged {
+			if n := strings.Count(log.String(), "method=Conn."+name+" "); n != 1 {
+				t.Errorf("%s is in the log %d times, want once:\n%s", name, n, log.String())
 			}
+		}
+		if n := strings.Count(log.String(), "method=Conn."); n != len(outsideLogged) {
+			t.Errorf("%d methods are in the log, want %d:\n%s", n, len(outsideLogged), log.String())
 		}
 		first.Exchange("keep", "keep") // nothing came of it
 	})
@@ -93,33 +84,27 @@ func TestOutsideCall(t *testing.T) {
 func TestIDInLog(t *testing.T) {
 	var log logRecorder
 	ids := make(chan uint64, 1)
-	s := startServer(t, &Server{Log: slog.New(slog.NewTextHandler(&log, nil)), Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+	s := startServer(t, &Server{Log: log.newLogger(), Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
 		ids <- c.Ref().ID()
 		panic("wrong")
 	}))})
-	io.WriteString(dial(t, s.addr), "x\n")
-	if line, want := log.waitForLine(t, "handler panicked"), fmt.Sprintf("conn=%d ", <-ids); !strings.Contains(line, want) {
-		t.Errorf("the log has no %q:\n%s", want, line)
-	}
+	dial(t, s.addr).Send("x\n")
+	log.waitForLine(t, "handler panicked", fmt.Sprintf("conn=%d ", <-ids))
 }
 
 // A handler on a loop may use SendWait as long as it does not have to wait.
 func TestSendWaitOnLoop(t *testing.T) {
-	forEachLoopModel(t, func(t *testing.T, model string, loops int) {
+	forEachLoopModel(t, func(t *testing.T, model string) {
 		answer := make(chan error, 1)
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
-			for {
-				if err := c.Ref().SendWait(context.Background(), make([]byte, 1000)); err != nil {
-					answer <- err
-					return
-				}
+		s := startServer(t, &Server{Model: model, Loops: 2, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+			var err error
+			for err == nil {
+				err = c.Ref().SendWait(t.Context(), make([]byte, 1000))
 			}
+			answer <- err
 		}))})
-		io.WriteString(dial(t, s.addr), "x\n")
-		err := testkit.Receive(t, answer, "SendWait waits on a loop")
-		if !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "expected") {
-			t.Errorf("SendWait in a handler: %v", err)
-		}
+		dial(t, s.addr).Send("x\n")
+		expectError(t, "SendWait", testkit.Receive(t, answer, "SendWait waits on a loop"), ErrBadUse, "expected")
 	})
 }
 
@@ -130,7 +115,5 @@ func TestSetHandlerNil(t *testing.T) {
 		echoLine(c, line)
 	}))})
 	dial(t, s.addr).Exchange("still here", "still here")
-	if err := <-answer; !errors.Is(err, ErrBadUse) || !strings.Contains(err.Error(), "SetHandler is nil; expected") {
-		t.Errorf("SetHandler(nil): %v", err)
-	}
+	expectError(t, "SetHandler(nil)", <-answer, ErrBadUse, "SetHandler is nil; expected")
 }

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -9,11 +8,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -40,14 +39,40 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// patience limits every wait of these tests. It is far longer than anything takes, also on a busy
-// machine, and shorter than the default timeouts of a Server for messages, writes and shutdown,
-// which would hide a hang.
-const patience = 25 * time.Second
-
 func echoLine(c *Conn, line []byte) {
 	c.Write(line)
 	c.WriteString("\n")
+}
+
+// hooks is a Handler and a MessageHandler of functions. Those that are nil do nothing.
+type hooks struct {
+	opened   func(*Conn)
+	received func(c *Conn, in []byte) (used int)
+	message  func(c *Conn, msg []byte)
+	closed   func(why error)
+}
+
+func (h hooks) Opened(c *Conn) {
+	if h.opened != nil {
+		h.opened(c)
+	}
+}
+
+func (h hooks) Received(c *Conn, in []byte) (used int) {
+	if h.received != nil {
+		return h.received(c, in)
+	}
+	return Base{}.Received(c, in)
+}
+
+func (h hooks) Message(c *Conn, msg []byte) { h.message(c, msg) }
+
+func (h hooks) Ended(c *Conn, rest []byte) (used int) { return Base{}.Ended(c, rest) }
+
+func (h hooks) Closed(_ *Conn, why error) {
+	if h.closed != nil {
+		h.closed(why)
+	}
 }
 
 // started is a running server.
@@ -58,8 +83,7 @@ type started struct {
 	err  chan error         // result of ListenAndServe
 }
 
-// newPool creates a pool that is closed at the end of the test, after servers that are started
-// later.
+// newPool creates a pool that is closed at the end of the test, after servers that are started later.
 func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
@@ -111,7 +135,7 @@ func startServer(t testing.TB, srv *Server) *started {
 	case s.addr = <-ready:
 	case err := <-s.err:
 		t.Fatalf("ListenAndServe: %v", err)
-	case <-time.After(patience):
+	case <-time.After(testkit.Timeout):
 		t.Fatal("the server does not listen")
 	}
 	return s
@@ -121,6 +145,14 @@ func startServer(t testing.TB, srv *Server) *started {
 func (s *started) waitResult(t *testing.T) error {
 	t.Helper()
 	return testkit.Receive(t, s.err, "the end of ListenAndServe")
+}
+
+// waitOpen waits until n connections are open.
+func (s *started) waitOpen(t *testing.T, n int64) {
+	t.Helper()
+	eventually(t, func() bool { return s.Stats().Open == n }, func() string {
+		return fmt.Sprintf("%d connections are open, want %d", s.Stats().Open, n)
+	})
 }
 
 // requireNoError fails the test at once if err is not nil.
@@ -139,6 +171,26 @@ func expectNoError(t testing.TB, err error) {
 	}
 }
 
+// expectError checks that err is want and contains the words. It may be called on any goroutine.
+func expectError(t testing.TB, what string, err, want error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v; want %v", what, err, want)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v; want an error that says %q", what, err, word)
+		}
+	}
+}
+
+// expectReason waits for the reason of a closed connection.
+func expectReason(t testing.TB, what string, reasons <-chan error, want error) {
+	t.Helper()
+	expectError(t, what, testkit.Receive(t, reasons, what), want)
+}
+
 func dial(t testing.TB, addr string) *testkit.Conn {
 	t.Helper()
 	return testkit.Dial(t, addr)
@@ -152,13 +204,13 @@ var (
 // forEachModel runs a test under every model, with two loops if it has any.
 func forEachModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	t.Run(Goroutine, func(t *testing.T) { f(t, Goroutine, 1) })
-	forEachLoopModel(t, f)
+	forEachLoopModel(t, func(t *testing.T, model string) { f(t, model, 2) })
 }
 
-// forEachLoopModel runs a test with two loops under each model that has loops.
-func forEachLoopModel(t *testing.T, f func(t *testing.T, model string, loops int)) {
+// forEachLoopModel runs a test under each model that has loops.
+func forEachLoopModel(t *testing.T, f func(t *testing.T, model string)) {
 	for _, m := range Models()[1:] {
-		t.Run(m, func(t *testing.T) { f(t, m, 2) })
+		t.Run(m, func(t *testing.T) { f(t, m) })
 	}
 }
 
@@ -180,29 +232,7 @@ func TestServe(t *testing.T) {
 		s.stop()
 		expectNoError(t, s.waitResult(t))
 		c.ExpectEOF("")
-		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "already served") || !strings.Contains(err.Error(), "new Server") {
-			t.Errorf("a server that has served answers %v, want ErrServerClosed that says so", err)
-		}
-	})
-}
-
-func TestServeListener(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		requireNoError(t, err)
-		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops}
-		ended := make(chan error, 1)
-		go func() { ended <- srv.Serve(context.Background(), l) }()
-		c := dial(t, l.Addr().String())
-		c.Exchange("hello", "hello")
-		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "is already serving") {
-			t.Errorf("a second Serve answers %v", err)
-		}
-		c.Close()
-		expectNoError(t, srv.Shutdown(context.Background()))
-		if err := <-ended; err != nil {
-			t.Errorf("Serve returned %v after Shutdown, want nil", err)
-		}
+		expectError(t, "after the end", s.ListenAndServe(t.Context()), ErrServerClosed, "already served", "new Server")
 	})
 }
 
@@ -211,9 +241,7 @@ func TestAddressInUse(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
 		second := &Server{Addr: s.addr, Handler: Base{}, Model: model, Loops: loops}
-		if err := second.ListenAndServe(context.Background()); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("a second server on %s answers %v, want EADDRINUSE", s.addr, err)
-		}
+		expectError(t, "a second server", second.ListenAndServe(t.Context()), syscall.EADDRINUSE)
 	})
 }
 
@@ -221,122 +249,87 @@ func TestAddressInUse(t *testing.T) {
 // then has the number of connections.
 func TestShutdownTimeout(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
-		got := make(chan struct{})
-		h := &inputNotifier{got: got, Handler: Lines(MessageFunc(echoLine))}
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
-		c := dial(t, s.addr)
-		io.WriteString(c, "half a li")
-		<-got
+		s := startServer(t, &Server{Model: model, Loops: loops, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
+		dial(t, s.addr).Send("half a li")
+		waitFor(t, "nothing is received", func() bool { return s.Stats().BytesIn > 0 })
 		s.stop()
-		err := s.waitResult(t)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections") {
-			t.Errorf("the shutdown answers %v; want an error that says how many were cut off and wraps DeadlineExceeded", err)
-		}
+		expectError(t, "the shutdown", s.waitResult(t), context.DeadlineExceeded, "1 connections")
 	})
 }
 
-// inputNotifier closes got at the first input.
-type inputNotifier struct {
-	Handler
-	got  chan struct{}
-	told atomic.Bool
-}
-
-func (a *inputNotifier) Received(c *Conn, in []byte) int {
-	used := a.Handler.Received(c, in)
-	if a.told.CompareAndSwap(false, true) {
-		close(a.got)
-	}
-	return used
-}
-
-func TestConfigErrors(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		srv  *Server
-		says []string
-	}{
-		{"no handler", &Server{Addr: ":0"}, []string{"Handler is nil"}},
-		{"no address", &Server{Handler: Base{}}, []string{"Addr is empty", "host:port"}},
-		{"network", &Server{Addr: ":0", Handler: Base{}, Network: "udp"}, []string{`"udp"`, "tcp, tcp4, tcp6 or unix"}},
-		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "expected one of auto, goroutine"}},
-		{"Lines", &Server{Addr: ":0", Handler: Lines(nil)}, []string{"Server.Handler", "MessageHandler", "is nil"}},
-		{"Lines of a nil function", &Server{Addr: ":0", Handler: Lines(MessageFunc(nil))}, []string{"MessageHandler", "is nil"}},
-		{"Split", &Server{Addr: ":0", Handler: Split(bufio.ScanWords, nil)}, []string{"MessageHandler", "is nil"}},
-		{"Split by nothing", &Server{Addr: ":0", Handler: Split(nil, MessageFunc(echoLine))}, []string{"SplitFunc", "bufio.ScanWords"}},
-		{"no Blocking", &Server{Addr: ":0", Handler: (*Blocking)(nil)}, []string{"nil *Blocking", "Serve"}},
-		{"zero NetListener", &Server{Addr: ":0", Handler: new(NetListener)}, []string{"NewNetListener"}},
-		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
-		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
-		{"spin", &Server{Addr: ":0", Handler: Base{}, Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
-		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
-		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1<<30 + 1}}, []string{"MaxMessage is 1073741825", "1073741824"}},
-		{"unsent", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxUnsent: -1}}, []string{"MaxUnsent is -1"}},
-		{"mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: -1}}, []string{"MaxMail is -1"}},
-		{"too much mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: 1<<28 + 1}}, []string{"MaxMail is 268435457", "268435456"}},
-		{"time", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{Linger: -time.Second}}, []string{"Linger is -1s"}},
-	} {
-		c.srv.Listening = func(net.Addr) { go c.srv.Close() }
-		err := c.srv.ListenAndServe(context.Background())
-		if !errors.Is(err, ErrBadConfig) {
-			t.Errorf("%s: %v, want an error that wraps ErrBadConfig", c.name, err)
-			continue
-		}
-		for _, word := range c.says {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%s: the error %q does not say %q", c.name, err, word)
-			}
-		}
+// callMethods calls the methods that need a running server.
+func (s *Server) callMethods(t *testing.T) map[string]error {
+	_, broadcast := s.Broadcast(Broadcast{All: true, Message: []byte("x")})
+	_, upgrade := s.Upgrade(t.Context())
+	_, accepted := newConnPair(t)
+	return map[string]error{
+		"Broadcast": broadcast, "Upgrade": upgrade, "Adopt": s.Adopt(accepted, nil),
+		"PauseAccepting": s.PauseAccepting(), "ResumeAccepting": s.ResumeAccepting(),
+		"CloseConns": s.CloseConns(netip.MustParseAddrPort("192.0.2.1:80")),
+		"Dial":       s.Dial(Dial{Addr: "127.0.0.1:80", Handler: Base{}}),
+		"Each":       s.Each(t.Context(), func(*Conn) {}),
 	}
 }
 
-func TestBeforeStart(t *testing.T) {
+func TestBeforeStartAndAfterEnd(t *testing.T) {
 	var srv Server
-	if st := srv.Stats(); st != (Stats{}) {
-		t.Errorf("a server that has not started counts %+v", st)
+	for name, err := range srv.callMethods(t) {
+		expectError(t, name+" before the start", err, ErrServerClosed)
 	}
-	expectNoError(t, srv.Shutdown(context.Background()))
+	if st, addr := srv.Stats(), srv.ListenAddr(); st != (Stats{}) || addr != nil {
+		t.Errorf("before the start it counts %+v and listens on %v", st, addr)
+	}
+	expectNoError(t, srv.Shutdown(t.Context()))
+	if !srv.Stats().Draining {
+		t.Error("a server that was closed is not draining")
+	}
 	srv.Addr, srv.Handler = "127.0.0.1:0", Base{}
-	if err := srv.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) || !strings.Contains(err.Error(), "closed before it was started") {
-		t.Errorf("a server that was closed first answers %v, want ErrServerClosed that says so", err)
-	}
+	expectError(t, "after Shutdown", srv.ListenAndServe(t.Context()), ErrServerClosed, "closed before it was started")
+	forEachModel(t, func(t *testing.T, model string, loops int) {
+		s := startServer(t, &Server{Model: model, Loops: loops})
+		if addr := s.ListenAddr(); addr.String() != s.addr {
+			t.Errorf("it listens on %v, want %s", addr, s.addr)
+		}
+		expectNoError(t, s.Drain())
+		expectNoError(t, s.waitResult(t))
+		for name, err := range s.callMethods(t) {
+			expectError(t, name+" after the end", err, ErrServerClosed)
+		}
+	})
 }
 
 // A second ListenAndServe returns an error and leaves the first one's NetListener alone.
 func TestServeTwiceOneListener(t *testing.T) {
 	l := NewNetListener()
 	s := startServer(t, &Server{Handler: l})
-	if err := s.ListenAndServe(context.Background()); err == nil || !strings.Contains(err.Error(), "is already serving") {
-		t.Errorf("a second ListenAndServe answers %v", err)
+	if err := s.ListenAndServe(t.Context()); err == nil || !strings.Contains(err.Error(), "is already serving") {
+		t.Errorf("a second ListenAndServe: %v", err)
 	}
 	dial(t, s.addr)
 	n, err := l.Accept()
-	if err != nil {
-		t.Fatalf("Accept after it: %v", err)
-	}
+	requireNoError(t, err)
 	n.Close()
 }
 
 // Opened and killed connections leave no memory behind.
 func TestConnectionsLeaveNothing(t *testing.T) {
-	const conns, times = 300, 5
+	const conns, times = 300, 3
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		s := startServer(t, &Server{Model: model, Loops: loops})
 		cycle := func() {
-			open := make([]net.Conn, conns)
+			open := make([]*testkit.Conn, conns)
 			for i := range open {
-				c, err := net.Dial("tcp", s.addr) // without a cleanup, which would keep it
+				nc, err := net.Dial("tcp", s.addr) // without a cleanup, which would keep it
 				requireNoError(t, err)
-				_, err = io.WriteString(c, "hello\n")
+				open[i] = &testkit.Conn{Conn: nc}
+				open[i].Write([]byte("hello\n"))
+				_, err = io.ReadFull(nc, make([]byte, len("hello\n")))
 				requireNoError(t, err)
-				_, err = io.ReadFull(c, make([]byte, len("hello\n")))
-				requireNoError(t, err)
-				open[i] = c
 			}
 			for _, c := range open {
-				(&testkit.Conn{Conn: c}).Reset()
+				c.Reset()
 			}
-			waitFor(t, "connections are open after all were killed", func() bool { return s.Stats().Open == 0 })
+			s.waitOpen(t, 0)
 		}
 		for range min(runtime.GOMAXPROCS(0), 8) {
 			cycle() // makes room for so many, which is kept: each processor keeps goroutines that have ended
@@ -364,122 +357,46 @@ func liveHeapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A handler that does not return delays ListenAndServe, but neither Shutdown nor Close.
-func TestShutdownWithStuckHandler(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		t.Parallel()
-		stuck, release := make(chan struct{}), make(chan struct{})
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-			if string(line) == "hello" {
-				close(stuck)
-				<-release
-			}
-			echoLine(c, line)
-		}))})
-		dial(t, s.addr).Exchange("other", "other") // it may be behind the one that is stuck
-		io.WriteString(dial(t, s.addr), "hello\n")
-		<-stuck
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-		defer cancel()
-		err := s.Shutdown(ctx)
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), fmt.Sprintf("and %d are still open", s.Stats().Open)) {
-			t.Errorf("Shutdown answers %v; want an error that counts the %d connections that are open", err, s.Stats().Open)
-		}
-		close(release)
-		expectNoError(t, s.waitResult(t))
-	})
-}
-
 // A handler may close its server.
 func TestCloseFromHandler(t *testing.T) {
 	forEachModel(t, func(t *testing.T, model string, loops int) {
 		t.Parallel()
-		var srv *Server
-		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
+		srv := &Server{Model: model, Loops: loops}
+		srv.Handler = Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))
 		s := startServer(t, srv)
-		io.WriteString(dial(t, s.addr), "quit\n")
+		dial(t, s.addr).Send("quit\n")
 		expectNoError(t, s.waitResult(t))
 	})
 }
-
-// wrappedHandler is a typical wrapper of a handler.
-type wrappedHandler struct{ Handler }
-
-// A wrapped framer still delivers the last line without an end.
-func TestWrappedFramer(t *testing.T) {
-	forEachModel(t, func(t *testing.T, model string, loops int) {
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: wrappedHandler{Lines(MessageFunc(echoLine))}})
-		c := dial(t, s.addr)
-		c.Send("a\nlast")
-		c.CloseWrite()
-		c.ExpectEOF("a\nlast\n")
-	})
-}
-
-// openCloseRecorder passes opened connections and close reasons to the test.
-type openCloseRecorder struct {
-	Handler
-	opened func(*Conn)
-	closed chan error
-}
-
-func (r *openCloseRecorder) Opened(c *Conn) { r.opened(c) }
-
-func (r *openCloseRecorder) Closed(_ *Conn, why error) { r.closed <- why }
 
 // A message from within a handler to thousands of connections fits into the default limits.
 func TestBroadcastFromHandler(t *testing.T) {
 	const members, size = 1000, 8 << 10
 	testkit.ReserveDescriptors(t, 2*members+100)
 	forEachModel(t, func(t *testing.T, model string, loops int) {
-		var mu sync.Mutex
-		refs := map[Ref]bool{}
-		message := make([]byte, size)
+		var refs sync.Map
 		failed := make(chan error, 1)
-		h := &openCloseRecorder{closed: make(chan error, 2*members), opened: func(c *Conn) {
-			mu.Lock()
-			refs[c.Ref()] = true
-			mu.Unlock()
-		}, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
-			mu.Lock()
-			defer mu.Unlock()
+		h := hooks{opened: func(c *Conn) { refs.Store(c.Ref(), true) }, message: func(*Conn, []byte) {
 			var err error
-			for ref := range refs {
-				err = errors.Join(err, ref.Send(message))
+			for ref := range refs.Range {
+				err = errors.Join(err, ref.(Ref).Send(make([]byte, size)))
 			}
 			failed <- err
-		}))}
-		s := startServer(t, &Server{Model: model, Loops: loops, Handler: h})
-		var read sync.WaitGroup
+		}}
+		s := startServer(t, &Server{Model: model, Loops: loops, Handler: Lines(h)})
 		conns := make([]*testkit.Conn, members)
 		for i := range conns {
-			c := dial(t, s.addr)
-			conns[i] = c
-			read.Go(func() {
-				if n, err := io.ReadFull(c, make([]byte, size)); err != nil {
-					t.Errorf("a member got %d of %d bytes: %v", n, size, err)
-				}
-			})
+			conns[i] = dial(t, s.addr)
 		}
-		waitFor(t, "not all members are in", func() bool { return s.Stats().Open == members })
+		s.waitOpen(t, members)
 		conns[0].Send("now\n")
 		expectNoError(t, testkit.Receive(t, failed, "the handler's answer"))
-		read.Wait()
+		for _, c := range conns {
+			if n, err := io.ReadFull(c, make([]byte, size)); err != nil {
+				t.Fatalf("a member got %d of %d bytes: %v", n, size, err)
+			}
+		}
 	})
-}
-
-func TestServeUnfitListener(t *testing.T) {
-	srv := &Server{Handler: Base{}}
-	if err := srv.Serve(context.Background(), nil); !errors.Is(err, ErrBadConfig) {
-		t.Errorf("Serve on no listener: %v, want ErrBadConfig", err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	requireNoError(t, err)
-	defer l.Close()
-	odd := struct{ net.Listener }{l}
-	if err := srv.Serve(context.Background(), odd); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "struct") {
-		t.Errorf("Serve on a listener of another type: %v, want ErrBadConfig with the type", err)
-	}
 }
 
 // The rate limit of log messages applies to each loop and handler type separately.
@@ -487,25 +404,18 @@ func TestLogOfLoops(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(*testing.T) { // where a second is not over before its time
 		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).rateLimitedLogger()
-		for loop := range 3 {
-			for range 2 {
+		for range 2 {
+			for loop := range 3 {
 				log.Warn("loop is slow", "loop", loop)
 			}
-		}
-	})
-	if n := strings.Count(out.String(), "loop is slow"); n != 3 {
-		t.Errorf("3 loops have said twice the same, and %d lines are written, want 3:\n%s", n, out.String())
-	}
-	out.Reset()
-	synctest.Test(t, func(*testing.T) {
-		log := (&Server{Log: slog.New(slog.NewTextHandler(&out, nil))}).rateLimitedLogger()
-		for range 2 {
 			for _, h := range []Handler{Base{}, Lines(MessageFunc(echoLine))} {
 				log.Error("handler is wrong", "handler", handlerType(h))
 			}
 		}
 	})
-	if text := out.String(); strings.Count(text, "handler is wrong") != 2 || !strings.Contains(text, "tcp.Base") || !strings.Contains(text, "tcp.MessageFunc") {
-		t.Errorf("want a line for each of two handlers; the log has\n%s", text)
+	for text, want := range map[string]int{"loop is slow": 3, "handler is wrong": 2, "tcp.Base": 1, "tcp.MessageFunc": 1} {
+		if n := strings.Count(out.String(), text); n != want {
+			t.Errorf("%q is in the log %d times, want %d:\n%s", text, n, want, out.String())
+		}
 	}
 }

@@ -34,10 +34,6 @@ type startTLSHandler struct {
 	closed chan error
 }
 
-func newStartTLSHandler() *startTLSHandler {
-	return &startTLSHandler{make(chan Ref, 100), make(chan error, 100)}
-}
-
 func (h *startTLSHandler) Opened(c *Conn) {}
 
 func (h *startTLSHandler) Message(c *Conn, line []byte) {
@@ -64,31 +60,34 @@ func (h *startTLSHandler) Secured(c *Conn) { fmt.Fprintf(c, "secured %v\n", c.TL
 
 func (h *startTLSHandler) Closed(_ *Conn, why error) { h.closed <- why }
 
+// startStartTLS starts a server with a startTLSHandler.
+func startStartTLS(t *testing.T, srv *Server) (*started, *startTLSHandler) {
+	t.Helper()
+	h := &startTLSHandler{make(chan Ref, 100), make(chan error, 100)}
+	srv.Handler = Lines(h)
+	return startServer(t, srv), h
+}
+
 // requestTLS asks for TLS and waits for the answer.
 func (h *startTLSHandler) requestTLS(t *testing.T, addr string) *testkit.Conn {
 	t.Helper()
 	c := dial(t, addr)
 	c.Exchange("in clear", "in clear")
-	io.WriteString(c, "STARTTLS\n")
-	c.Expect("220 go\n")
+	c.Exchange("STARTTLS", "220 go")
 	return c
 }
 
 func TestStartTLS(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
-		h := newStartTLSHandler()
-		srv.Handler = Lines(h)
-		s := startServer(t, srv)
-		_, client := identity()
 		const conns = 10
+		s, h := startStartTLS(t, srv)
+		_, client := identity()
 		var all sync.WaitGroup
 		for range conns {
 			c := h.requestTLS(t, s.addr)
 			ref := <-h.refs
 			all.Go(func() {
-				if err := ref.Send([]byte("posted\n")); err != nil { // which waits
-					t.Errorf("Send: %v", err)
-				}
+				expectNoError(t, ref.Send([]byte("posted\n"))) // which waits
 				done := make(chan bool, 1)
 				expectNoError(t, ref.Do(func(c *Conn) { done <- c.TLS() != nil }))
 				tc := tls.Client(c, client)
@@ -114,11 +113,9 @@ func TestStartTLS(t *testing.T) {
 		}
 		all.Wait()
 		for range conns {
-			if why := <-h.closed; why != io.EOF {
-				t.Errorf("Closed(%v); want io.EOF", why)
-			}
+			expectReason(t, "a client's end", h.closed, io.EOF)
 		}
-		waitFor(t, "connections are open", func() bool { return s.Stats().Open == 0 })
+		s.waitOpen(t, 0)
 		if n := s.Stats(); n.Greeting != 0 || n.Accepted != conns || n.Refused.Total() != 0 {
 			t.Errorf("%d greet, %d accepted, refused %+v; want 0, %d, none", n.Greeting, n.Accepted, n.Refused, conns)
 		}
@@ -128,17 +125,13 @@ func TestStartTLS(t *testing.T) {
 // Unencrypted input after the command is not treated as encrypted: CVE-2011-0411.
 func TestStartTLSInjected(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
-		h := newStartTLSHandler()
-		srv.Handler = Lines(h)
-		s := startServer(t, srv)
+		s, h := startStartTLS(t, srv)
 		for _, behind := range []string{"DELETE\n", "part of a line"} {
 			c := dial(t, s.addr)
 			c.Send("STARTTLS\n" + behind)
 			c.ExpectEOF("220 go\n")
 			c.Close()
-			if why := <-h.closed; why != ErrClearInput {
-				t.Errorf("Closed(%v); want ErrClearInput", why)
-			}
+			expectReason(t, behind, h.closed, ErrClearInput)
 		}
 		waitFor(t, "not 2 counted as broken TLS", func() bool { return s.Stats().Closed.TLS == 2 })
 	})
@@ -146,53 +139,37 @@ func TestStartTLSInjected(t *testing.T) {
 
 func TestStartTLSFails(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
-		h := newStartTLSHandler()
-		srv.Handler = Lines(h)
-		s := startServer(t, srv)
-		broken := func(why error) bool { _, ok := errors.AsType[*TLSError](why); return ok }
-
-		c := h.requestTLS(t, s.addr)
-		(<-h.refs).Send([]byte("lost"))
-		io.WriteString(c, "still in clear\n")
-		io.ReadAll(c)
-		c.Close()
-		if why := <-h.closed; !broken(why) {
-			t.Errorf("no TLS: Closed(%v)", why)
-		}
-
-		c = h.requestTLS(t, s.addr)
-		c.Close()
-		if why := <-h.closed; why != io.EOF && !broken(why) {
-			t.Errorf("the end: Closed(%v)", why)
-		}
-
-		c = h.requestTLS(t, s.addr) // who does not know the certificate says so
-		tls.Client(c, &tls.Config{ServerName: "example.com"}).Handshake()
-		c.Close()
-		if why := <-h.closed; !broken(why) {
-			t.Errorf("an alert: Closed(%v)", why)
-		}
-	})
-}
-
-func TestStartTLSOfSilentPeers(t *testing.T) {
-	forEachSetup(t, func(t *testing.T, srv *Server) {
-		h := newStartTLSHandler()
-		srv.Handler = Lines(h)
 		t.Parallel()
-		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
-		s := startServer(t, srv)
-		c := h.requestTLS(t, s.addr)
-		io.ReadAll(c)
-		c.Close()
-		if why := <-h.closed; why != ErrHandshakeTimeout {
-			t.Errorf("silence: Closed(%v)", why)
+		impatient := &Server{Model: srv.Model, Workers: srv.Workers, Limits: srv.Limits}
+		impatient.Limits.HandshakeTimeout = 300 * time.Millisecond
+		s, h := startStartTLS(t, srv)
+		for name, act := range map[string]func(*testkit.Conn){
+			"clear": func(c *testkit.Conn) {
+				(<-h.refs).Send([]byte("lost"))
+				c.Send("still in clear\n")
+				c.ExpectClosed()
+			},
+			"end":   func(c *testkit.Conn) { c.Close() },
+			"alert": func(c *testkit.Conn) { tls.Client(c, &tls.Config{ServerName: "example.com"}).Handshake() },
+		} {
+			c := h.requestTLS(t, s.addr)
+			act(c)
+			c.Close()
+			why := testkit.Receive(t, h.closed, name)
+			_, broken := errors.AsType[*TLSError](why)
+			if !broken && (name != "end" || why != io.EOF) {
+				t.Errorf("%s: Closed(%v)", name, why)
+			}
 		}
-
+		s, h = startStartTLS(t, impatient)
+		c := h.requestTLS(t, s.addr)
+		c.ExpectClosed()
+		c.Close()
+		expectReason(t, "silence", h.closed, ErrHandshakeTimeout)
 		c = h.requestTLS(t, s.addr)
 		done := make(chan error, 1)
 		go func() { done <- s.Shutdown(context.Background()) }()
-		io.ReadAll(c)
+		c.ExpectClosed()
 		c.Close()
 		expectNoError(t, <-done)
 		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
@@ -232,8 +209,7 @@ func (h *startTLSClient) Secured(c *Conn) { c.WriteString("hello\n") }
 
 func TestStartTLSOfClient(t *testing.T) {
 	forEachSetup(t, func(t *testing.T, srv *Server) {
-		srv.Handler = Lines(newStartTLSHandler())
-		s := startServer(t, srv)
+		s, _ := startStartTLS(t, srv)
 		_, client := identity()
 		h := &startTLSClient{heard: make(chan string, 10), cfg: client}
 		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
@@ -244,37 +220,29 @@ func TestStartTLSOfClient(t *testing.T) {
 		if heard != "secured true\nhello\n" {
 			t.Errorf("heard %q", heard)
 		}
-		bad := &startTLSClient{heard: make(chan string, 10), cfg: &tls.Config{}}
-		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: bad}))
-		if text := <-bad.heard; !strings.Contains(text, "ServerName is empty") {
+		h.cfg = &tls.Config{}
+		requireNoError(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
+		if text := <-h.heard; !strings.Contains(text, "ServerName is empty") {
 			t.Errorf("without a name: %q", text)
 		}
 	})
 }
 
 func TestStartTLSBadUse(t *testing.T) {
-	server, _ := identity()
+	server, client := identity()
 	errs := make(chan error, 2)
-	h := Lines(MessageFunc(func(c *Conn, _ []byte) {
+	s := startServer(t, &Server{Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
 		errs <- c.StartTLS(nil)
 		errs <- c.StartTLS(&tls.Config{})
-	}))
-	s := startServer(t, &Server{Handler: h})
-	io.WriteString(dial(t, s.addr), "x\n")
-	for range 2 {
-		if err := <-errs; !errors.Is(err, ErrBadConfig) {
-			t.Errorf("%v; want ErrBadConfig", err)
-		}
-	}
-	h = Lines(MessageFunc(func(c *Conn, _ []byte) {
+	}))})
+	dial(t, s.addr).Send("x\n")
+	expectReason(t, "StartTLS(nil)", errs, ErrBadConfig)
+	expectReason(t, "StartTLS without a certificate", errs, ErrBadConfig)
+	s = startServer(t, &Server{TLSConfig: server, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
 		errs <- c.StartTLS(server)
 		errs <- c.Detach(func(net.Conn, []byte) {})
-	}))
-	s = startServer(t, &Server{Handler: h, TLSConfig: server})
-	io.WriteString(tls.Client(dial(t, s.addr), &tls.Config{InsecureSkipVerify: true}), "x\n")
-	for range 2 {
-		if err := <-errs; !errors.Is(err, ErrBadUse) {
-			t.Errorf("with TLS already: %v; want ErrBadUse", err)
-		}
-	}
+	}))})
+	testkit.DialTLS(t, s.addr, client).Send("x\n")
+	expectReason(t, "StartTLS with TLS", errs, ErrBadUse)
+	expectReason(t, "Detach with TLS", errs, ErrBadUse)
 }

@@ -73,8 +73,7 @@ func startServer(t *testing.T, model string) (addr string) {
 	t.Helper()
 	up, ended := make(chan string, 1), make(chan error, 1)
 	srv := &tcp.Server{Addr: "127.0.0.1:0", Model: model, Log: slog.New(slog.DiscardHandler),
-		Listening: func(a net.Addr) { up <- a.String() }}
-	srv.Limits.Linger = 50 * time.Millisecond
+		Limits: tcp.Limits{Linger: 50 * time.Millisecond}, Listening: func(a net.Addr) { up <- a.String() }}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { ended <- serveUntilDone(ctx, srv, newEchoServer()) }()
 	t.Cleanup(func() {
@@ -144,14 +143,12 @@ func exchangeStream(ctx context.Context, c grpc_testing.BenchmarkServiceClient, 
 	if err != nil {
 		return err
 	}
-	const messages = 100
-	for i := range messages {
-		want := newRequest(n*messages+i, 1+i*100)
+	for i := range 100 {
+		want := newRequest(n*100+i, 1+i*100)
 		if err := s.Send(want); err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
-		got, err := s.Recv()
-		if err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
+		if got, err := s.Recv(); err != nil || !bytes.Equal(got.GetPayload().GetBody(), want.Payload.Body) {
 			return fmt.Errorf("message %d of a stream: %v; want it back", i, err)
 		}
 	}

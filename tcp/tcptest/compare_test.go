@@ -1,14 +1,12 @@
 package tcptest_test
 
 import (
-	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/internal/testkit/testserver"
 	"github.com/myriad-go/myriad/tcp"
 )
@@ -64,31 +62,9 @@ func TestAsInProduction(t *testing.T) {
 func playOverSocket(t *testing.T, srv *tcp.Server, play func(client)) {
 	srv.Log = slog.New(slog.DiscardHandler)
 	addr, stop := testserver.Start(t, srv)
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Minute))
-	play(&socket{t, c.(*net.TCPConn)})
-	io.Copy(io.Discard, c) // until the server ends
+	c := testkit.Dial(t, addr)
+	play(c)
+	c.ExpectClosed()
 	c.Close()
 	stop()
-}
-
-// socket is a client on a socket.
-type socket struct {
-	t *testing.T
-	*net.TCPConn
-}
-
-func (s *socket) Send(text string) { io.WriteString(s, text) }
-
-func (s *socket) CloseWrite() { s.TCPConn.CloseWrite() }
-
-func (s *socket) Expect(want string) {
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(s, got); err != nil || string(got) != want {
-		s.t.Errorf("read %q, %v; expected %q", got, err, want)
-	}
 }

@@ -1,6 +1,7 @@
 package tcptest_test
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -52,97 +53,84 @@ func runFailingTest(test func(t *fakeTB)) (failure string) {
 }
 
 func TestFailures(t *testing.T) {
-	fakes := func(t *fakeTB) (*tcptest.Server, *tcptest.Peer) {
-		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(&callRecorder{})})
-		return s, s.Dial()
-	}
+	type server = *tcptest.Server
+	type peer = *tcptest.Peer
+	nested := &nestedHandler{}
 	for _, c := range []struct {
-		want string
-		test func(*fakeTB)
+		want    string
+		handler tcp.Handler // instead of a callRecorder
+		test    func(server, peer)
 	}{
-		{"Server.Handler is nil", func(t *fakeTB) { tcptest.NewServer(t, &tcp.Server{}) }},
-		{"Server.TLSConfig is set", func(t *fakeTB) {
-			tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}, TLSConfig: &tls.Config{}})
-		}},
-		{"Server.Processes is 2", func(t *fakeTB) {
-			tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}, Processes: 2})
-		}},
-		{`output is "one"; expected "two"; the connection is open`, func(t *fakeTB) {
-			_, p := fakes(t)
+		{"", nil, func(server, peer) {}},
+		{`output is "one"; expected "two"; the connection is open`, nil, func(_ server, p peer) {
 			p.Send("one\n")
 			p.Expect("two")
 		}},
-		{`output is "bye\n"; expected "bye\nmore"; the connection has closed: myriad: server is shutting down`, func(t *fakeTB) {
-			s, p := fakes(t)
+		{`output is "bye\n"; expected "bye\nmore"; the connection has closed: myriad: server is shutting down`, nil, func(s server, p peer) {
 			s.Drain()
 			p.Expect("bye\nmore")
 		}},
-		{"the connection has closed: EOF; expected it to be closed with: <nil>", func(t *fakeTB) {
-			_, p := fakes(t)
+		{"the connection has closed: EOF; expected it to be closed with: <nil>", nil, func(_ server, p peer) {
 			p.CloseWrite()
 			p.ExpectClosed(nil)
 		}},
-		{"broken pipe", func(t *fakeTB) {
-			_, p := fakes(t)
+		{"broken pipe", nil, func(_ server, p peer) {
 			p.Reset()
 			p.Send("x")
 		}},
-		{"Take(1); expected 0 or more, after StopReading", func(t *fakeTB) {
-			_, p := fakes(t)
-			p.Take(1)
-		}},
-		{"Take(-1)", func(t *fakeTB) {
-			_, p := fakes(t)
+		{"Take(1); expected 0 or more, after StopReading", nil, func(_ server, p peer) { p.Take(1) }},
+		{"Take(-1)", nil, func(_ server, p peer) {
 			p.StopReading()
 			p.Take(-1)
 		}},
-		{"Advance by -1ns; expected 0 to 8760h0m0s", func(t *fakeTB) {
-			s, _ := fakes(t)
-			s.Advance(-1)
-		}},
-		{"Advance by 8760h0m0s; expected 0 to 8759h59m59s", func(t *fakeTB) {
-			s, _ := fakes(t)
+		{"Advance by -1ns; expected 0 to 8760h0m0s", nil, func(s server, _ peer) { s.Advance(-1) }},
+		{"Advance by 8760h0m0s; expected 0 to 8759h59m59s", nil, func(s server, _ peer) {
 			s.Advance(time.Second)
 			s.Advance(365 * 24 * time.Hour)
 		}},
-		{"dial: connection refused", func(t *fakeTB) {
-			s, _ := fakes(t)
+		{"dial: connection refused", nil, func(s server, _ peer) {
 			s.Drain()
 			s.Dial()
 		}},
-		{"16777216 bytes wait already", func(t *fakeTB) {
-			_, p := fakes(t)
+		{"16777216 bytes wait already", nil, func(_ server, p peer) {
 			p.StopReading()
 			p.Send(strings.Repeat("much of it\n", 100)) // 100,000 bytes are more than Limits.HighWater: reading pauses
 			p.Send(strings.Repeat("x", 16<<20))
 			p.Send("x")
 		}},
-		{"198.51.100.1:1024: myriad: handler panicked: as asked", func(t *fakeTB) {
-			_, p := fakes(t)
-			p.Send("panic\n")
+		{"there were 65536 peers; expected no more from one server", tcp.Base{}, func(s server, p peer) {
+			for {
+				s.Dial().Reset()
+			}
 		}},
-		{"handler panicked: as asked\ngoroutine", func(t *fakeTB) {
-			_, p := fakes(t)
+		{"198.51.100.1:1024: myriad: handler panicked: as asked", nil, func(_ server, p peer) { p.Send("panic\n") }},
+		{"handler panicked: as asked\ngoroutine", nil, func(_ server, p peer) {
 			p.Send("panic\n")
 			p.Expect("answer")
 		}},
-		{"1 panics in Closed", func(t *fakeTB) {
-			s := tcptest.NewServer(t, &tcp.Server{Handler: lateHandler{}})
-			s.Dial().Reset()
-		}},
-		{"handler panicked: tcptest: concurrent call or call within a handler", func(t *fakeTB) {
-			h := &nested{}
-			s := tcptest.NewServer(t, &tcp.Server{Handler: h})
-			h.p = s.Dial()
-			h.p.Send("x")
+		{"1 panics in Closed", lateHandler{}, func(_ server, p peer) { p.Reset() }},
+		{"handler panicked: tcptest: concurrent call or call within a handler", nested, func(_ server, p peer) {
+			nested.p = p
+			p.Send("x")
 		}},
 	} {
-		if got := runFailingTest(c.test); !strings.Contains(got, c.want) {
+		h := cmp.Or(c.handler, tcp.Lines(&callRecorder{}))
+		got := runFailingTest(func(t *fakeTB) {
+			s := tcptest.NewServer(t, &tcp.Server{Handler: h})
+			c.test(s, s.Dial())
+		})
+		if !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("failure is %q, expected %q", got, c.want)
 		}
 	}
-	if got := runFailingTest(func(t *fakeTB) { fakes(t) }); got != "" {
-		t.Errorf("a test with nothing wrong fails: %s", got)
+	for want, srv := range map[string]*tcp.Server{
+		"Server.Handler is nil":   {},
+		"Server.TLSConfig is set": {Handler: tcp.Base{}, TLSConfig: &tls.Config{}},
+		"Server.Processes is 2":   {Handler: tcp.Base{}, Processes: 2},
+	} {
+		if got := runFailingTest(func(t *fakeTB) { tcptest.NewServer(t, srv) }); !strings.Contains(got, want) {
+			t.Errorf("failure is %q, expected %q", got, want)
+		}
 	}
 }
 
@@ -187,26 +175,13 @@ type lateHandler struct{ tcp.Base }
 
 func (lateHandler) Closed(*tcp.Conn, error) { panic("late") }
 
-// nested is a handler that uses its own test.
-type nested struct {
+// nestedHandler is a handler that uses its own test.
+type nestedHandler struct {
 	tcp.Base
 	p *tcptest.Peer
 }
 
-func (n *nested) Received(_ *tcp.Conn, in []byte) int {
+func (n *nestedHandler) Received(_ *tcp.Conn, in []byte) int {
 	n.p.Send("y")
 	return len(in)
-}
-
-// TestDialBound dials the maximum number of peers.
-func TestDialBound(t *testing.T) {
-	got := runFailingTest(func(t *fakeTB) {
-		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Base{}})
-		for {
-			s.Dial().Reset()
-		}
-	})
-	if !strings.Contains(got, "there were 65536 peers; expected no more from one server") {
-		t.Errorf("failure is %q", got)
-	}
 }

@@ -1,8 +1,8 @@
 package tcptest_test
 
 import (
-	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,71 +10,50 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// reminder answers "in DURATION" with "now" after that time, and "until DURATION" sets a
-// deadline.
-type reminder struct {
-	tcp.Base
-	calls int
-}
+// reminder answers "in DURATION" with "now" after that time, and "until DURATION" sets a deadline.
+type reminder struct{ tcp.Base }
 
-func (h *reminder) Message(c *tcp.Conn, line []byte) {
-	var word, d string
-	fmt.Sscan(string(line), &word, &d)
+func (reminder) Message(c *tcp.Conn, line []byte) {
+	word, d, _ := strings.Cut(string(line), " ")
 	after, err := time.ParseDuration(d)
-	if err != nil {
+	switch {
+	case err != nil:
 		c.CloseWith(err)
-		return
-	}
-	switch word {
-	case "in":
+	case word == "in":
 		c.SetTimer(after)
-	case "until":
+	case word == "until":
 		c.SetDeadline(after)
 	}
 }
 
-func (h *reminder) Timer(c *tcp.Conn) {
-	h.calls++
-	c.WriteString("now\n")
-}
+func (reminder) Timer(c *tcp.Conn) { c.WriteString("now\n") }
 
 func TestTimer(t *testing.T) {
-	h := &reminder{}
-	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(h)})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(reminder{})})
 	p := s.Dial()
 	p.Send("in 10s\n")
 	s.Advance(9 * time.Second)
-	if got := p.Output(); got != "" {
-		t.Errorf("%q a second early", got)
-	}
+	expectOutput(t, p, "")
 	s.Advance(2 * time.Second)
-	p.Expect("now\n")
+	expectOutput(t, p, "now\n")
 	p.Send("in 10s\nin 1m\n") // the later call counts
 	s.Advance(30 * time.Second)
-	if got := p.Output(); got != "" {
-		t.Errorf("%q of a timer that was set anew", got)
-	}
-	p.Send("in 0s\n")
+	expectOutput(t, p, "")
+	p.Send("in 0s\n") // which stops it
 	s.Advance(time.Hour)
-	if h.calls != 1 {
-		t.Errorf("%d calls of Timer; expected 1: the second timer was stopped", h.calls)
-	}
+	expectOutput(t, p, "")
 }
 
 func TestDeadline(t *testing.T) {
-	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(&reminder{})})
+	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(reminder{})})
 	p, q := s.Dial(), s.Dial()
 	p.Send("until 10s\n")
-	q.Send("until 10s\nuntil 0s\n")
+	q.Send("until 10s\nuntil 0s\n") // the second takes it back
 	s.Advance(9 * time.Second)
-	if why, ok := p.Closed(); ok {
-		t.Errorf("closed a second early: %v", why)
-	}
+	expectOpen(t, p)
 	s.Advance(2 * time.Second)
 	p.ExpectClosed(tcp.ErrDeadline)
-	if why, ok := q.Closed(); ok {
-		t.Errorf("closed by a deadline that was taken back: %v", why)
-	}
+	expectOpen(t, q)
 }
 
 // asyncHandler stores Refs and answers when the test calls sendAnswer.
@@ -96,8 +75,7 @@ func (h *asyncHandler) sendAnswer() {
 	h.asked = nil
 }
 
-// A client that ends after its request gets its answer, however late; if that never comes, it is
-// closed in the end. A drain waits for answers.
+// A client that ends after its request gets its answer, however late; if that never comes, it is closed in the end.
 func TestRetain(t *testing.T) {
 	h := &asyncHandler{}
 	s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(h), Limits: tcp.Limits{IdleTimeout: time.Hour}})
@@ -106,16 +84,10 @@ func TestRetain(t *testing.T) {
 		p.Send("request\n")
 		return p
 	}
-	stays := func(p *tcptest.Peer) {
-		t.Helper()
-		if why, ok := p.Closed(); ok {
-			t.Fatalf("closed before the answer: %v", why)
-		}
-	}
 	p := ask()
 	p.CloseWrite()
 	s.Advance(time.Minute)
-	stays(p)
+	expectOpen(t, p)
 	h.sendAnswer()
 	p.Expect("answer\n")
 	p.ExpectClosed(io.EOF)
@@ -127,7 +99,7 @@ func TestRetain(t *testing.T) {
 
 	p = ask()
 	s.Drain()
-	stays(p)
+	expectOpen(t, p)
 	h.sendAnswer()
 	p.Expect("answer\n")
 	p.ExpectClosed(tcp.ErrServerClosed)
