@@ -26,8 +26,9 @@ func init() {
 		{"hand over to nobody", testExportToDeadProcess},
 		{"hand over in part", testExportPartially},
 		{"hand over that ends while a connection is saved", testExportCloseInSave},
+		{"hand over to who has room for some", testExportToFullEngine},
 		{"hand over to who has room for just all", testExportExactCapacity},
-		{"two hand over to who has room for all, or for some", testExportBothWays},
+		{"two hand over to who has room for just all", testExportBothWays},
 		{"hand over with mail on its way", testExportWithPostedRequests},
 		{"hand over while there are always broadcasts", testExportWithBroadcasts},
 		{"hand over what can't be", testExportObstacles},
@@ -232,6 +233,21 @@ func testExportToDeadProcess(b *testEnv) {
 		c.Send("\n")
 		c.Expect("b1\n")
 	}
+	b.requireNoError(from.PauseAccept(false))
+}
+
+// testExportToFullEngine exports to an engine with space for some: the others must stay.
+func testExportToFullEngine(b *testEnv) {
+	const n, room = 30, 10
+	from := b.startServer(lines())
+	to := b.startSuccessor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
+	clients := from.dialMany(n)
+	from.wantOpened(n)
+	from.exportConnsTo(b, to, room)
+	for _, c := range clients {
+		c.exchange("a\n")
+	}
+	testkit.WaitFor(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
 	b.requireNoError(from.PauseAccept(false))
 }
 
