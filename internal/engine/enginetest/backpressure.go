@@ -15,7 +15,6 @@ import (
 var backpressureCases = []testCase{
 	{"Writable streams without end of input", testStreamingToSlowReader},
 	{"largest debtors give way to MaxBuffered", testBufferBudget},
-	{"Draining says goodbye", testGoodbyeOnDrain},
 	{"ShutdownRate spreads the end", testShutdownRate},
 	{"ShutdownRate and the end of patience", testShutdownRateCutOff},
 }
@@ -100,35 +99,6 @@ func testBufferBudget(b *testEnv) {
 	})
 	small.Send("age\n")
 	small.Expect("half a message\n")
-}
-
-func testGoodbyeOnDrain(b *testEnv) {
-	const n = 20
-	var called atomic.Int64
-	s := b.startServer(lines(), func(cfg *engine.Config) {
-		cfg.Draining = func(c *engine.Conn) {
-			called.Add(1)
-			c.Write([]byte("goodbye\n"))
-		}
-	})
-	clients := s.dialMany(n)
-	clients[0].Send("half a mess")
-	s.wantOpened(n)
-	s.wantBytesIn(11)
-	done := s.stop(background(b))
-	for _, c := range clients[1:] {
-		c.ExpectEOF("goodbye\n")
-		c.Close()
-	}
-	clients[0].Expect("goodbye\n")
-	clients[0].Send("age\n")
-	clients[0].ExpectEOF("half a message\n")
-	clients[0].Close()
-	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
-	if got := called.Load(); got != n {
-		b.Errorf("Draining was called %d times for %d connections", got, n)
-	}
-	s.wantClosedByCause(engine.ClosedShutdown, n)
 }
 
 // testShutdownRate closes some hundred connections at a rate.

@@ -1,7 +1,6 @@
 package enginetest
 
 import (
-	"encoding/binary"
 	"io"
 	"net"
 	"slices"
@@ -19,10 +18,9 @@ var inputCases = []testCase{
 }
 
 func testMessageInPieces(b *testEnv) {
-	s := b.startServer(newFrameScript(), limited(func(l *engine.Limits) { l.MaxMessage, l.MaxUnsent = 2<<20, 4<<20 }))
+	s := b.startServer(lines(), limited(func(l *engine.Limits) { l.MaxMessage, l.MaxUnsent = 2<<20, 4<<20 }))
 	c := s.dial()
-	const size = 1 << 20
-	message := string(binary.BigEndian.AppendUint32(nil, size)) + string(testPattern(size))
+	message := strings.ReplaceAll(string(testPattern(1<<20)), "\n", "x") + "\n"
 	for i, rest := 0, message; rest != ""; i++ {
 		n := min(len(rest), 1+i*997%40_000)
 		c.Send(rest[:n])

@@ -12,7 +12,6 @@ import (
 
 var paceCases = []testCase{
 	{"Pace touches many in one call", testSchedulerNudges},
-	{"Pace touches connections that are at work", testSchedulerUnderLoad},
 	{"Pace touches more often than there is room for mail", testSchedulerMailboxFull},
 	{"Pace without traffic", testSchedulerWithoutConns},
 	{"Pace that has nothing planned", testSchedulerIdle},
@@ -70,36 +69,6 @@ func testSchedulerNudges(b *testEnv) {
 	}
 	for _, c := range clients {
 		c.ExpectEOF("")
-	}
-	s.awaitClosed(n)
-}
-
-// testSchedulerUnderLoad repeatedly nudges busy connections, on workers where possible.
-func testSchedulerUnderLoad(b *testEnv) {
-	const n, rounds = 4, 20
-	var refs atomic.Pointer[[]engine.Ref]
-	var nudges atomic.Int64
-	script := lines()
-	script.Nudged = func(*engine.Conn) { nudges.Add(1) }
-	s := b.startServer(script, withScheduler(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
-		if all := refs.Load(); all != nil {
-			for _, r := range *all {
-				touch(r)
-			}
-		}
-		return now + 100*time.Microsecond
-	}))
-	clients := s.dialMany(n)
-	opened := s.wantOpened(n)
-	refs.Store(&opened)
-	for range rounds {
-		for _, c := range clients {
-			c.exchange("hello\n")
-		}
-	}
-	testkit.WaitFor(b, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
-	for _, c := range clients {
-		c.Close()
 	}
 	s.awaitClosed(n)
 }

@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"bytes"
-	"encoding/binary"
 	"sync"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -30,21 +29,6 @@ func newEchoScript() *Script {
 	return &Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)
 		return len(in)
-	}}
-}
-
-// newFrameScript echoes messages that begin with their length in four bytes.
-func newFrameScript() *Script {
-	return &Script{Received: func(c *engine.Conn, in []byte) int {
-		if len(in) < 4 {
-			return 0
-		}
-		n := 4 + int(binary.BigEndian.Uint32(in))
-		if len(in) < n {
-			return 0
-		}
-		c.Write(in[:n])
-		return n
 	}}
 }
 

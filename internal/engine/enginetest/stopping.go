@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -14,7 +16,8 @@ import (
 )
 
 var stopCases = []testCase{
-	{"Stop with idle connections, and half a message received", testStopWithIdleConns},
+	{"Stop with idle connections, and half a message received", func(b *testEnv) { testStopWithIdleConns(b, "") }},
+	{"Draining says goodbye", func(b *testEnv) { testStopWithIdleConns(b, "goodbye\n") }},
 	{"Stop with output owed to a slow reader", testStopWithUnsentOutput},
 	{"Stop with a message on its way", testStopWithUnreadInput},
 	{"Stop with a PROXY header on its way", testStopWithUnreadHeader},
@@ -22,7 +25,7 @@ var stopCases = []testCase{
 	{"Stop when its context ends", testStopCutOff},
 	{"Stop when connections end before they are told", testStopAfterAllClosed},
 	{"Stop twice", testStopTwice},
-	{"Send and Dial after Stop", testCallsAfterStop},
+	{"calls after Stop", testCallsAfterStop},
 }
 
 // background returns a context for a Stop that is expected to complete.
@@ -59,10 +62,18 @@ func testStopFreesResources(b *testEnv) {
 }
 
 // testStopWithIdleConns stops with idle connections and one with half a message, which must be
-// answered.
-func testStopWithIdleConns(b *testEnv) {
+// answered. Draining says goodbye to each, if there is something to say.
+func testStopWithIdleConns(b *testEnv, goodbye string) {
 	const n = 20
-	s := b.startServer(lines())
+	var told atomic.Int64
+	s := b.startServer(lines(), func(cfg *engine.Config) {
+		if goodbye != "" {
+			cfg.Draining = func(c *engine.Conn) {
+				told.Add(1)
+				c.WriteString(goodbye)
+			}
+		}
+	})
 	clients := s.dialMany(n)
 	clients[1].exchange("not all are fresh\n")
 	clients[0].Send("half a mess")
@@ -70,14 +81,19 @@ func testStopWithIdleConns(b *testEnv) {
 	s.wantOpened(n)
 	done := s.stop(background(b))
 	for _, c := range clients[1:] {
-		c.ExpectEOF("")
+		c.ExpectEOF(goodbye)
 		c.Close()
 	}
+	clients[0].Expect(goodbye)
 	clients[0].Send("age\n")
 	clients[0].ExpectEOF("half a message\n")
 	clients[0].Close()
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
+	s.wantClosedByCause(engine.ClosedShutdown, n)
+	if got := told.Load(); goodbye != "" && got != n {
+		b.Errorf("Draining was called %d times for %d connections", got, n)
+	}
 }
 
 func testStopWithUnsentOutput(b *testEnv) {
@@ -213,8 +229,12 @@ func testCallsAfterStop(b *testEnv) {
 	wantStopped(b, s, testkit.Receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
 	err := s.Dial(engine.DialRequest{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
-	if !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Dial after Stop: %v, want %v", err, engine.ErrClosed)
+	for call, err := range map[string]error{
+		"Dial": err, "Hold": s.PauseAccept(true), "Expel": s.ClosePeerConns(netip.MustParseAddrPort("192.0.2.1:80")),
+	} {
+		if !errors.Is(err, engine.ErrClosed) {
+			b.Errorf("%s after Stop: %v, want %v", call, err, engine.ErrClosed)
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ var neverReading = flag.Int("neverreading", 300, "clients of TestBufferedIsTheHe
 // streamer sends to each connection on its own goroutine, as fast as the peer reads, once start is
 // closed. All send the same bytes and so need no buffers.
 type streamer struct {
+	echo
 	piece   []byte
 	start   chan struct{}
 	opened  chan engine.Ref
@@ -42,9 +43,6 @@ func (h *streamer) Opened(c *engine.Conn) {
 	})
 	h.opened <- r
 }
-func (h *streamer) Received(_ *engine.Conn, in []byte) int     { return len(in) }
-func (h *streamer) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
-func (h *streamer) Closed(*engine.Conn, error)                 {}
 
 // liveHeapBytes returns the reachable bytes of the heap.
 func liveHeapBytes() int64 {
@@ -152,6 +150,7 @@ func TestBufferedIsTheHeap(t *testing.T) {
 
 // blockingHandler blocks until release is closed.
 type blockingHandler struct {
+	echo
 	opened  chan engine.Ref
 	release chan struct{}
 }
@@ -161,8 +160,6 @@ func (h *blockingHandler) Received(_ *engine.Conn, in []byte) int {
 	<-h.release
 	return len(in)
 }
-func (h *blockingHandler) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
-func (h *blockingHandler) Closed(*engine.Conn, error)                 {}
 
 // TestBudgetOfBusyConnections checks that requests for connections with workers are counted and
 // limited: those beyond MaxBuffered are dropped, and their connections are closed when they return.

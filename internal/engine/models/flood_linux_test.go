@@ -16,6 +16,7 @@ import (
 // flooder has one connection on each of two loops. For each byte of input it sends to the other
 // loop's connection until that has no space, while the other loop does the same.
 type flooder struct {
+	echo
 	t        *testing.T
 	engine   engine.Engine
 	most     int // bytes that may wait for a loop
@@ -31,9 +32,7 @@ const floodPiece = 4 << 10
 
 func floodMessage(n int) []byte { return bytes.Repeat([]byte{byte('a' + n%26)}, floodPiece) }
 
-func (h *flooder) Opened(c *engine.Conn)                      { h.opened <- c.Ref() }
-func (h *flooder) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
-func (h *flooder) Closed(*engine.Conn, error)                 {}
+func (h *flooder) Opened(c *engine.Conn) { h.opened <- c.Ref() }
 
 func (h *flooder) Received(c *engine.Conn, in []byte) int {
 	<-h.start

@@ -124,22 +124,6 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.provided, h.driver.buffers.incremental)
 }
 
-// More submissions than the queue holds are submitted early; all complete.
-func TestSubmissionQueueOverflow(t *testing.T) {
-	h := &handler{}
-	h.received = func(in []byte) {
-		if string(in) == "many" {
-			for range 3 * sqEntries {
-				h.driver.submitCancel(12345) // of nothing: completes at once
-			}
-		}
-	}
-	c := dialEngine(t, startTestEngine(t, h))
-	c.Send("many")
-	c.Expect("many")
-	c.Exchange("hello", "hello")
-}
-
 // LockedMemory matches what the kernel has mapped for a ring, and permits 200 loops with the usual limit of 8
 // MiB.
 func TestLockedMemory(t *testing.T) {
