@@ -32,7 +32,6 @@ func TestCallGivesResultAndError(t *testing.T) {
 	}
 }
 
-// writeNilMap panics with an error of the runtime.
 func writeNilMap(m map[int]int) { m[1]++ }
 
 // panics are ways for a job to end without returning.
@@ -230,20 +229,4 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Rejecting a job, and waiting for space, allocates nothing.
-func TestNoRoomAllocatesNothing(t *testing.T) {
-	p := startPool(t, fixedConfig(1, 64))
-	release := occupyWorkers(t, p, 1)
-	for p.TrySubmit(noopJob) == nil {
-	}
-	if n := testing.AllocsPerRun(1000, func() {
-		if p.TrySubmit(noopJob) == nil {
-			t.Error("it was accepted")
-		}
-	}); n != 0 {
-		t.Errorf("a TrySubmit that finds no room allocates %v times; expected 0", n)
-	}
-	release()
 }

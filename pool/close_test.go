@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,30 +69,6 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 					t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
 				}
 			})
-		}
-	}
-}
-
-// Close without a deadline runs all accepted jobs, also the latest.
-func TestCloseDrains(t *testing.T) {
-	for _, workers := range []int{0, 1, 4} {
-		for _, queue := range []int{1, 64, 4096} {
-			p, err := pool.New(pool.Config{Min: workers, Max: max(workers, 2), Queue: queue, Target: time.Hour})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var ran atomic.Int64
-			accepted := 0
-			for range queue {
-				if p.TrySubmit(func(context.Context) { ran.Add(1) }) == nil {
-					accepted++
-				}
-			}
-			dropped, err := p.Close(context.Background())
-			if err != nil || len(dropped) != 0 || ran.Load() != int64(accepted) {
-				t.Errorf("min %d, queue %d: %d of %d have run, %d were dropped, %v", workers, queue, ran.Load(), accepted, len(dropped), err)
-			}
-			expectBalanced(t, p)
 		}
 	}
 }
@@ -335,7 +310,6 @@ func TestDroppedPanics(t *testing.T) {
 	})
 }
 
-// odd is a context that is not comparable.
 type odd struct {
 	context.Context
 	_ []int

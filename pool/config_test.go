@@ -13,7 +13,6 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// expectBadConfig checks that err is ErrBadConfig and contains the names.
 func expectBadConfig(t *testing.T, what string, err error, names ...string) {
 	t.Helper()
 	if !errors.Is(err, pool.ErrBadConfig) {

@@ -28,7 +28,6 @@ func overloadConfig(cfg pool.Config) pool.Config {
 	return cfg
 }
 
-// outcome is the result of jobs submitted at a constant rate.
 type outcome struct {
 	offered, full int
 
@@ -82,7 +81,6 @@ func submitAtRate(t *testing.T, p *pool.Pool, times float64, d, from time.Durati
 	return o
 }
 
-// update calls what with the lock held.
 func (o *outcome) update(f func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,7 +99,6 @@ func (o *outcome) String() string {
 	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.waitQuantile(0.99), o.waitQuantile(1))
 }
 
-// waitQuantile returns a quantile of the waits.
 func (o *outcome) waitQuantile(q float64) time.Duration {
 	if len(o.waits) == 0 {
 		return 0

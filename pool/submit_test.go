@@ -64,46 +64,6 @@ func TestNoWaiterStarves(t *testing.T) {
 	}
 }
 
-// The same as a race: contexts end while workers take jobs. A lost wake-up would leave a Submit
-// waiting forever, which synctest detects.
-func TestWaitersLeaveInARace(t *testing.T) {
-	for round := range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1+round%3, []int{pool.NoQueue, 1, 4, 64}[round%4]))
-			var ran, accepted atomic.Int64
-			var wg sync.WaitGroup
-			for i := range 400 {
-				wg.Go(func() {
-					for j := range 5 {
-						ctx, cancel := context.Background(), context.CancelFunc(func() {})
-						if i%2 == 0 {
-							ctx, cancel = context.WithTimeout(ctx, time.Duration((i+j)%50)*time.Millisecond)
-						}
-						err := p.SubmitTask(pool.Task{Ctx: ctx, Job: pool.Func(func(context.Context) {
-							ran.Add(1)
-							time.Sleep(time.Millisecond)
-						})})
-						if err == nil {
-							accepted.Add(1)
-						} else if i%2 == 1 {
-							t.Errorf("Submit: %v", err)
-						}
-						defer cancel()
-					}
-				})
-			}
-			wg.Wait()
-			if _, err := p.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-			s := expectBalanced(t, p)
-			if s.Accepted != uint64(accepted.Load()) || s.Finished != uint64(ran.Load()) || s.Full+s.Late != uint64(2000-accepted.Load()) {
-				t.Errorf("accepted %d, ran %d, but %+v", accepted.Load(), ran.Load(), s)
-			}
-		})
-	}
-}
-
 func TestNilFuncPanics(t *testing.T) {
 	p := startPool(t, pool.Config{})
 	for name, submit := range map[string]func(){

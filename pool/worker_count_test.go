@@ -76,30 +76,6 @@ func TestNobodySleepsWhileJobsWait(t *testing.T) {
 	}
 }
 
-// A long job does not delay the short ones after it.
-func TestLongJobAmongShortOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPool(t, fixedConfig(8, 1024))
-		run := func() (took time.Duration) {
-			begin, done := time.Now(), make(chan struct{})
-			if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
-				t.Fatal(err)
-			}
-			<-done
-			return time.Since(begin)
-		}
-		for range 1000 {
-			run()
-		}
-		defer occupyWorkers(t, p, 1)()
-		for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
-			if took := run(); took > 0 {
-				t.Fatalf("%v after the long job began a short one took %v", time.Since(begin), took)
-			}
-		}
-	})
-}
-
 // A worker yields after its quantum before it takes a waiting job, so that other goroutines run.
 func TestWorkersYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -22,7 +22,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// attackedServer is a server that is attacked while honest clients use it.
 type attackedServer struct {
 	server *tcp.Server
 	addr   string
@@ -43,7 +42,6 @@ type attack struct {
 	closed func(c tcp.Closes) int64
 }
 
-// attacker is an attacking connection.
 type attacker struct {
 	net.Conn
 	r       *bufio.Reader
@@ -55,13 +53,11 @@ const (
 	oneTurn     = 12 << 20
 )
 
-// getRequest returns a request to become a WebSocket.
 func getRequest(path string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
-// expectResponse sends a request and expects an answer with the status.
 func (a *attacker) expectResponse(status int, request string) error {
 	go io.WriteString(a, request) // all of which may not be taken
 	res, err := http.ReadResponse(a.r, nil)
@@ -75,7 +71,6 @@ func (a *attacker) upgradeToSocket(path string) error {
 	return a.expectResponse(http.StatusSwitchingProtocols, getRequest(path))
 }
 
-// sendRepeatedly sends text at intervals until the server closes or done is closed.
 func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan struct{}) {
 	for tick := time.NewTicker(every); ; {
 		if _, err := io.WriteString(a, text); err != nil {
@@ -89,7 +84,6 @@ func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan 
 	}
 }
 
-// expectFrame reads frames until one begins with first, and checks the beginning of its payload.
 func (a *attacker) expectFrame(first byte, want string) error {
 	for {
 		op, p, err := testkit.ReadFrame(a.r)
@@ -135,7 +129,6 @@ func (s *attackedServer) dial() (*attacker, error) {
 	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
 }
 
-// runHonestClient uses all features of the server and checks the answers.
 func (s *attackedServer) runHonestClient(id int) error {
 	a, err := s.dial()
 	if err != nil {

@@ -25,7 +25,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// startServer starts a server and returns its address.
 func startServer(t testing.TB, s *tcp.Server) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, s)
@@ -34,7 +33,6 @@ func startServer(t testing.TB, s *tcp.Server) string {
 
 var silent = log.New(io.Discard, "", 0)
 
-// forEachModel calls f with the address of a server of h for each model.
 func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
 	t.Helper()
 	h.ErrorLog = silent
@@ -43,7 +41,6 @@ func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) 
 	}
 }
 
-// getRequests returns a request for each path.
 func getRequests(paths ...string) (all string) {
 	for _, path := range paths {
 		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -51,7 +48,6 @@ func getRequests(paths ...string) (all string) {
 	return all
 }
 
-// expectBody expects a response with a body.
 func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	t.Helper()
 	if res, body := c.ReadResponse(); body != want {

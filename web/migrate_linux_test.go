@@ -64,7 +64,6 @@ type migratingApp struct {
 	streams sync.Map // their refs
 }
 
-// newMigratingServer returns a server; a later one of a chain lacks an endpoint.
 func newMigratingServer(isSuccessor bool) *tcp.Server {
 	a, mux := new(migratingApp), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
@@ -140,7 +139,6 @@ func (a *migratingApp) restoreStream(c *tcp.Conn, state []byte) error {
 	return nil
 }
 
-// sendEventToStreams sends an event to each stream.
 func (a *migratingApp) sendEventToStreams(text string) {
 	a.streams.Range(func(ref, _ any) bool {
 		_ = ref.(tcp.Ref).Do(func(c *tcp.Conn) {
@@ -152,7 +150,6 @@ func (a *migratingApp) sendEventToStreams(text string) {
 	})
 }
 
-// upgradeChain is a server and its successors, with a connection to the current one.
 type upgradeChain struct {
 	*testkit.Conn
 	t    *testing.T
@@ -183,7 +180,6 @@ func startUpgradeChain(t *testing.T, model string, maxConns int) *upgradeChain {
 	return s
 }
 
-// getBody sends a request on the connection and returns the body of the response.
 func (s *upgradeChain) getBody(path string) string {
 	s.t.Helper()
 	s.Send(getRequests(path))
@@ -203,7 +199,6 @@ func (s *upgradeChain) getNumber(path string) int {
 	return n
 }
 
-// waitServerRead calls send and waits until the server has read all the bytes sent.
 func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	s.t.Helper()
 	before, request := s.getNumber("/in"), len(getRequests("/in"))
@@ -214,7 +209,6 @@ func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	})
 }
 
-// upgradeServer upgrades to the next process, and returns the old one, which may still run.
 func (s *upgradeChain) upgradeServer() (old int) {
 	s.t.Helper()
 	old = s.pid
@@ -234,7 +228,6 @@ func (s *upgradeChain) waitProcessEnd(pid int) {
 	})
 }
 
-// migratedSocketClient is the client of a socket that moves.
 type migratedSocketClient struct {
 	*testkit.Conn
 	t            *testing.T
@@ -255,7 +248,6 @@ func dialSocketClient(t *testing.T, addr string, number int) *migratedSocketClie
 	return m
 }
 
-// nextMessage returns the frames of the next message in two parts, and the expected answer.
 func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	m.sent++
 	text := fmt.Sprintf("message %d of socket %d, größer", m.sent, m.number)
@@ -281,7 +273,6 @@ func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	return all[:cut], all[cut:], fmt.Sprintf("%d %s", m.sent, text)
 }
 
-// expectAnswer reads and checks an answer.
 func (m *migratedSocketClient) expectAnswer(want string) error {
 	op, p, err := testkit.ReadFrame(m.R)
 	wantOp := byte(fin | web.Text)
@@ -298,7 +289,6 @@ func (m *migratedSocketClient) expectAnswer(want string) error {
 	return nil
 }
 
-// exchangeMessage sends a message and checks the answer.
 func (m *migratedSocketClient) exchangeMessage() error {
 	first, rest, want := m.nextMessage()
 	if _, err := io.WriteString(m, first+rest); err != nil {

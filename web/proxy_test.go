@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +20,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// newCertificate returns a certificate for 127.0.0.1 and a pool that trusts it.
 func newCertificate(t *testing.T) (cert []tls.Certificate, roots *x509.CertPool) {
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -117,57 +113,4 @@ func TestUnixSocket(t *testing.T) {
 	if got, want := get(path), get(theirs); got != want {
 		t.Errorf("RemoteAddr is %s; net/http's %s", got, want)
 	}
-}
-
-// TestReverseProxy uses Go's reverse proxy with HTTP/2 in front: requests, streams of events and
-// WebSockets pass.
-func TestReverseProxy(t *testing.T) {
-	closed := make(chan error, 1)
-	mux := http.NewServeMux()
-	mux.HandleFunc("/about", func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		fmt.Fprintf(w, "%s %s %s %d %v", r.Proto, r.Host, r.Header.Get("X-Forwarded-Proto"), n, err)
-	})
-	mux.Handle("/events", &web.Events{
-		Opened: func(c *tcp.Conn) { c.Write(web.Event{Data: "one"}.Bytes()) },
-		Closed: func(_ *tcp.Conn, why error) { closed <- why },
-	})
-	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
-	to := &url.URL{Scheme: "http", Host: startServer(t, &tcp.Server{Handler: web.Handler(mux)})}
-	front := httptest.NewUnstartedServer(&httputil.ReverseProxy{ErrorLog: silent, Rewrite: func(r *httputil.ProxyRequest) {
-		r.SetURL(to)
-		r.SetXForwarded()
-		r.Out.Host = r.In.Host
-	}})
-	front.Config.ErrorLog = silent
-	front.EnableHTTP2 = true
-	front.StartTLS()
-	defer front.Close()
-	client := front.Client()
-	addr := front.Listener.Addr().String()
-	res, err := client.Post(front.URL+"/about", "text/plain", struct{ io.Reader }{strings.NewReader(strings.Repeat("x", 1<<20))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _ := io.ReadAll(res.Body)
-	res.Body.Close()
-	if want := "HTTP/1.1 " + addr + " https 1048576 <nil>"; string(body) != want || res.Proto != "HTTP/2.0" {
-		t.Errorf("%s: %q; want %q", res.Proto, body, want)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req, _ := http.NewRequestWithContext(ctx, "GET", front.URL+"/events", nil)
-	if res, err = client.Do(req); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(res.Body).ReadString('\n'); line != "data: one\n" {
-		t.Errorf("the stream has %q, %v", line, err)
-	}
-	cancel()
-	res.Body.Close()
-	testkit.Receive(t, closed, "the end of a stream whose client has gone")
-	c := testkit.DialTLS(t, addr, &tls.Config{RootCAs: client.Transport.(*http.Transport).TLSClientConfig.RootCAs})
-	c.HandshakeWebSocket("/ws", "Origin: https://x\r\n")
-	c.Send(fr(fin|1, "through"))
-	expectFrame(t, c, fin|1, "through")
 }

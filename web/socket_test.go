@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// roomHandler is a socket handler that records its calls.
 type roomHandler struct {
 	web.SocketBase
 	group  web.Group

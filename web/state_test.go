@@ -70,7 +70,6 @@ func init() {
 	}
 }
 
-// randomWalk drives a server with random events.
 type randomWalk struct {
 	*testing.T
 	seed    uint64
@@ -92,7 +91,6 @@ func (w *randomWalk) String() string {
 	return fmt.Sprintf("%s, seed %d", w.Name(), w.seed)
 }
 
-// walkPeer is a client: a *tcptest.Peer or a socket.
 type walkPeer interface {
 	io.Writer
 	CloseWrite()
@@ -101,7 +99,6 @@ type walkPeer interface {
 	StartReading()
 }
 
-// netPeer is a client on a socket.
 type netPeer struct {
 	*net.TCPConn
 	reads   sync.Mutex // held while it does not read
@@ -244,7 +241,6 @@ func startRandomWalk(t *testing.T, model string, seed uint64, file string) *rand
 	return w
 }
 
-// walkClient is a peer with its remaining input.
 type walkClient struct {
 	walkPeer
 	unsent string
@@ -309,13 +305,11 @@ func (w *randomWalk) runRandomEvents() {
 	testkit.WaitForFunc(w, w.allReleased, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 
-// allReleased reports whether no handler runs and all exchanges are released.
 func (w *randomWalk) allReleased() bool {
 	w.advance(time.Second)
 	return w.running.Load() == 0 && w.unreleased() == ""
 }
 
-// unreleased describes an exchange that is not released, or returns "".
 func (w *randomWalk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
@@ -387,7 +381,6 @@ func (w *randomWalk) randomRequest() string {
 	return pick("GET ", "GET ", "HEAD ") + path + fields + "\r\n"
 }
 
-// runScript executes a request's X field, one step for each letter.
 func (w *randomWalk) runScript(res http.ResponseWriter, r *http.Request) {
 	w.running.Add(1)
 	defer w.running.Add(-1)

@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// recordClientHello returns a client's first flight.
 func recordClientHello(t testing.TB) []byte {
 	t.Helper()
 	_, clientCfg := newConfigs(tls.VersionTLS13)
@@ -319,30 +318,6 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 	})
 	g.cpuTokens <- struct{}{} // the handshake waits for input and has released it
 	return server, client, g
-}
-
-// TestEndedBeforeOpen ends the transport after the handshake and some data have arrived, but before the
-// server has processed them.
-func TestEndedBeforeOpen(t *testing.T) {
-	for _, isClosed := range []bool{false, true} {
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
-		client.writePlaintext([]byte("short"))
-		want := io.ErrUnexpectedEOF
-		if isClosed {
-			want = io.EOF
-			if err := client.session.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		server.receiveCiphertext(client.takeOutput())
-		server.endInput()
-		<-g.cpuTokens
-		testkit.WaitFor(t, "the end", func() bool { server.advanceHandshake(); return server.err != nil })
-		if !server.open || string(server.got) != "short" || server.err != want {
-			t.Errorf("open is %v, got %q, then %v, want %v", server.open, server.got, server.err, want)
-		}
-	}
 }
 
 func TestTooMuchInput(t *testing.T) {

@@ -198,14 +198,12 @@ func (d *testPeer) writePlaintext(p []byte) {
 	}
 }
 
-// A pump moves bytes between two peers, in pieces.
 type pump struct {
 	t     testing.TB
 	a, b  *testPeer
 	piece func() int
 }
 
-// randomPieceSizes returns a function that returns sizes of 1 to n bytes.
 func randomPieceSizes(seed uint64, n int) func() int {
 	r := mrand.New(mrand.NewPCG(seed, 1))
 	return func() int { return 1 + r.IntN(n) }
@@ -222,7 +220,6 @@ func (p *pump) pumpUntil(what string, done func() bool) {
 	})
 }
 
-// moveOnce moves the available bytes once and reports whether there were any.
 func (p *pump) moveOnce() (moved bool) {
 	for _, ends := range [2][2]*testPeer{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
@@ -239,7 +236,6 @@ func (p *pump) moveOnce() (moved bool) {
 	return moved
 }
 
-// randomBytes returns n bytes that depend on the seed only.
 func randomBytes(seed uint64, n int) []byte {
 	r := mrand.New(mrand.NewPCG(seed, 2))
 	b := make([]byte, n)

@@ -24,7 +24,6 @@ func newPairDir(t *testing.T) *pairDir {
 	return &pairDir{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 }
 
-// replaceFile replaces a file atomically, by renaming.
 func (d *pairDir) replaceFile(file string, data []byte) {
 	d.t.Helper()
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
@@ -50,7 +49,6 @@ func (d *pairDir) newReloader() *Reloader {
 	return r
 }
 
-// checkCert checks the current certificate and the number of logged lines.
 func (d *pairDir) checkCert(r *Reloader, name string, errors, infos int) {
 	d.t.Helper()
 	c, err := r.GetCertificate(nil)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -85,67 +84,6 @@ func TestCloseOrder(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestTruncation ends the transport without close_notify, between records and within one.
-func TestTruncation(t *testing.T) {
-	for v, version := range versions {
-		for _, cut := range []int{0, 1, 10} {
-			t.Run(fmt.Sprint(v, "/", cut), func(t *testing.T) {
-				serverCfg, clientCfg := newConfigs(version)
-				server, client, p := newOpenPair(t, serverCfg, clientCfg)
-				for p.moveOnce() { // tickets
-				}
-				client.writePlaintext([]byte("first"))
-				first := client.takeOutput()
-				client.writePlaintext([]byte("second"))
-				second := client.takeOutput()
-				server.receiveCiphertext(first)
-				server.receiveCiphertext(second[:cut])
-				server.endInput()
-				if string(server.got) != "first" || server.err != io.ErrUnexpectedEOF {
-					t.Errorf("got %q and %v, want \"first\" and %v", server.got, server.err, io.ErrUnexpectedEOF)
-				}
-			})
-		}
-	}
-}
-
-// TestBrokenRecord changes a byte: the session fails permanently and sends an alert that the peer
-// understands. A record with an excessive length fails immediately.
-func TestBrokenRecord(t *testing.T) {
-	for v, version := range versions {
-		t.Run(v, func(t *testing.T) {
-			serverCfg, clientCfg := newConfigs(version)
-			server, client, p := newOpenPair(t, serverCfg, clientCfg)
-			for p.moveOnce() {
-			}
-			client.writePlaintext([]byte("good"))
-			good := client.takeOutput()
-			client.writePlaintext([]byte("bad"))
-			bad := client.takeOutput()
-			bad[len(bad)-1] ^= 1
-			server.receiveCiphertext(append(good, bad...))
-			if string(server.got) != "good" || server.err == nil {
-				t.Fatalf("got %q and %v", server.got, server.err)
-			}
-			if _, _, err := server.session.Read(server.buf, nil); err != server.err {
-				t.Errorf("the next Read: %v, want %v again", err, server.err)
-			}
-			p.pumpUntil("the alert has arrived", func() bool { return client.err != nil })
-			if got := client.err.Error(); got != "remote error: tls: bad record MAC" {
-				t.Errorf("the peer got %q", got)
-			}
-			if err := server.session.Write([]byte("x")); err == nil {
-				t.Error("Write to a broken session: no error")
-			}
-			server, _ = newIdlePair(t, version)
-			server.receiveCiphertext([]byte{23, 3, 3, 0xff, 0xff})
-			if server.err == nil || server.err == io.ErrUnexpectedEOF || len(server.takeOutput()) == 0 {
-				t.Errorf("a record of 65535 bytes: %v, want an error and an alert at once", server.err)
-			}
-		})
 	}
 }
 

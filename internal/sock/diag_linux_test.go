@@ -183,13 +183,3 @@ func TestListConns(t *testing.T) {
 		}
 	}
 }
-
-func FuzzFindAttribute(f *testing.F) {
-	f.Add([]byte{8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
-	f.Add([]byte{5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
-	f.Fuzz(func(t *testing.T, in []byte, kind uint16) {
-		if got := findNetlinkAttribute(in, kind); len(got) > len(in) {
-			t.Errorf("%d bytes of %d", len(got), len(in))
-		}
-	})
-}

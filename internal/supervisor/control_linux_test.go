@@ -13,7 +13,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// newOutboxPair returns an outbox and both ends of its control socket.
 func newOutboxPair(t *testing.T) (o *outbox, ours *net.UnixConn, theirs *os.File) {
 	t.Helper()
 	ours, theirs, err := newControlSocketPair()

@@ -6,7 +6,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// distinctCounts returns counts with different values, so that a forgotten one shows.
 func distinctCounts(t *testing.T, factor int64) (n engine.Counts) {
 	t.Helper()
 	for i := range n {

@@ -26,7 +26,6 @@ type script struct {
 	exitErr         error
 }
 
-// fakeProcess is a worker without a process.
 type fakeProcess struct {
 	script
 	serve, leave, end  chan struct{}
@@ -82,7 +81,6 @@ func (a *fakeProcess) runScript() {
 	}
 }
 
-// fakeSpawner runs scripts: one for each run of a worker, the last one for all further runs.
 type fakeSpawner struct {
 	counters sharedCounters
 	scripts  [][]script
@@ -134,7 +132,6 @@ func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor,
 	return startSupervisor(cfg, defaultTiming, []net.Addr{&net.TCPAddr{Port: 1}}, n.counters, n), n
 }
 
-// startIntervals returns the times between the starts of worker 0.
 func (n *fakeSpawner) startIntervals() (waits []time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +141,6 @@ func (n *fakeSpawner) startIntervals() (waits []time.Duration) {
 	return waits
 }
 
-// countStarts counts the runs of worker 0.
 func (n *fakeSpawner) countStarts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
