@@ -47,6 +47,24 @@ func fixedConfig(workers, queue int) pool.Config {
 	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour}
 }
 
+// plainConfig is fixedConfig, if plain without rules for overload.
+func plainConfig(workers, queue int, plain bool) pool.Config {
+	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour, FixedLimit: plain, KeepQueued: plain, FIFO: plain}
+}
+
+func mustSubmit(t testing.TB, p *pool.Pool, job pool.Func) {
+	t.Helper()
+	mustSubmitTask(t, p, pool.Task{Job: job})
+}
+
+func mustSubmitTask(t testing.TB, p *pool.Pool, task pool.Task) {
+	t.Helper()
+	if err := p.TrySubmitTask(task); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// occupyWorkers keeps n workers busy until release is called or the test ends.
 func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	t.Helper()
 	started, gate := make(chan struct{}, n), make(chan struct{})
@@ -163,11 +181,8 @@ func setProcessors(t *testing.T, n int) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// A queue of 64 has one shard; one of 4,096 has several, on any machine.
-const (
-	oneShard   = 64
-	manyShards = 4096
-)
+// oneShard is a length of the queue for which it has one shard, on any machine.
+const oneShard = 64
 
 // TestBlock checks that another job runs in place of one in Block, and that there are at most Max
 // workers afterwards.

@@ -33,9 +33,7 @@ func TestNeverUnderMin(t *testing.T) {
 				}
 				for range 20 {
 					for range 500 {
-						if err := p.TrySubmit(job); err != nil {
-							t.Fatal(err)
-						}
+						mustSubmit(t, p, job)
 					}
 					check("under work")
 					time.Sleep(time.Second)
@@ -59,9 +57,7 @@ func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPool(t, pool.Config{Max: 64, Queue: 64, FixedLimit: true})
 		for range 64 {
-			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
-				t.Fatal(err)
-			}
+			mustSubmit(t, p, func(context.Context) { time.Sleep(100 * time.Millisecond) })
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -182,6 +178,34 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While goroutines wait for processors, blocked jobs get another worker each 50 ms, and with jobs that
+// end the workers become fewer.
+func TestWorkersOnBusyProcessors(t *testing.T) {
+	setProcessors(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		p, err := pool.NewWithRunnable(pool.Config{Max: 100, Queue: 100_000, Target: time.Hour}, 1000)
+		closeAtEnd(t, p, err)
+		gate := make(chan struct{})
+		for range 200 {
+			mustSubmit(t, p, func(context.Context) { <-gate })
+		}
+		before := p.Stats().Limit
+		time.Sleep(time.Second)
+		if more := p.Stats().Limit - before; more < 15 || more > 25 {
+			t.Errorf("%d workers are %d more after a second in which no job ends; expected 20 more", before, more)
+		}
+		close(gate)
+		for range 4000 {
+			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
+		}
+		most := p.Stats().Limit
+		time.Sleep(time.Second)
+		if n := p.Stats().Limit; n >= most {
+			t.Errorf("the limit of %d workers is %d after a second; expected fewer", most, n)
+		}
+	})
 }
 
 // Computing jobs get a small multiple of the processors, not hundreds of workers. The test needs

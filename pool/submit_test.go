@@ -21,9 +21,7 @@ func TestNoWaiterStarves(t *testing.T) {
 			p := startPool(t, fixedConfig(1, queue))
 			release := occupyWorkers(t, p, 1)
 			for range max(queue, 0) {
-				if err := p.TrySubmit(noopJob); err != nil {
-					t.Fatal(err)
-				}
+				mustSubmit(t, p, noopJob)
 			}
 			// A thousand wait; then each one that is accepted is followed by another.
 			const first, all = 1000, 5000
@@ -153,9 +151,7 @@ func TestJobsExpireInTheQueue(t *testing.T) {
 }
 
 func testExpiryInQueue(t *testing.T, queue int, plain bool) {
-	cfg := fixedConfig(1, queue)
-	cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
-	p := startPool(t, cfg)
+	p := startPool(t, plainConfig(1, queue, plain))
 	release := occupyWorkers(t, p, 1)
 	cancelled, cancel := context.WithCancelCause(context.Background())
 	deadline, stop := context.WithTimeout(context.Background(), time.Second)
@@ -199,9 +195,7 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			p := startPool(t, fixedConfig(1, queue))
 			release := occupyWorkers(t, p, 1)
 			for range max(queue, 0) {
-				if err := p.TrySubmit(noopJob); err != nil {
-					t.Fatalf("queue %d: %v", queue, err)
-				}
+				mustSubmit(t, p, noopJob)
 			}
 			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
 			defer cancel()
