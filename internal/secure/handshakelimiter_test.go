@@ -62,24 +62,17 @@ func testHandshakeLimits(t *testing.T, now time.Time) {
 		client.onWake = server.onWake
 		p.moveOnce()
 		woken <- p // it may have been woken already
-	} // since the last one opened
-	late := time.NewTimer(testkit.Timeout) // since the last one has opened
-	defer late.Stop()
+	}
 	mostRunning, mostWaiting := 0, 0
 	for open := make(map[*pump]bool); len(open) < sessions; {
-		select {
-		case p := <-woken:
-			for p.moveOnce() {
-			}
-			if p.a.err != nil || p.b.err != nil {
-				t.Fatalf("server %v, client %v", p.a.err, p.b.err)
-			}
-			if p.a.open && p.b.open && !open[p] {
-				open[p] = true
-				late.Reset(testkit.Timeout)
-			}
-		case <-late.C:
-			t.Fatalf("%d sessions of %d have opened", len(open), sessions)
+		p := testkit.Receive(t, woken, "a session to open")
+		for p.moveOnce() {
+		}
+		if p.a.err != nil || p.b.err != nil {
+			t.Fatalf("server %v, client %v", p.a.err, p.b.err)
+		}
+		if p.a.open && p.b.open {
+			open[p] = true
 		}
 		running, waiting := g.Counts()
 		mostRunning, mostWaiting = max(mostRunning, running), max(mostWaiting, waiting)
@@ -320,33 +313,24 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 	return server, client, g
 }
 
+// TestTooMuchInput feeds a handshake that waits for a place more than the maximum.
 func TestTooMuchInput(t *testing.T) {
 	g := NewHandshakeLimiter(1, 1)
-	first := newServerPeer(t, &tls.Config{}, g)
-	g.cpuTokens <- struct{}{}
 	hello := recordClientHello(t)
+	first, queued := newServerPeer(t, &tls.Config{}, g), newServerPeer(t, &tls.Config{}, g)
+	g.cpuTokens <- struct{}{}
 	first.receiveCiphertext(hello)
-	queued := newServerPeer(t, &tls.Config{}, g)
-	if err := queued.session.FeedHandshake(hello); err != nil {
-		t.Fatal(err)
-	}
-	if queued.session.IsInputFull() {
-		t.Error("full after a ClientHello")
-	}
-	for range MaxHandshakeInput/1000 - 3 {
-		if err := queued.session.FeedHandshake(make([]byte, 1000)); err != nil {
-			t.Fatal(err)
+	feed := func(p []byte, full bool) {
+		t.Helper()
+		if err := queued.session.FeedHandshake(p); err != nil || queued.session.IsInputFull() != full {
+			t.Fatalf("with %d bytes more: %v, full is %v", len(p), err, !full)
 		}
 	}
-	if !queued.session.IsInputFull() {
-		t.Error("not full")
-	}
-	err := queued.session.FeedHandshake(make([]byte, 4000))
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) {
-		t.Errorf("more than the most: %v", err)
-	}
-	if _, waiting := g.Counts(); waiting != 0 {
-		t.Error("it still waits for a place")
+	feed(hello, false)
+	feed(make([]byte, MaxHandshakeInput-len(hello)-1000), true)
+	err := queued.session.FeedHandshake(make([]byte, 1001))
+	if _, waiting := g.Counts(); err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) || waiting != 0 {
+		t.Errorf("more than the most: %v, %d wait for a place", err, waiting)
 	}
 	first.session.Abort()
 	g.Wait() // although it never got a token
