@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -272,15 +271,12 @@ func TestBodyBackpressure(t *testing.T) {
 // TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent.
 func TestResponseAboveMaxUnsent(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 16<<10)
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		if _, err := io.WriteString(w, body); err != nil {
-			t.Errorf("Write: %v", err)
-		}
-	})}
-	addr := startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}})
-	c := testkit.Dial(t, addr)
-	c.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		io.WriteString(w, body)
+	}))
+	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+	c.Send(getRequests("/"))
 	expectBody(t, c, body)
 }
 
@@ -289,10 +285,7 @@ func TestResponseAboveMaxUnsent(t *testing.T) {
 func TestContinueWhileAnswering(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			io.Copy(io.Discard, r.Body)
-		}()
+		go func() { io.Copy(io.Discard, r.Body); close(read) }()
 		w.Header().Set("Content-Length", "4")
 		io.WriteString(w, "done")
 		http.NewResponseController(w).Flush()
