@@ -16,9 +16,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience limits the waits of a test.
-const patience = 30 * time.Second
-
 // startPool creates a pool that is closed at the end of the test. It assumes idle processors:
 // jobs that sleep by a fake clock all wake at once, and the number of runnable goroutines then
 // depends on the machine's load, not on the jobs.

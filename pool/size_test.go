@@ -207,36 +207,3 @@ func TestWorkersOnBusyProcessors(t *testing.T) {
 		}
 	})
 }
-
-// Computing jobs get a small multiple of the processors, not hundreds of workers. The test needs
-// real time.
-func TestComputingJobsGetFewWorkers(t *testing.T) {
-	p, err := pool.New(pool.Config{Queue: 256, Target: time.Second})
-	closeAtEnd(t, p, err)
-	var submitters sync.WaitGroup
-	for range 2 {
-		submitters.Go(func() {
-			for p.Submit(context.Background(), func(context.Context) {
-				for end := time.Now().Add(200 * time.Microsecond); time.Now().Before(end); {
-				}
-			}) == nil {
-			}
-		})
-	}
-	limit := 32 * (runtime.GOMAXPROCS(0) + 2)
-	const enough = 100 // jobs, for which there may be little time beside other programs
-	s, most := p.Stats(), 0
-	for begin := time.Now(); time.Since(begin) < 1500*time.Millisecond || s.Finished < enough && time.Since(begin) < patience; s = p.Stats() {
-		most = max(most, s.Workers)
-		time.Sleep(10 * time.Millisecond)
-	}
-	closeAndCheck(t, p, context.Background())
-	submitters.Wait()
-	t.Logf("workers %d, most %d, limit %d, finished %d", s.Workers, most, s.Limit, s.Finished)
-	if s.Workers > limit {
-		t.Errorf("%d workers for jobs that compute on %d processors; expected at most %d", s.Workers, runtime.GOMAXPROCS(0), limit)
-	}
-	if s.Finished < enough {
-		t.Errorf("%d jobs have finished: the test shows nothing", s.Finished)
-	}
-}

@@ -115,6 +115,9 @@ func TestAllowedAgainstPlain(t *testing.T) {
 			}
 		}
 		d := NewController(c)
+		if !d.IsAllowed(netip.Addr{}) {
+			t.Fatal("a unix socket is not allowed")
+		}
 		for range 200 {
 			a := randomAddr(r)
 			want := !anyContains(c.Deny, a) && (len(c.Allow) == 0 || anyContains(c.Allow, a))
