@@ -356,8 +356,8 @@ func newAttacks() []attack {
 	}
 }
 
-// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker count
-// in Stats.Buffered, and are released with their connections.
+// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker, and a
+// message in part, count in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
@@ -367,17 +367,25 @@ func TestRequestsAreCounted(t *testing.T) {
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int64
-	srv := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux := http.NewServeMux()
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			entered <- struct{}{}
 			<-release
 		}
 		handled.Add(1)
-	})}}
+	})
+	srv := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: mux}}
 	s := tcptest.NewServer(t, srv)
 	s.Dial().Send(getRequests("/hold"))
 	<-entered
-	var waiting []*tcptest.Peer
+	socket := s.Dial()
+	socket.Send(getRequest("/ws") + fr(2, "") + fr(0, strings.Repeat("x", size)))
+	if got := srv.Stats().Buffered; got < size || got > 3*size {
+		t.Errorf("%d bytes are counted; expected %d of a message and a little more", got, size)
+	}
+	waiting := []*tcptest.Peer{socket}
 	for range n {
 		a, b := s.Dial(), s.Dial()
 		waiting = append(waiting, a, b)
@@ -397,23 +405,6 @@ func TestRequestsAreCounted(t *testing.T) {
 	testkit.WaitFor(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
 	if got := handled.Load(); got != 1 {
 		t.Errorf("%d requests were handled; expected 1: the others had gone", got)
-	}
-}
-
-// TestMessageIsCounted checks that an incomplete message counts in Stats.Buffered.
-func TestMessageIsCounted(t *testing.T) {
-	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
-	p := tcptest.NewServer(t, srv).Dial()
-	p.Send(getRequest("/ws") + fr(2, ""))
-	for want := 20_000; want <= 60_000; want += 20_000 {
-		p.Send(fr(0, strings.Repeat("x", 20_000)))
-		if n := srv.Stats().Buffered; n < int64(want) || n > 2*int64(want)+1000 {
-			t.Errorf("%d bytes are counted, with %d of a message", n, want)
-		}
-	}
-	p.Send(fr(fin, ""))
-	if n := srv.Stats().Buffered; n != 0 {
-		t.Errorf("%d bytes are counted when the message is whole", n)
 	}
 }
 

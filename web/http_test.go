@@ -348,10 +348,7 @@ func TestDeadlines(t *testing.T) {
 				c.SetReadDeadline(time.Now().Add(short))
 				c.SetWriteDeadline(time.Now().Add(short))
 			}
-			var err error
-			if r.Method == http.MethodPost {
-				_, err = io.ReadAll(r.Body)
-			}
+			_, err := io.ReadAll(r.Body)
 			for p := make([]byte, 64<<10); err == nil; {
 				_, err = w.Write(p)
 			}

@@ -393,36 +393,32 @@ func TestMoves(t *testing.T) {
 // TestMovesOrNot checks WebSockets that move later, not at all, or to a process that does not
 // accept them.
 func TestMovesOrNot(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			s := startUpgradeChain(t, model, 0)
-			open := func(path string) *testkit.Conn {
-				c := testkit.Dial(t, s.addr)
-				c.HandshakeWebSocket(path, "")
-				return c
-			}
-			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
-			bad.Send(fr(fin|1, "fail"))
-			expectFrame(t, bad, fin|1, "1 fail")
-			// A partial message larger than the maximum state moves when it is complete.
-			message := strings.Repeat("0123456789abcdef", 160<<10)
-			s.waitServerRead(func() int {
-				frame := fr(1, message[:len(message)/2])
-				large.Send(frame)
-				return len(frame)
-			})
-			old := s.upgradeServer()
-			large.Send(fr(fin, message[len(message)/2:]))
-			expectFrame(t, large, fin|1, message)
-			expectClose(t, bad, 4001)
-			if rest := gone.ExpectClosed(); rest != "" {
-				t.Errorf("a socket that the new process does not know: %q; want the end", rest)
-			}
-			expectClose(t, unnamed, web.CloseGoingAway)
-			s.waitProcessEnd(old)
-			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
-			large.Send(fr(fin|2, "once more"))
-			expectFrame(t, large, fin|2, "once more")
-		})
+	s := startUpgradeChain(t, tcp.Epoll, 0)
+	open := func(path string) *testkit.Conn {
+		c := testkit.Dial(t, s.addr)
+		c.HandshakeWebSocket(path, "")
+		return c
 	}
+	unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
+	bad.Send(fr(fin|1, "fail"))
+	expectFrame(t, bad, fin|1, "1 fail")
+	// A partial message larger than the maximum state moves when it is complete.
+	message := strings.Repeat("0123456789abcdef", 160<<10)
+	s.waitServerRead(func() int {
+		frame := fr(1, message[:len(message)/2])
+		large.Send(frame)
+		return len(frame)
+	})
+	old := s.upgradeServer()
+	large.Send(fr(fin, message[len(message)/2:]))
+	expectFrame(t, large, fin|1, message)
+	expectClose(t, bad, 4001)
+	if rest := gone.ExpectClosed(); rest != "" {
+		t.Errorf("a socket that the new process does not know: %q; want the end", rest)
+	}
+	expectClose(t, unnamed, web.CloseGoingAway)
+	s.waitProcessEnd(old)
+	testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
+	large.Send(fr(fin|2, "once more"))
+	expectFrame(t, large, fin|2, "once more")
 }

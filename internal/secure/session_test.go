@@ -93,7 +93,7 @@ func TestConfig(t *testing.T) {
 	addr := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7}
 	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
 	serverCfg.NextProtos, clientCfg.NextProtos = []string{"one", "two"}, []string{"nonsense", "two"}
-	serverCfg.ClientAuth, serverCfg.ClientCAs = tls.RequireAndVerifyClientCert, rootAuthority().pool
+	serverCfg.ClientAuth, serverCfg.ClientCAs = tls.RequireAndVerifyClientCert, siteRoots()
 	clientCfg.Certificates = []tls.Certificate{siteCert()}
 	var hello []string
 	serverCfg.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
