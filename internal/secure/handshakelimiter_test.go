@@ -302,6 +302,7 @@ func TestTooMuchInput(t *testing.T) {
 	if _, waiting := g.Counts(); err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) || waiting != 0 {
 		t.Errorf("more than the most: %v, %d wait for a place", err, waiting)
 	}
+	queued.session.Abort()
 	first.session.Abort()
 	g.Wait() // although it never got a token
 	<-g.cpuTokens

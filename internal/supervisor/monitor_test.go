@@ -178,7 +178,9 @@ func TestRestarts(t *testing.T) {
 				var at []time.Duration
 				began := time.Now()
 				sup, n := startWithScripts(func(net.Addr) { at = append(at, time.Since(began)) }, c.scripts...)
-				if time.Sleep(time.Hour); c.givesUp {
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if c.givesUp {
 					sup.Wait()
 				}
 				if got := n.startIntervals(); c.intervals != nil && !slices.Equal(got, c.intervals) {
