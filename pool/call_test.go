@@ -32,7 +32,6 @@ func TestCallGivesResultAndError(t *testing.T) {
 	}
 }
 
-// writeNilMap panics with an error of the runtime.
 func writeNilMap(m map[int]int) { m[1]++ }
 
 // panics are ways for a job to end without returning.
@@ -93,80 +92,52 @@ func TestPanicsAreContained(t *testing.T) {
 
 // Call returns why f did not run.
 func TestCallThatDoesNotRun(t *testing.T) {
-	never := func(context.Context) (int, error) { return 1, errors.New("it ran") }
-	expect := func(t *testing.T, n int, err error, want ...error) {
-		t.Helper()
-		for _, w := range want {
-			if n != 0 || !errors.Is(err, w) {
-				t.Errorf("got %d, %v; expected 0, %v", n, err, w)
-			}
-		}
-	}
-	t.Run("late", func(t *testing.T) {
-		p := startPool(t, pool.Config{})
-		n, err := pool.Call(newEndedContext(errWhy), p, never)
-		expect(t, n, err, pool.ErrExpired, errWhy)
-	})
-	t.Run("closed", func(t *testing.T) {
-		p := startPool(t, pool.Config{})
-		if _, err := p.Close(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		n, err := pool.Call(context.Background(), p, never)
-		expect(t, n, err, pool.ErrClosed)
-	})
-	t.Run("dropped by Close", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, 64))
-			if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
-				t.Fatal(err)
-			}
+	soon := func(f func()) { time.AfterFunc(time.Second, f) }
+	hold := func(t *testing.T, p *pool.Pool) { occupyWorkers(t, p, 1) }
+	for name, c := range map[string]struct {
+		cfg     pool.Config
+		ctx     context.Context // nil: it ends after a second
+		prepare func(t *testing.T, p *pool.Pool)
+		want    []error
+	}{
+		"late":   {pool.Config{}, newEndedContext(errWhy), nil, []error{pool.ErrExpired, errWhy}},
+		"closed": {pool.Config{}, nil, func(t *testing.T, p *pool.Pool) { closeAndCheck(t, p, t.Context()) }, []error{pool.ErrClosed}},
+		"dropped by Close": {fixedConfig(1, 64), context.Background(), func(t *testing.T, p *pool.Pool) {
+			mustSubmit(t, p, func(ctx context.Context) { <-ctx.Done() })
 			synctest.Wait()
-			time.AfterFunc(time.Second, func() { _, _ = p.Close(newEndedContext(nil)) })
-			n, err := pool.Call(context.Background(), p, never)
-			expect(t, n, err, pool.ErrClosed)
-		})
-	})
-	t.Run("shed", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, pool.Config{Min: 1, Max: 1, Queue: oneShard})
-			release := occupyWorkers(t, p, 1)
-			time.AfterFunc(time.Millisecond, func() {
-				if err := p.TrySubmit(noopJob); err != nil { // the last one is never shed
-					t.Error(err)
+			soon(func() { _, _ = p.Close(newEndedContext(nil)) })
+		}, []error{pool.ErrClosed}},
+		"shed": {pool.Config{Min: 1, Max: 1, Queue: oneShard}, context.Background(), func(t *testing.T, p *pool.Pool) {
+			hold(t, p)
+			soon(func() { mustSubmit(t, p, noopJob) }) // the last one is never shed
+		}, []error{pool.ErrShed}},
+		"expired in the queue": {fixedConfig(1, 64), nil, hold, []error{pool.ErrExpired, errWhy}},
+		"no room":              {fixedConfig(1, pool.NoQueue), nil, hold, []error{errWhy}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := startPool(t, c.cfg)
+				if c.prepare != nil {
+					c.prepare(t, p)
+				}
+				if c.ctx == nil {
+					ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
+					defer cancel()
+					c.ctx = ctx
+				}
+				begin := time.Now()
+				n, err := pool.Call(c.ctx, p, func(context.Context) (int, error) { return 1, errors.New("it ran") })
+				for _, want := range c.want {
+					if n != 0 || !errors.Is(err, want) {
+						t.Errorf("got %d, %v; expected 0, %v", n, err, want)
+					}
+				}
+				if took := time.Since(begin); took > 1100*time.Millisecond {
+					t.Errorf("it took %v; expected a second at most", took)
 				}
 			})
-			n, err := pool.Call(context.Background(), p, never)
-			expect(t, n, err, pool.ErrShed)
-			release()
 		})
-	})
-	t.Run("expired in the queue", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, 64))
-			release := occupyWorkers(t, p, 1)
-			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
-			defer cancel()
-			begin := time.Now()
-			n, err := pool.Call(ctx, p, never)
-			expect(t, n, err, pool.ErrExpired, errWhy)
-			if took := time.Since(begin); took != time.Second {
-				t.Errorf("it took %v; expected a second, when the context ends", took)
-			}
-			release()
-		})
-	})
-	t.Run("no room", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			p := startPool(t, fixedConfig(1, pool.NoQueue))
-			release := occupyWorkers(t, p, 1)
-			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
-			defer cancel()
-			n, err := pool.Call(ctx, p, never)
-			expect(t, n, err, errWhy)
-			release()
-		})
-	})
+	}
 }
 
 // Call does not wait for a running function after its context has ended.
@@ -200,7 +171,7 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 	})
 }
 
-// Submitting a prepared job allocates nothing.
+// Submitting a prepared job allocates nothing, nor does a TrySubmit that finds no room.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 64, 4096} {
 		p := startPool(t, fixedConfig(2, queue))
@@ -212,10 +183,12 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 			"Submit, Background":     func() error { return p.Submit(context.Background(), job) },
 			"Submit, shared context": func() error { return p.Submit(shared, job) },
 			"SubmitTask":             func() error { return p.SubmitTask(pool.Task{Job: job}) },
+			"TrySubmit":              func() error { return p.TrySubmit(job) },
+			"TrySubmitTask":          func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) },
 		}
-		if queue > 0 {
-			submits["TrySubmit"] = func() error { return p.TrySubmit(job) }
-			submits["TrySubmitTask"] = func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) }
+		if queue == pool.NoQueue { // where a worker must be idle already
+			delete(submits, "TrySubmit")
+			delete(submits, "TrySubmitTask")
 		}
 		for name, submit := range submits {
 			n := testing.AllocsPerRun(2000, func() {
@@ -229,21 +202,11 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 				t.Errorf("queue %d: %s allocates %v times; expected 0", queue, name, n)
 			}
 		}
-	}
-}
-
-// Rejecting a job, and waiting for space, allocates nothing.
-func TestNoRoomAllocatesNothing(t *testing.T) {
-	p := startPool(t, fixedConfig(1, 64))
-	release := occupyWorkers(t, p, 1)
-	for p.TrySubmit(noopJob) == nil {
-	}
-	if n := testing.AllocsPerRun(1000, func() {
-		if p.TrySubmit(noopJob) == nil {
-			t.Error("it was accepted")
+		defer occupyWorkers(t, p, 2)()
+		for p.TrySubmit(noopJob) == nil {
 		}
-	}); n != 0 {
-		t.Errorf("a TrySubmit that finds no room allocates %v times; expected 0", n)
+		if n := testing.AllocsPerRun(1000, func() { _ = p.TrySubmit(noopJob) }); n != 0 {
+			t.Errorf("queue %d: a TrySubmit that finds no room allocates %v times; expected 0", queue, n)
+		}
 	}
-	release()
 }

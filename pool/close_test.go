@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,11 +35,10 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 				closed := make(chan []pool.Task, 1)
 				go func() { closed <- closeAndCheck(t, p, ctx) }()
 				synctest.Wait()
-				if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("TrySubmit while Close waits: %v; expected ErrClosed", err)
-				}
-				if err := p.Submit(context.Background(), noopJob); !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("Submit while Close waits: %v; expected ErrClosed", err)
+				for _, err := range []error{p.TrySubmit(noopJob), p.Submit(context.Background(), noopJob)} {
+					if !errors.Is(err, pool.ErrClosed) {
+						t.Errorf("a submission while Close waits: %v; expected ErrClosed", err)
+					}
 				}
 				if forced {
 					cancel()
@@ -74,30 +72,6 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 	}
 }
 
-// Close without a deadline runs all accepted jobs, also the latest.
-func TestCloseDrains(t *testing.T) {
-	for _, workers := range []int{0, 1, 4} {
-		for _, queue := range []int{1, 64, 4096} {
-			p, err := pool.New(pool.Config{Min: workers, Max: max(workers, 2), Queue: queue, Target: time.Hour})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var ran atomic.Int64
-			accepted := 0
-			for range queue {
-				if p.TrySubmit(func(context.Context) { ran.Add(1) }) == nil {
-					accepted++
-				}
-			}
-			dropped, err := p.Close(context.Background())
-			if err != nil || len(dropped) != 0 || ran.Load() != int64(accepted) {
-				t.Errorf("min %d, queue %d: %d of %d have run, %d were dropped, %v", workers, queue, ran.Load(), accepted, len(dropped), err)
-			}
-			expectBalanced(t, p)
-		}
-	}
-}
-
 // A second Close may have a shorter deadline than the first. Then both return, and each job is
 // returned by one of them.
 func TestSecondCloseForces(t *testing.T) {
@@ -105,17 +79,13 @@ func TestSecondCloseForces(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := startPool(t, fixedConfig(2, 64))
 			for range 2 {
-				if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
-					t.Fatal(err)
-				}
+				mustSubmit(t, p, func(ctx context.Context) { <-ctx.Done() })
 			}
 			synctest.Wait()
 			jobs := make([]recordedJob, 50)
 			for i := range jobs {
 				jobs[i] = recordedJob{t: t, name: fmt.Sprint(i)}
-				if err := p.TrySubmitTask(pool.Task{Job: &jobs[i]}); err != nil {
-					t.Fatal(err)
-				}
+				mustSubmitTask(t, p, pool.Task{Job: &jobs[i]})
 			}
 			returned := make(chan []pool.Task, 1+closers)
 			go func() { returned <- closeAndCheck(t, p, context.Background()) }()
@@ -143,14 +113,14 @@ func TestSecondCloseForces(t *testing.T) {
 // When Close gives up waiting, the contexts of running jobs end, also of those with a context of
 // their own, and queued jobs are returned as they were submitted.
 func TestForcedCloseReachesBusyJobs(t *testing.T) {
-	for _, patient := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) { testForcedClose(t, patient) })
+	for _, wait := range []time.Duration{0, 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) { testForcedClose(t, wait) })
 	}
 }
 
 type ctxKey struct{}
 
-func testForcedClose(t *testing.T, patient bool) {
+func testForcedClose(t *testing.T, wait time.Duration) {
 	own, cancelOwn := context.WithCancel(context.WithValue(context.Background(), ctxKey{}, "mine"))
 	defer cancelOwn()
 	deadline, stop := context.WithTimeout(own, time.Hour)
@@ -172,9 +142,7 @@ func testForcedClose(t *testing.T, patient bool) {
 				t.Errorf("context %d: the cause below is %v; expected ErrClosed", i, got)
 			}
 		})
-		if err := p.TrySubmitTask(pool.Task{Job: job, Ctx: ctx}); err != nil {
-			t.Fatal(err)
-		}
+		mustSubmitTask(t, p, pool.Task{Job: job, Ctx: ctx})
 	}
 	synctest.Wait()
 	waits := make([]recordedJob, 20)
@@ -183,17 +151,10 @@ func testForcedClose(t *testing.T, patient bool) {
 		waits[i] = recordedJob{t: t, name: fmt.Sprint("waits ", i)}
 		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)]}
 		tasks[task.Job] = task
-		if err := p.TrySubmitTask(task); err != nil {
-			t.Fatal(err)
-		}
+		mustSubmitTask(t, p, task)
 	}
-	ctx, wait := newEndedContext(nil), time.Duration(0)
-	if patient {
-		var cancel context.CancelFunc
-		wait = 5 * time.Second
-		ctx, cancel = context.WithTimeout(context.Background(), wait)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
 	begin := time.Now()
 	dropped := closeAndCheck(t, p, ctx)
 	if took := time.Since(begin); took < wait || took > wait+100*time.Millisecond {
@@ -237,25 +198,15 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 		defer stop()
 		got := make(chan error, 2)
 		for _, ctx := range []context.Context{own, deadline} {
-			err := p.Submit(ctx, func(ctx context.Context) {
-				if v := ctx.Value(ctxKey{}); v != "mine" {
-					t.Errorf("Value is %v; expected that of the context it was submitted with", v)
+			want, limited := ctx.Deadline()
+			mustSubmitTask(t, p, pool.Task{Ctx: ctx, Job: pool.Func(func(ctx context.Context) {
+				d, ok := ctx.Deadline()
+				if v := ctx.Value(ctxKey{}); v != "mine" || ok != limited || !d.Equal(want) {
+					t.Errorf("Value is %v, Deadline %v, %v; expected those of the context it was submitted with", v, d, ok)
 				}
 				<-ctx.Done()
 				got <- context.Cause(ctx)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		err := p.Submit(deadline, func(ctx context.Context) {
-			d, ok := ctx.Deadline()
-			if want, _ := deadline.Deadline(); !ok || !d.Equal(want) {
-				t.Errorf("Deadline is %v, %v; expected %v", d, ok, want)
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
+			})})
 		}
 		synctest.Wait()
 		cancel(errWhy)
@@ -276,9 +227,7 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 		}
 		release := occupyWorkers(t, p, 3)
 		job := &recordedJob{t: t, name: "waits"}
-		if err := p.TrySubmitTask(pool.Task{Job: job}); err != nil {
-			t.Fatal(err)
-		}
+		mustSubmitTask(t, p, pool.Task{Job: job})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		begin := time.Now()
@@ -286,19 +235,13 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "3 still run") {
 			t.Errorf("got %v; expected an error that says that 3 jobs still run, and why", err)
 		}
-		if took := time.Since(begin) - time.Minute; took < 0 || took > 2*time.Second {
-			t.Errorf("Close took %v longer than its context; expected about a second", took)
-		}
-		if len(dropped) != 1 {
-			t.Errorf("%d jobs were returned; expected 1", len(dropped))
+		if took := time.Since(begin) - time.Minute; took < 0 || took > 2*time.Second || len(dropped) != 1 {
+			t.Errorf("Close took %v longer than its context and returned %d jobs; expected about a second, 1", took, len(dropped))
 		}
 		job.expectDropped(pool.ErrClosed)
 		begin = time.Now()
-		if _, err := p.Close(newEndedContext(nil)); err == nil {
-			t.Error("a second Close says nothing of the jobs that still run")
-		}
-		if took := time.Since(begin); took > 2*time.Second {
-			t.Errorf("a second Close took %v", took)
+		if _, err := p.Close(newEndedContext(nil)); err == nil || time.Since(begin) > 2*time.Second {
+			t.Errorf("a second Close took %v: %v; expected an error because of the jobs that still run", time.Since(begin), err)
 		}
 		release()
 		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
@@ -319,9 +262,7 @@ func TestDroppedPanics(t *testing.T) {
 		release := occupyWorkers(t, p, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		bad := &droppable{run: func(context.Context) { t.Error("it ran") }, dropped: func(error) { panic("bad manners") }}
-		if err := p.TrySubmitTask(pool.Task{Job: bad, Ctx: ctx}); err != nil {
-			t.Fatal(err)
-		}
+		mustSubmitTask(t, p, pool.Task{Job: bad, Ctx: ctx})
 		cancel()
 		release()
 		synctest.Wait()
@@ -335,7 +276,6 @@ func TestDroppedPanics(t *testing.T) {
 	})
 }
 
-// odd is a context that is not comparable.
 type odd struct {
 	context.Context
 	_ []int

@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,20 +11,6 @@ import (
 
 	"github.com/myriad-go/myriad/pool"
 )
-
-// expectBadConfig checks that err is ErrBadConfig and contains the names.
-func expectBadConfig(t *testing.T, what string, err error, names ...string) {
-	t.Helper()
-	if !errors.Is(err, pool.ErrBadConfig) {
-		t.Errorf("%s: got %v; expected ErrBadConfig", what, err)
-		return
-	}
-	for _, s := range append(names, "expected") {
-		if !strings.Contains(err.Error(), s) {
-			t.Errorf("%s: the error is %q; expected that to say %q", what, err, s)
-		}
-	}
-}
 
 // Each field has limits. An error contains the field, the value and what was expected.
 func TestConfigBounds(t *testing.T) {
@@ -65,67 +50,55 @@ func TestConfigBounds(t *testing.T) {
 		{pool.Config{MemoryLimit: 1}, nil},
 	} {
 		p, err := pool.New(c.cfg)
-		if c.names != nil {
-			expectBadConfig(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
-			if p != nil {
-				t.Errorf("New(%+v) gives an error and a pool", c.cfg)
+		if (err != nil) != (c.names != nil) || (p != nil) != (c.names == nil) || err != nil && !errors.Is(err, pool.ErrBadConfig) {
+			t.Errorf("New(%+v): %v, %v; expected ErrBadConfig for %q", c.cfg, p, err, c.names)
+			continue
+		}
+		if p != nil {
+			closeAndCheck(t, p, context.Background())
+			continue
+		}
+		for _, name := range append(c.names, "expected") {
+			if !strings.Contains(err.Error(), name) {
+				t.Errorf("New(%+v): %v; expected an error that says %q", c.cfg, err, name)
 			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("New(%+v): %v", c.cfg, err)
-			continue
-		}
-		if _, err := p.Close(context.Background()); err != nil {
-			t.Errorf("Close: %v", err)
 		}
 	}
 }
 
 // Exactly Max jobs run and Queue jobs wait.
 func TestQueueBoundIsExact(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 0, 1, 2, 63, 64, 100, 1000, 100_000} {
-		for _, workers := range []int{1, 3} {
-			if queue == 100_000 && workers == 1 {
-				continue // one of them takes long enough
-			}
-			for _, plain := range []bool{false, true} {
-				synctest.Test(t, func(t *testing.T) {
-					cfg := fixedConfig(workers, queue)
-					cfg.FixedLimit, cfg.KeepQueued, cfg.FIFO = plain, plain, plain
-					p := startPool(t, cfg)
-					room := max(queue, 0)
-					if queue == 0 {
-						room = 1024 // the default
+	for _, queue := range []int{pool.NoQueue, 0, 1, 2, 63, 64, 1000, 100_000} {
+		for _, plain := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				const workers = 3
+				p := startPool(t, plainConfig(workers, queue, plain))
+				room := max(queue, 0)
+				if queue == 0 {
+					room = 1024 // the default
+				}
+				for round := range 2 {
+					release := occupyWorkers(t, p, workers)
+					n := 0
+					for n <= room && p.TrySubmit(noopJob) == nil {
+						n++
 					}
-					for round := range 2 {
-						release := occupyWorkers(t, p, workers)
-						n := 0
-						for p.TrySubmit(noopJob) == nil {
-							if n++; n > room {
-								break
-							}
-						}
-						if n != room {
-							t.Errorf("queue %d, workers %d, plain %v, round %d: %d jobs were accepted to wait; expected %d", queue, workers, plain, round, n, room)
-						}
-						if s := p.Stats(); s.Queued != n || s.Running != workers {
-							t.Errorf("queue %d, workers %d, plain %v: queued %d, running %d; expected %d, %d", queue, workers, plain, s.Queued, s.Running, n, workers)
-						}
-						// Rejections repeat.
-						for range 100 {
-							if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrFull) {
-								t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
-							}
-						}
-						release()
-						synctest.Wait()
-						if s := p.Stats(); s.Queued+s.Running != 0 {
-							t.Fatalf("queue %d: queued %d, running %d", queue, s.Queued, s.Running)
+					if s := p.Stats(); n != room || s.Queued != n || s.Running != workers {
+						t.Errorf("queue %d, plain %v, round %d: %d jobs were accepted to wait, queued %d, running %d; expected %d, %d",
+							queue, plain, round, n, s.Queued, s.Running, room, workers)
+					}
+					for range 100 { // rejections repeat
+						if err := p.TrySubmit(noopJob); !errors.Is(err, pool.ErrFull) {
+							t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
 						}
 					}
-				})
-			}
+					release()
+					synctest.Wait()
+					if s := p.Stats(); s.Queued+s.Running != 0 {
+						t.Fatalf("queue %d: queued %d, running %d", queue, s.Queued, s.Running)
+					}
+				}
+			})
 		}
 	}
 }
@@ -138,9 +111,7 @@ func TestMemoryPressure(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := startPool(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
 			for range 100_000 {
-				if err := p.TrySubmit(func(context.Context) { time.Sleep(20 * time.Millisecond) }); err != nil {
-					t.Fatal(err)
-				}
+				mustSubmit(t, p, func(context.Context) { time.Sleep(20 * time.Millisecond) })
 			}
 			time.Sleep(1500 * time.Millisecond)
 			synctest.Wait()

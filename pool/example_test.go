@@ -83,7 +83,6 @@ func ExamplePool_TrySubmit() {
 	// pool: full true
 }
 
-// request is a job that answers in any case.
 type request struct {
 	name   string
 	answer chan string

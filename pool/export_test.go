@@ -5,5 +5,4 @@ func NewWithRunnable(cfg Config, runnable int) (*Pool, error) {
 	return newPool(cfg, func() int { return runnable })
 }
 
-// Ticks returns how often the controller has run.
 func (p *Pool) Ticks() int { return int(p.control.ticks.Load()) }

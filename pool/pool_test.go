@@ -16,9 +16,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience limits the waits of a test.
-const patience = 30 * time.Second
-
 // startPool creates a pool that is closed at the end of the test. It assumes idle processors:
 // jobs that sleep by a fake clock all wake at once, and the number of runnable goroutines then
 // depends on the machine's load, not on the jobs.
@@ -28,7 +25,6 @@ func startPool(t testing.TB, cfg pool.Config) *pool.Pool {
 	return closeAtEnd(t, p, err)
 }
 
-// closeAtEnd closes a new pool at the end of the test.
 func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	t.Helper()
 	if err != nil {
@@ -44,9 +40,25 @@ func closeAtEnd(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	return p
 }
 
-// fixedConfig configures a pool with a fixed number of workers in which no job waits too long.
 func fixedConfig(workers, queue int) pool.Config {
 	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour}
+}
+
+// plainConfig is fixedConfig, if plain without rules for overload.
+func plainConfig(workers, queue int, plain bool) pool.Config {
+	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour, FixedLimit: plain, KeepQueued: plain, FIFO: plain}
+}
+
+func mustSubmit(t testing.TB, p *pool.Pool, job pool.Func) {
+	t.Helper()
+	mustSubmitTask(t, p, pool.Task{Job: job})
+}
+
+func mustSubmitTask(t testing.TB, p *pool.Pool, task pool.Task) {
+	t.Helper()
+	if err := p.TrySubmitTask(task); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // occupyWorkers keeps n workers busy until release is called or the test ends.
@@ -66,7 +78,6 @@ func occupyWorkers(t testing.TB, p *pool.Pool, n int) (release func()) {
 	return release
 }
 
-// closeAndCheck closes a pool, and checks that the error matches whether jobs were dropped.
 func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Task) {
 	t.Helper()
 	dropped, err := p.Close(ctx)
@@ -79,7 +90,6 @@ func closeAndCheck(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []p
 	return dropped
 }
 
-// newEndedContext returns a context that has ended with the cause why.
 func newEndedContext(why error) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(why)
@@ -88,7 +98,6 @@ func newEndedContext(why error) context.Context {
 
 var errWhy = errors.New("the reason of the test")
 
-// recordedJob is a job that records its outcome, and fails the test if there are several.
 type recordedJob struct {
 	t        testing.TB
 	name     string
@@ -117,7 +126,6 @@ func (n *recordedJob) Dropped(why error) {
 	n.why.Store(&why)
 }
 
-// dropped returns the argument of Dropped, or nil.
 func (n *recordedJob) dropped() error {
 	if why := n.why.Load(); why != nil {
 		return *why
@@ -125,7 +133,6 @@ func (n *recordedJob) dropped() error {
 	return nil
 }
 
-// expectRan fails the test unless the job has run.
 func (n *recordedJob) expectRan() {
 	n.t.Helper()
 	if !n.ran.Load() {
@@ -133,7 +140,6 @@ func (n *recordedJob) expectRan() {
 	}
 }
 
-// expectDropped fails the test unless the job was dropped with an error that matches all of want.
 func (n *recordedJob) expectDropped(want ...error) {
 	n.t.Helper()
 	if n.ran.Load() {
@@ -146,7 +152,6 @@ func (n *recordedJob) expectDropped(want ...error) {
 	}
 }
 
-// expectNoOutcome fails the test if the job had any outcome.
 func (n *recordedJob) expectNoOutcome() {
 	n.t.Helper()
 	if n.outcomes.Load() != 0 {
@@ -154,7 +159,6 @@ func (n *recordedJob) expectNoOutcome() {
 	}
 }
 
-// expectBalanced checks the counters of a closed pool.
 func expectBalanced(t testing.TB, p *pool.Pool) pool.Stats {
 	t.Helper()
 	s := p.Stats()
@@ -168,18 +172,14 @@ func expectBalanced(t testing.TB, p *pool.Pool) pool.Stats {
 	return s
 }
 
-// setProcessors sets GOMAXPROCS for a test. A new queue has up to two shards for each processor.
 func setProcessors(t *testing.T, n int) {
 	t.Helper()
 	before := runtime.GOMAXPROCS(n)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
 
-// A queue of 64 has one shard; one of 4,096 has several, on any machine.
-const (
-	oneShard   = 64
-	manyShards = 4096
-)
+// oneShard is a length of the queue for which it has one shard, on any machine.
+const oneShard = 64
 
 // TestBlock checks that another job runs in place of one in Block, and that there are at most Max
 // workers afterwards.

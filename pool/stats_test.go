@@ -15,9 +15,7 @@ func TestStatsOfTimes(t *testing.T) {
 		p := startPool(t, fixedConfig(1, 64))
 		const jobs = 50
 		for range jobs { // they wait 0, 10, … 490 ms
-			if err := p.TrySubmit(func(context.Context) { time.Sleep(10 * time.Millisecond) }); err != nil {
-				t.Fatal(err)
-			}
+			mustSubmit(t, p, func(context.Context) { time.Sleep(10 * time.Millisecond) })
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()

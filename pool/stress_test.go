@@ -48,7 +48,6 @@ const (
 	deeds
 )
 
-// stressJob is a job and its outcome. Later runs reuse it.
 type stressJob struct {
 	s       *stressRun
 	outcome atomic.Int32
@@ -59,7 +58,6 @@ type stressJob struct {
 	fn      pool.Func // Run, made once
 }
 
-// setOutcome records an outcome, and fails the test if there was one.
 func (r *stressJob) setOutcome(o int32) {
 	if !r.outcome.CompareAndSwap(unknown, o) {
 		r.s.t.Errorf("a job has two outcomes: %s, then %s", outcomeNames[r.outcome.Load()], outcomeNames[o])
@@ -112,7 +110,6 @@ func (r *stressJob) Dropped(why error) {
 	}
 }
 
-// stressRun is one pool from New to Close, with its jobs.
 type stressRun struct {
 	t                          *testing.T
 	p                          *pool.Pool
@@ -121,7 +118,6 @@ type stressRun struct {
 	extra, extraRan, extraFull atomic.Int64 // jobs submitted by jobs
 }
 
-// submitFromJob submits a job from within a job, without waiting.
 func (s *stressRun) submitFromJob(ctx context.Context) {
 	switch err := s.p.TrySubmit(func(context.Context) { s.extraRan.Add(1) }); {
 	case err == nil:
@@ -247,7 +243,6 @@ func runStress(t *testing.T, rng *rand.Rand, records []stressJob, total *[outcom
 	s.checkOutcomes(records, dropped, total)
 }
 
-// submitRandomly submits a job in one of all possible ways.
 func (s *stressRun) submitRandomly(rng *rand.Rand, r *stressJob, shared context.Context) {
 	task := pool.Task{Job: r}
 	cancel := context.CancelFunc(nil)
@@ -306,7 +301,6 @@ func (s *stressRun) submitRandomly(rng *rand.Rand, r *stressJob, shared context.
 	}
 }
 
-// checkStatsUntil checks until stop that no counter decreases.
 func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
 	var last pool.Stats
 	for {
@@ -327,7 +321,6 @@ func (s *stressRun) checkStatsUntil(rng *rand.Rand, stop chan struct{}) {
 	}
 }
 
-// closePool closes the pool, sometimes twice concurrently, with or without a deadline.
 func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch hurry {
@@ -346,7 +339,6 @@ func (s *stressRun) closePool(hurry int) (dropped []pool.Task) {
 	return append(dropped, <-second...)
 }
 
-// checkOutcomes compares the outcomes of jobs with the counters.
 func (s *stressRun) checkOutcomes(records []stressJob, dropped []pool.Task, total *[outcomes]uint64) {
 	t, stats := s.t, expectBalanced(s.t, s.p)
 	var returnedPlain, returned uint64

@@ -25,7 +25,6 @@ var fr = testkit.MaskedFrame
 // echoSocket echoes each message.
 var echoSocket = web.OnMessage(func(s web.Socket, kind web.Kind, m []byte) { _ = s.Write(kind, m) })
 
-// dialSocket opens a WebSocket.
 func dialSocket(t testing.TB, addr, fields string) *testkit.Conn {
 	t.Helper()
 	c := testkit.Dial(t, addr)
@@ -60,7 +59,6 @@ func writePieces(w io.Writer, s string, size int) {
 	}
 }
 
-// closeFrame returns the payload of a close frame.
 func closeFrame(code int, reason string) string {
 	return string(binary.BigEndian.AppendUint16(nil, uint16(code))) + reason
 }
@@ -73,7 +71,6 @@ func expectFrame(t testing.TB, c *testkit.Conn, first byte, payload string) {
 	}
 }
 
-// expectClose expects a close with a code (-1: without one), followed by the end.
 func expectClose(t testing.TB, c *testkit.Conn, code int) {
 	t.Helper()
 	want := closeFrame(code, "")
@@ -90,7 +87,6 @@ func expectClose(t testing.TB, c *testkit.Conn, code int) {
 	c.Close()
 }
 
-// expectedFrame is a frame that the server must send.
 type expectedFrame struct {
 	first   byte
 	payload string
@@ -256,7 +252,6 @@ func TestAutobahn(t *testing.T) {
 	})
 }
 
-// forEachSocketServer calls f with a server for each model.
 func forEachSocketServer(t *testing.T, ws *web.WebSocket, f func(t *testing.T, addr string)) {
 	mux := http.NewServeMux()
 	mux.Handle("/ws", ws)

@@ -52,7 +52,6 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// serveInPieces sends in to a new server in pieces of the sizes in cuts, and returns the answers.
 func serveInPieces(t *testing.T, h tcp.Handler, in, cuts []byte) string {
 	p := tcptest.NewServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxMessage: 32 << 10}}).Dial()
 	for i := 0; len(in) > 0; i++ {

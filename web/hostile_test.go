@@ -22,7 +22,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// attackedServer is a server that is attacked while honest clients use it.
 type attackedServer struct {
 	server *tcp.Server
 	addr   string
@@ -43,7 +42,6 @@ type attack struct {
 	closed func(c tcp.Closes) int64
 }
 
-// attacker is an attacking connection.
 type attacker struct {
 	net.Conn
 	r       *bufio.Reader
@@ -55,13 +53,11 @@ const (
 	oneTurn     = 12 << 20
 )
 
-// getRequest returns a request to become a WebSocket.
 func getRequest(path string) string {
 	return "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
 		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 }
 
-// expectResponse sends a request and expects an answer with the status.
 func (a *attacker) expectResponse(status int, request string) error {
 	go io.WriteString(a, request) // all of which may not be taken
 	res, err := http.ReadResponse(a.r, nil)
@@ -75,7 +71,6 @@ func (a *attacker) upgradeToSocket(path string) error {
 	return a.expectResponse(http.StatusSwitchingProtocols, getRequest(path))
 }
 
-// sendRepeatedly sends text at intervals until the server closes or done is closed.
 func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan struct{}) {
 	for tick := time.NewTicker(every); ; {
 		if _, err := io.WriteString(a, text); err != nil {
@@ -89,7 +84,6 @@ func (a *attacker) sendRepeatedly(text string, every time.Duration, done <-chan 
 	}
 }
 
-// expectFrame reads frames until one begins with first, and checks the beginning of its payload.
 func (a *attacker) expectFrame(first byte, want string) error {
 	for {
 		op, p, err := testkit.ReadFrame(a.r)
@@ -135,7 +129,6 @@ func (s *attackedServer) dial() (*attacker, error) {
 	return &attacker{Conn: nc, r: bufio.NewReader(nc)}, nc.SetDeadline(time.Now().Add(testkit.Timeout))
 }
 
-// runHonestClient uses all features of the server and checks the answers.
 func (s *attackedServer) runHonestClient(id int) error {
 	a, err := s.dial()
 	if err != nil {
@@ -363,8 +356,8 @@ func newAttacks() []attack {
 	}
 }
 
-// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker count
-// in Stats.Buffered, and are released with their connections.
+// TestRequestsAreCounted checks that uploads and pipelined requests that wait for a worker, and a
+// message in part, count in Stats.Buffered, and are released with their connections.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	p, err := pool.New(pool.Config{Max: 1, FixedLimit: true, KeepQueued: true, FIFO: true})
@@ -374,17 +367,25 @@ func TestRequestsAreCounted(t *testing.T) {
 	defer p.Close(context.Background())
 	entered, release := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int64
-	srv := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux := http.NewServeMux()
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
 			entered <- struct{}{}
 			<-release
 		}
 		handled.Add(1)
-	})}}
+	})
+	srv := &tcp.Server{Handler: &web.HTTP{Pool: p, Handler: mux}}
 	s := tcptest.NewServer(t, srv)
 	s.Dial().Send(getRequests("/hold"))
 	<-entered
-	var waiting []*tcptest.Peer
+	socket := s.Dial()
+	socket.Send(getRequest("/ws") + fr(2, "") + fr(0, strings.Repeat("x", size)))
+	if got := srv.Stats().Buffered; got < size || got > 3*size {
+		t.Errorf("%d bytes are counted; expected %d of a message and a little more", got, size)
+	}
+	waiting := []*tcptest.Peer{socket}
 	for range n {
 		a, b := s.Dial(), s.Dial()
 		waiting = append(waiting, a, b)
@@ -404,23 +405,6 @@ func TestRequestsAreCounted(t *testing.T) {
 	testkit.WaitFor(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
 	if got := handled.Load(); got != 1 {
 		t.Errorf("%d requests were handled; expected 1: the others had gone", got)
-	}
-}
-
-// TestMessageIsCounted checks that an incomplete message counts in Stats.Buffered.
-func TestMessageIsCounted(t *testing.T) {
-	srv := &tcp.Server{Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
-	p := tcptest.NewServer(t, srv).Dial()
-	p.Send(getRequest("/ws") + fr(2, ""))
-	for want := 20_000; want <= 60_000; want += 20_000 {
-		p.Send(fr(0, strings.Repeat("x", 20_000)))
-		if n := srv.Stats().Buffered; n < int64(want) || n > 2*int64(want)+1000 {
-			t.Errorf("%d bytes are counted, with %d of a message", n, want)
-		}
-	}
-	p.Send(fr(fin, ""))
-	if n := srv.Stats().Buffered; n != 0 {
-		t.Errorf("%d bytes are counted when the message is whole", n)
 	}
 }
 

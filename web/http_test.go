@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,7 +24,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// startServer starts a server and returns its address.
 func startServer(t testing.TB, s *tcp.Server) string {
 	t.Helper()
 	addr, _ := testserver.Start(t, s)
@@ -34,7 +32,6 @@ func startServer(t testing.TB, s *tcp.Server) string {
 
 var silent = log.New(io.Discard, "", 0)
 
-// forEachModel calls f with the address of a server of h for each model.
 func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) {
 	t.Helper()
 	h.ErrorLog = silent
@@ -43,7 +40,6 @@ func forEachModel(t *testing.T, h *web.HTTP, f func(t *testing.T, addr string)) 
 	}
 }
 
-// getRequests returns a request for each path.
 func getRequests(paths ...string) (all string) {
 	for _, path := range paths {
 		all += "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -51,7 +47,6 @@ func getRequests(paths ...string) (all string) {
 	return all
 }
 
-// expectBody expects a response with a body.
 func expectBody(t testing.TB, c *testkit.Conn, want string) {
 	t.Helper()
 	if res, body := c.ReadResponse(); body != want {
@@ -276,15 +271,12 @@ func TestBodyBackpressure(t *testing.T) {
 // TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent.
 func TestResponseAboveMaxUnsent(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 16<<10)
-	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		if _, err := io.WriteString(w, body); err != nil {
-			t.Errorf("Write: %v", err)
-		}
-	})}
-	addr := startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}})
-	c := testkit.Dial(t, addr)
-	c.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		io.WriteString(w, body)
+	}))
+	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+	c.Send(getRequests("/"))
 	expectBody(t, c, body)
 }
 
@@ -293,10 +285,7 @@ func TestResponseAboveMaxUnsent(t *testing.T) {
 func TestContinueWhileAnswering(t *testing.T) {
 	h := &web.HTTP{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			io.Copy(io.Discard, r.Body)
-		}()
+		go func() { io.Copy(io.Discard, r.Body); close(read) }()
 		w.Header().Set("Content-Length", "4")
 		io.WriteString(w, "done")
 		http.NewResponseController(w).Flush()
@@ -359,10 +348,7 @@ func TestDeadlines(t *testing.T) {
 				c.SetReadDeadline(time.Now().Add(short))
 				c.SetWriteDeadline(time.Now().Add(short))
 			}
-			var err error
-			if r.Method == http.MethodPost {
-				_, err = io.ReadAll(r.Body)
-			}
+			_, err := io.ReadAll(r.Body)
 			for p := make([]byte, 64<<10); err == nil; {
 				_, err = w.Write(p)
 			}

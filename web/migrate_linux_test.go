@@ -64,7 +64,6 @@ type migratingApp struct {
 	streams sync.Map // their refs
 }
 
-// newMigratingServer returns a server; a later one of a chain lacks an endpoint.
 func newMigratingServer(isSuccessor bool) *tcp.Server {
 	a, mux := new(migratingApp), http.NewServeMux()
 	endpoints := map[string]web.Endpoint{
@@ -140,7 +139,6 @@ func (a *migratingApp) restoreStream(c *tcp.Conn, state []byte) error {
 	return nil
 }
 
-// sendEventToStreams sends an event to each stream.
 func (a *migratingApp) sendEventToStreams(text string) {
 	a.streams.Range(func(ref, _ any) bool {
 		_ = ref.(tcp.Ref).Do(func(c *tcp.Conn) {
@@ -152,7 +150,6 @@ func (a *migratingApp) sendEventToStreams(text string) {
 	})
 }
 
-// upgradeChain is a server and its successors, with a connection to the current one.
 type upgradeChain struct {
 	*testkit.Conn
 	t    *testing.T
@@ -183,7 +180,6 @@ func startUpgradeChain(t *testing.T, model string, maxConns int) *upgradeChain {
 	return s
 }
 
-// getBody sends a request on the connection and returns the body of the response.
 func (s *upgradeChain) getBody(path string) string {
 	s.t.Helper()
 	s.Send(getRequests(path))
@@ -203,7 +199,6 @@ func (s *upgradeChain) getNumber(path string) int {
 	return n
 }
 
-// waitServerRead calls send and waits until the server has read all the bytes sent.
 func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	s.t.Helper()
 	before, request := s.getNumber("/in"), len(getRequests("/in"))
@@ -214,7 +209,6 @@ func (s *upgradeChain) waitServerRead(send func() (bytes int)) {
 	})
 }
 
-// upgradeServer upgrades to the next process, and returns the old one, which may still run.
 func (s *upgradeChain) upgradeServer() (old int) {
 	s.t.Helper()
 	old = s.pid
@@ -234,7 +228,6 @@ func (s *upgradeChain) waitProcessEnd(pid int) {
 	})
 }
 
-// migratedSocketClient is the client of a socket that moves.
 type migratedSocketClient struct {
 	*testkit.Conn
 	t            *testing.T
@@ -255,7 +248,6 @@ func dialSocketClient(t *testing.T, addr string, number int) *migratedSocketClie
 	return m
 }
 
-// nextMessage returns the frames of the next message in two parts, and the expected answer.
 func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	m.sent++
 	text := fmt.Sprintf("message %d of socket %d, größer", m.sent, m.number)
@@ -281,7 +273,6 @@ func (m *migratedSocketClient) nextMessage() (first, rest, want string) {
 	return all[:cut], all[cut:], fmt.Sprintf("%d %s", m.sent, text)
 }
 
-// expectAnswer reads and checks an answer.
 func (m *migratedSocketClient) expectAnswer(want string) error {
 	op, p, err := testkit.ReadFrame(m.R)
 	wantOp := byte(fin | web.Text)
@@ -298,7 +289,6 @@ func (m *migratedSocketClient) expectAnswer(want string) error {
 	return nil
 }
 
-// exchangeMessage sends a message and checks the answer.
 func (m *migratedSocketClient) exchangeMessage() error {
 	first, rest, want := m.nextMessage()
 	if _, err := io.WriteString(m, first+rest); err != nil {
@@ -403,36 +393,32 @@ func TestMoves(t *testing.T) {
 // TestMovesOrNot checks WebSockets that move later, not at all, or to a process that does not
 // accept them.
 func TestMovesOrNot(t *testing.T) {
-	for _, model := range tcp.Models() {
-		t.Run(model, func(t *testing.T) {
-			s := startUpgradeChain(t, model, 0)
-			open := func(path string) *testkit.Conn {
-				c := testkit.Dial(t, s.addr)
-				c.HandshakeWebSocket(path, "")
-				return c
-			}
-			unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
-			bad.Send(fr(fin|1, "fail"))
-			expectFrame(t, bad, fin|1, "1 fail")
-			// A partial message larger than the maximum state moves when it is complete.
-			message := strings.Repeat("0123456789abcdef", 160<<10)
-			s.waitServerRead(func() int {
-				frame := fr(1, message[:len(message)/2])
-				large.Send(frame)
-				return len(frame)
-			})
-			old := s.upgradeServer()
-			large.Send(fr(fin, message[len(message)/2:]))
-			expectFrame(t, large, fin|1, message)
-			expectClose(t, bad, 4001)
-			if rest := gone.ExpectClosed(); rest != "" {
-				t.Errorf("a socket that the new process does not know: %q; want the end", rest)
-			}
-			expectClose(t, unnamed, web.CloseGoingAway)
-			s.waitProcessEnd(old)
-			testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
-			large.Send(fr(fin|2, "once more"))
-			expectFrame(t, large, fin|2, "once more")
-		})
+	s := startUpgradeChain(t, tcp.Epoll, 0)
+	open := func(path string) *testkit.Conn {
+		c := testkit.Dial(t, s.addr)
+		c.HandshakeWebSocket(path, "")
+		return c
 	}
+	unnamed, gone, bad, large := open("/unnamed"), open("/gone"), open("/ws"), open("/large")
+	bad.Send(fr(fin|1, "fail"))
+	expectFrame(t, bad, fin|1, "1 fail")
+	// A partial message larger than the maximum state moves when it is complete.
+	message := strings.Repeat("0123456789abcdef", 160<<10)
+	s.waitServerRead(func() int {
+		frame := fr(1, message[:len(message)/2])
+		large.Send(frame)
+		return len(frame)
+	})
+	old := s.upgradeServer()
+	large.Send(fr(fin, message[len(message)/2:]))
+	expectFrame(t, large, fin|1, message)
+	expectClose(t, bad, 4001)
+	if rest := gone.ExpectClosed(); rest != "" {
+		t.Errorf("a socket that the new process does not know: %q; want the end", rest)
+	}
+	expectClose(t, unnamed, web.CloseGoingAway)
+	s.waitProcessEnd(old)
+	testkit.WaitFor(t, "not 2 connections are open", func() bool { return s.getNumber("/open") == 2 })
+	large.Send(fr(fin|2, "once more"))
+	expectFrame(t, large, fin|2, "once more")
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/myriad-go/myriad/tcp/tcptest"
 )
 
-// receivedFuncHandler is a handler with a function for Received.
 type receivedFuncHandler struct {
 	tcp.Base
 	received func(c *tcp.Conn, in []byte)
@@ -29,7 +28,6 @@ func newEchoWebSocket() *WebSocket {
 		Handler: OnMessage(func(s Socket, kind Kind, m []byte) { _ = s.Write(kind, m) })}
 }
 
-// encodeMaskedFrame returns a frame whose mask has no repeated bytes.
 func encodeMaskedFrame(first byte, payload string) string {
 	mask := [4]byte{1, 20, 75, 200}
 	b := appendFrameHead(nil, first, len(payload))

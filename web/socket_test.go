@@ -16,7 +16,6 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// roomHandler is a socket handler that records its calls.
 type roomHandler struct {
 	web.SocketBase
 	group  web.Group
@@ -49,30 +48,36 @@ func (r *roomHandler) Closed(s web.Socket, why error) {
 // TestSocketEnds checks the reason of each kind of close.
 func TestSocketEnds(t *testing.T) {
 	r := &roomHandler{closed: make(chan error, 1)}
+	closes := func(code int) func(error) bool {
+		return func(err error) bool {
+			var e *web.CloseError
+			return errors.As(err, &e) && e.Code == code
+		}
+	}
+	lost := func(err error) bool { return err == io.ErrUnexpectedEOF }
+	send := func(text string) func(*testkit.Conn) { return func(c *testkit.Conn) { c.Send(text) } }
+	x := strings.Repeat("x", 40000)
 	rows := map[string]struct {
 		do   func(c *testkit.Conn)
 		code int // of the close that comes; 0 for none
 		why  func(error) bool
 	}{
-		"client closes": {func(c *testkit.Conn) { c.Send(fr(fin|8, closeFrame(1001, "bye"))) }, 1001, func(err error) bool {
+		"client closes": {send(fr(fin|8, closeFrame(1001, "bye"))), 1001, func(err error) bool {
 			var e *web.CloseError
 			return errors.As(err, &e) && *e == web.CloseError{Code: 1001, Reason: "bye"}
 		}},
-		"server closes":       {func(c *testkit.Conn) { c.Send(fr(fin|1, "close")) }, 4000, func(err error) bool { return err == nil }},
-		"client ends":         {func(c *testkit.Conn) { c.CloseWrite() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"client is gone":      {func(c *testkit.Conn) { c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"half a frame, gone":  {func(c *testkit.Conn) { c.Send(fr(fin|1, "hello")[:5]); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"half a message":      {func(c *testkit.Conn) { c.Send(fr(1, "hello")); c.Close() }, 0, func(err error) bool { return err == io.ErrUnexpectedEOF }},
-		"message too long":    {func(c *testkit.Conn) { c.Send(fr(fin|2, strings.Repeat("x", 70000))[:100]) }, 1009, newCloseCodeMatcher(1009)},
-		"fragments too long":  {func(c *testkit.Conn) { c.Send(fr(2, strings.Repeat("x", 40000)) + fr(0, strings.Repeat("x", 40000))) }, 1009, newCloseCodeMatcher(1009)},
-		"frame of 2^63 bytes": {func(c *testkit.Conn) { c.Send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00") }, 1009, newCloseCodeMatcher(1009)},
-		"not masked":          {func(c *testkit.Conn) { c.Send("\x81\x05hello") }, 1002, newCloseCodeMatcher(1002)},
-		"16 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xfe\x00\x05\x00\x00\x00\x00hello") }, 1002, newCloseCodeMatcher(1002)},
-		"64 bits for 5 bytes": {func(c *testkit.Conn) { c.Send("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello") }, 1002, newCloseCodeMatcher(1002)},
-		"panic": {func(c *testkit.Conn) { c.Send(fr(fin|1, "panic")) }, 0, func(err error) bool {
-			var e *tcp.PanicError
-			return errors.As(err, &e)
-		}},
+		"server closes":       {send(fr(fin|1, "close")), 4000, func(err error) bool { return err == nil }},
+		"client ends":         {func(c *testkit.Conn) { c.CloseWrite() }, 0, lost},
+		"client is gone":      {func(c *testkit.Conn) { c.Close() }, 0, lost},
+		"half a frame, gone":  {func(c *testkit.Conn) { c.Send(fr(fin|1, "hello")[:5]); c.Close() }, 0, lost},
+		"half a message":      {func(c *testkit.Conn) { c.Send(fr(1, "hello")); c.Close() }, 0, lost},
+		"message too long":    {send(fr(fin|2, x+x)[:100]), 1009, closes(1009)},
+		"fragments too long":  {send(fr(2, x) + fr(0, x)), 1009, closes(1009)},
+		"frame of 2^63 bytes": {send("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), 1009, closes(1009)},
+		"not masked":          {send("\x81\x05hello"), 1002, closes(1002)},
+		"16 bits for 5 bytes": {send("\x81\xfe\x00\x05\x00\x00\x00\x00hello"), 1002, closes(1002)},
+		"64 bits for 5 bytes": {send("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello"), 1002, closes(1002)},
+		"panic":               {send(fr(fin|1, "panic")), 0, func(err error) bool { return errors.As(err, new(*tcp.PanicError)) }},
 	}
 	forEachSocketServer(t, &web.WebSocket{Handler: r}, func(t *testing.T, addr string) {
 		for name, row := range rows {
@@ -90,13 +95,6 @@ func TestSocketEnds(t *testing.T) {
 			})
 		}
 	})
-}
-
-func newCloseCodeMatcher(code int) func(error) bool {
-	return func(err error) bool {
-		var e *web.CloseError
-		return errors.As(err, &e) && e.Code == code
-	}
 }
 
 // TestSocketGroup broadcasts to sockets with and without compression, by group and by Ref.

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -70,19 +69,15 @@ func init() {
 	}
 }
 
-// randomWalk drives a server with random events.
 type randomWalk struct {
 	*testing.T
 	seed    uint64
 	dice    *rand.Rand
 	h       *HTTP
+	server  *tcptest.Server
 	file    string
 	permits chan struct{} // lets a handler go on
 	running atomic.Int32  // handlers
-
-	connect func() walkPeer
-	advance func(time.Duration)
-	drain   func()
 }
 
 func (w *randomWalk) String() string {
@@ -90,57 +85,6 @@ func (w *randomWalk) String() string {
 		return "outside of TestExchangeWalk"
 	}
 	return fmt.Sprintf("%s, seed %d", w.Name(), w.seed)
-}
-
-// walkPeer is a client: a *tcptest.Peer or a socket.
-type walkPeer interface {
-	io.Writer
-	CloseWrite()
-	Reset()
-	StopReading()
-	StartReading()
-}
-
-// netPeer is a client on a socket.
-type netPeer struct {
-	*net.TCPConn
-	reads   sync.Mutex // held while it does not read
-	stopped bool
-}
-
-func (p *netPeer) discardInput() {
-	var b [4 << 10]byte
-	for {
-		n, err := p.Read(b[:])
-		p.reads.Lock()
-		p.reads.Unlock() //lint:ignore SA2001 the lock is a pause
-		if n == 0 || err != nil {
-			p.Close()
-			return
-		}
-	}
-}
-
-func (p *netPeer) CloseWrite() { _ = p.TCPConn.CloseWrite() }
-
-func (p *netPeer) StopReading() {
-	if !p.stopped {
-		p.reads.Lock()
-		p.stopped = true
-	}
-}
-
-func (p *netPeer) StartReading() {
-	if p.stopped {
-		p.stopped = false
-		p.reads.Unlock()
-	}
-}
-
-func (p *netPeer) Reset() {
-	_ = p.SetLinger(0)
-	p.Close()
-	p.StartReading()
 }
 
 // TestExchangeWalk drives exchanges with random events: requests arrive in parts, handlers write,
@@ -154,20 +98,10 @@ func TestExchangeWalk(t *testing.T) {
 	}
 	transitions.seen = make(map[string]int)
 	all, ran := countTransitions(), uint64(0)
-	for _, model := range append(tcp.Models(), "virtual") {
-		t.Run(model, func(t *testing.T) {
-			enough := func(seed uint64) bool { return seed >= 40 }
-			if model == "virtual" {
-				enough = func(seed uint64) bool {
-					return seed >= 200 && (len(transitions.seen) == all || ran < seed || seed == 2000)
-				}
-			}
-			for seed := uint64(0); !enough(seed); seed++ {
-				t.Run(fmt.Sprint(seed), func(t *testing.T) {
-					ran++
-					startRandomWalk(t, model, seed, file).runRandomEvents()
-				})
-			}
+	for seed := uint64(0); seed < 200 || len(transitions.seen) < all && ran >= seed && seed < 2000; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			ran++
+			startRandomWalk(t, seed, file).runRandomEvents()
 		})
 	}
 	for transition, n := range transitions.seen {
@@ -189,7 +123,7 @@ func countTransitions() (n int) {
 	return n
 }
 
-func startRandomWalk(t *testing.T, model string, seed uint64, file string) *randomWalk {
+func startRandomWalk(t *testing.T, seed uint64, file string) *randomWalk {
 	w := &randomWalk{T: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), file: file, permits: make(chan struct{}, 1000)}
 	p, err := pool.New(pool.Config{Max: 3, Queue: 1 + w.dice.IntN(3), MemoryLimit: -1, FixedLimit: true, KeepQueued: true, FIFO: true})
 	if err != nil {
@@ -207,53 +141,22 @@ func startRandomWalk(t *testing.T, model string, seed uint64, file string) *rand
 	if w.dice.IntN(2) == 0 {
 		w.h.sendsFiles.Store(&srv.Limits) // as after the first file
 	}
-	if model == "virtual" {
-		s := tcptest.NewServer(t, srv)
-		w.connect = func() walkPeer { return s.Dial() }
-		w.advance = s.Advance
-		w.drain = s.Drain
-	} else {
-		srv.Model = model
-		srv.Limits.ShutdownTimeout = 20 * time.Millisecond
-		ctx, cancel := context.WithCancel(context.Background())
-		listening, ended := make(chan string, 1), make(chan struct{})
-		srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { listening <- a.String() }
-		go func() {
-			defer close(ended)
-			_ = srv.ListenAndServe(ctx) // some clients do not read what they are sent
-		}()
-		t.Cleanup(func() { cancel(); <-ended })
-		addr := testkit.Receive(t, listening, "the server's address")
-		w.connect = func() walkPeer {
-			nc, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = nc.SetWriteDeadline(time.Now().Add(testkit.Timeout))
-			p := &netPeer{TCPConn: nc.(*net.TCPConn)}
-			t.Cleanup(p.Reset)
-			go p.discardInput()
-			return p
-		}
-		w.advance = func(d time.Duration) { time.Sleep(min(d, 200*time.Microsecond)) }
-		w.drain = cancel
-	}
+	w.server = tcptest.NewServer(t, srv)
 	transitions.mu.Lock()
 	defer transitions.mu.Unlock()
 	transitions.walk, transitions.dispatched, transitions.exchanges = w, 0, make(map[*exchange]struct{})
 	return w
 }
 
-// walkClient is a peer with its remaining input.
 type walkClient struct {
-	walkPeer
+	*tcptest.Peer
 	unsent string
 }
 
 func (w *randomWalk) runRandomEvents() {
 	clients := make([]walkClient, 4)
 	for i := range clients {
-		clients[i].walkPeer = w.connect()
+		clients[i].Peer = w.server.Dial()
 	}
 	draining := false
 	for range 80 {
@@ -268,14 +171,14 @@ func (w *randomWalk) runRandomEvents() {
 		case 3:
 			c.StartReading()
 		case 4:
-			w.advance(time.Duration(w.dice.IntN(int(time.Minute))))
+			w.server.Advance(time.Duration(w.dice.IntN(int(time.Minute))))
 		case 5:
 			if !draining {
-				*c = walkClient{walkPeer: w.connect()}
+				*c = walkClient{Peer: w.server.Dial()}
 			}
 		case 6:
 			if draining = draining || w.dice.IntN(8) == 0; draining {
-				w.drain()
+				w.server.Drain()
 			}
 		case 7, 8, 9, 10:
 			for range 1 + w.dice.IntN(5) {
@@ -284,7 +187,7 @@ func (w *randomWalk) runRandomEvents() {
 		case 11, 12:
 			w.permits <- struct{}{}
 		case 13, 14:
-			w.advance(0)
+			w.server.Advance(0)
 		default:
 			n := len(c.unsent)
 			if w.dice.IntN(3) == 0 {
@@ -300,22 +203,20 @@ func (w *randomWalk) runRandomEvents() {
 		if c.StartReading(); patient {
 			_, _ = io.WriteString(c, c.unsent)
 			c.CloseWrite()
-			w.advance(time.Hour)
+			w.server.Advance(time.Hour)
 		} else {
 			c.Reset()
 		}
 	}
-	w.drain()
+	w.server.Drain()
 	testkit.WaitForFunc(w, w.allReleased, func() string { return fmt.Sprintf("%v: not all is released: %s", w, w.unreleased()) })
 }
 
-// allReleased reports whether no handler runs and all exchanges are released.
 func (w *randomWalk) allReleased() bool {
-	w.advance(time.Second)
+	w.server.Advance(time.Second)
 	return w.running.Load() == 0 && w.unreleased() == ""
 }
 
-// unreleased describes an exchange that is not released, or returns "".
 func (w *randomWalk) unreleased() string {
 	transitions.mu.Lock()
 	exchanges := slices.Collect(maps.Keys(transitions.exchanges))
@@ -387,7 +288,6 @@ func (w *randomWalk) randomRequest() string {
 	return pick("GET ", "GET ", "HEAD ") + path + fields + "\r\n"
 }
 
-// runScript executes a request's X field, one step for each letter.
 func (w *randomWalk) runScript(res http.ResponseWriter, r *http.Request) {
 	w.running.Add(1)
 	defer w.running.Add(-1)

@@ -108,12 +108,12 @@ func TestAgainstPlain(t *testing.T) {
 
 // TestSourceConcurrently has threads acquire and release the same sources.
 func TestSourceConcurrently(t *testing.T) {
-	const threads, each = 8, 3
+	const each = 3
 	d := NewController(Config{MaxPerSource: each})
 	from := parseAddrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
 	var in [3]atomic.Int64
 	var wg sync.WaitGroup
-	for range threads {
+	for range 8 {
 		wg.Go(func() {
 			for n := range 3000 {
 				i := n % len(from)

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// takeAllTokens takes all available tokens, up to a limit, and returns their number.
 func takeAllTokens(c *Controller, now time.Duration) (n int) {
 	for n < 200_000 && c.TakeRateToken(now) == 0 {
 		n++

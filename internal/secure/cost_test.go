@@ -95,7 +95,6 @@ func TestPartialRecordMemory(t *testing.T) {
 	}
 }
 
-// poolDropsItems reports whether a sync.Pool drops items that were just added.
 func poolDropsItems() bool {
 	made := 0
 	p := sync.Pool{New: func() any { made++; return new(int) }}
@@ -105,7 +104,6 @@ func poolDropsItems() bool {
 	return made > 10
 }
 
-// newIdlePair returns two open sessions with nothing in flight.
 func newIdlePair(t testing.TB, version uint16) (server, client *testPeer) {
 	serverCfg, clientCfg := newConfigs(version)
 	server, client, p := newOpenPair(t, serverCfg, clientCfg)

@@ -18,7 +18,6 @@ import (
 	"github.com/myriad-go/myriad/internal/testkit"
 )
 
-// recordClientHello returns a client's first flight.
 func recordClientHello(t testing.TB) []byte {
 	t.Helper()
 	_, clientCfg := newConfigs(tls.VersionTLS13)
@@ -63,24 +62,17 @@ func testHandshakeLimits(t *testing.T, now time.Time) {
 		client.onWake = server.onWake
 		p.moveOnce()
 		woken <- p // it may have been woken already
-	} // since the last one opened
-	late := time.NewTimer(testkit.Timeout) // since the last one has opened
-	defer late.Stop()
+	}
 	mostRunning, mostWaiting := 0, 0
 	for open := make(map[*pump]bool); len(open) < sessions; {
-		select {
-		case p := <-woken:
-			for p.moveOnce() {
-			}
-			if p.a.err != nil || p.b.err != nil {
-				t.Fatalf("server %v, client %v", p.a.err, p.b.err)
-			}
-			if p.a.open && p.b.open && !open[p] {
-				open[p] = true
-				late.Reset(testkit.Timeout)
-			}
-		case <-late.C:
-			t.Fatalf("%d sessions of %d have opened", len(open), sessions)
+		p := testkit.Receive(t, woken, "a session to open")
+		for p.moveOnce() {
+		}
+		if p.a.err != nil || p.b.err != nil {
+			t.Fatalf("server %v, client %v", p.a.err, p.b.err)
+		}
+		if p.a.open && p.b.open {
+			open[p] = true
 		}
 		running, waiting := g.Counts()
 		mostRunning, mostWaiting = max(mostRunning, running), max(mostWaiting, waiting)
@@ -150,63 +142,33 @@ func testQueueOrder(t *testing.T) {
 	}
 }
 
-// TestAborts aborts a server session after each number of bytes, so in every state, immediately or a
-// little later.
+// TestAborts aborts sessions after each number of steps of the handshake, immediately or a little later.
 func TestAborts(t *testing.T) {
-	for v, version := range versions {
-		t.Run(v, func(t *testing.T) {
-			g, clients := NewHandshakeLimiter(2, 1), NewHandshakeLimiter(2, 1)
-			serverCfg, clientCfg := newConfigs(version)
-			for stop := 0; ; stop += 37 {
-				server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, clients)
-				done := runHandshakeUntil(t, server, client, stop)
-				server.session.Abort()
-				client.session.Abort()
-				emitted := len(server.out)
-				if stop%2 == 0 {
-					g.Wait()
-					clients.Wait()
-				}
-				for _, err := range []error{server.session.Write([]byte("x")), server.session.CloseWrite(), server.session.FeedHandshake([]byte("x"))} {
-					if err != net.ErrClosed {
-						t.Fatalf("after Abort: %v, want %v", err, net.ErrClosed)
-					}
-				}
-				server.session.EndInput()
-				if _, _, err := server.session.Read(server.buf, []byte("x")); err != net.ErrClosed {
-					t.Fatalf("Read after Abort: %v", err)
-				}
-				if len(server.out) != emitted {
-					t.Fatal("Emit after Abort")
-				}
-				if done {
-					break
-				}
-			}
-			g.Wait()
-			clients.Wait()
-		})
-	}
-}
-
-// runHandshakeUntil runs a handshake until the server has received stop bytes, and reports whether it opened
-// before.
-func runHandshakeUntil(t *testing.T, server, client *testPeer, stopAfterBytes int) (open bool) {
-	fed := 0
-	testkit.WaitFor(t, "the bytes", func() bool {
-		client.advanceHandshake()
-		server.advanceHandshake()
-		client.receiveCiphertext(server.takeOutput())
-		for _, b := range client.takeOutput() {
-			if fed == stopAfterBytes {
-				return true
-			}
-			server.receiveCiphertext([]byte{b})
-			fed++
+	serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
+	g := NewHandshakeLimiter(4, 1)
+	for stop, open := 0, false; !open; stop++ {
+		server, client := newServerPeer(t, serverCfg, g), newClientPeer(t, clientCfg, g)
+		p := &pump{t: t, a: server, b: client, piece: fixedPieceSize(200)}
+		for range stop {
+			p.moveOnce()
+			runtime.Gosched()
 		}
-		return fed == stopAfterBytes || server.open && client.open
-	})
-	return fed < stopAfterBytes
+		open = server.open && client.open
+		server.session.Abort()
+		client.session.Abort()
+		emitted := len(server.out)
+		if stop%2 == 0 {
+			g.Wait()
+		}
+		server.session.EndInput()
+		_, _, readErr := server.session.Read(server.buf, []byte("x"))
+		for _, err := range []error{readErr, server.session.Write([]byte("x")), server.session.CloseWrite(), server.session.FeedHandshake([]byte("x"))} {
+			if err != net.ErrClosed || len(server.out) != emitted {
+				t.Fatalf("after Abort: %v, want %v and no Emit", err, net.ErrClosed)
+			}
+		}
+	}
+	g.Wait()
 }
 
 // TestCallbacks has a callback panic or end its goroutine: the session fails, and the slot and the token
@@ -321,58 +283,26 @@ func newServerWithoutCPU(t *testing.T, serverCfg, clientCfg *tls.Config) (server
 	return server, client, g
 }
 
-// TestEndedBeforeOpen ends the transport after the handshake and some data have arrived, but before the
-// server has processed them.
-func TestEndedBeforeOpen(t *testing.T) {
-	for _, isClosed := range []bool{false, true} {
-		serverCfg, clientCfg := newConfigs(tls.VersionTLS13)
-		server, client, g := newServerWithoutCPU(t, serverCfg, clientCfg)
-		client.writePlaintext([]byte("short"))
-		want := io.ErrUnexpectedEOF
-		if isClosed {
-			want = io.EOF
-			if err := client.session.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		server.receiveCiphertext(client.takeOutput())
-		server.endInput()
-		<-g.cpuTokens
-		testkit.WaitFor(t, "the end", func() bool { server.advanceHandshake(); return server.err != nil })
-		if !server.open || string(server.got) != "short" || server.err != want {
-			t.Errorf("open is %v, got %q, then %v, want %v", server.open, server.got, server.err, want)
-		}
-	}
-}
-
+// TestTooMuchInput feeds a handshake that waits for a place more than the maximum.
 func TestTooMuchInput(t *testing.T) {
 	g := NewHandshakeLimiter(1, 1)
-	first := newServerPeer(t, &tls.Config{}, g)
-	g.cpuTokens <- struct{}{}
 	hello := recordClientHello(t)
+	first, queued := newServerPeer(t, &tls.Config{}, g), newServerPeer(t, &tls.Config{}, g)
+	g.cpuTokens <- struct{}{}
 	first.receiveCiphertext(hello)
-	queued := newServerPeer(t, &tls.Config{}, g)
-	if err := queued.session.FeedHandshake(hello); err != nil {
-		t.Fatal(err)
-	}
-	if queued.session.IsInputFull() {
-		t.Error("full after a ClientHello")
-	}
-	for range MaxHandshakeInput/1000 - 3 {
-		if err := queued.session.FeedHandshake(make([]byte, 1000)); err != nil {
-			t.Fatal(err)
+	feed := func(p []byte, full bool) {
+		t.Helper()
+		if err := queued.session.FeedHandshake(p); err != nil || queued.session.IsInputFull() != full {
+			t.Fatalf("with %d bytes more: %v, full is %v", len(p), err, !full)
 		}
 	}
-	if !queued.session.IsInputFull() {
-		t.Error("not full")
+	feed(hello, false)
+	feed(make([]byte, MaxHandshakeInput-len(hello)-1000), true)
+	err := queued.session.FeedHandshake(make([]byte, 1001))
+	if _, waiting := g.Counts(); err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) || waiting != 0 {
+		t.Errorf("more than the most: %v, %d wait for a place", err, waiting)
 	}
-	err := queued.session.FeedHandshake(make([]byte, 4000))
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(MaxHandshakeInput)) {
-		t.Errorf("more than the most: %v", err)
-	}
-	if _, waiting := g.Counts(); waiting != 0 {
-		t.Error("it still waits for a place")
-	}
+	queued.session.Abort()
 	first.session.Abort()
 	g.Wait() // although it never got a token
 	<-g.cpuTokens

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	mrand "math/rand/v2"
 	"sync"
@@ -23,37 +24,10 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	pool *x509.CertPool
-}
-
-var rootAuthority = sync.OnceValue(func() *authority {
-	a := &authority{key: newKey(), pool: x509.NewCertPool()}
-	t := newCertTemplate("authority")
-	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
-	der, err := x509.CreateCertificate(rand.Reader, t, t, &a.key.PublicKey, a.key)
-	if err != nil {
-		panic(err)
-	}
-	a.cert, _ = x509.ParseCertificate(der)
-	a.pool.AddCert(a.cert)
-	return a
-})
-
-func newKey() *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	return key
-}
-
-func newCertTemplate(name string) *x509.Certificate {
-	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<60))
-	return &x509.Certificate{
-		SerialNumber: serial,
+// issueCert returns a self-signed certificate.
+func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: name},
 		DNSNames:     []string{name},
 		NotBefore:    time.Now().Add(-time.Hour),
@@ -61,21 +35,13 @@ func newCertTemplate(name string) *x509.Certificate {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-}
-
-func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
-	a, key := rootAuthority(), newKey()
-	der, err := x509.CreateCertificate(rand.Reader, newCertTemplate(name), a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		panic(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		panic(err)
-	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	der, err2 := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	raw, err3 := x509.MarshalPKCS8PrivateKey(key)
 	certPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-	if cert, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
+	cert, err4 := tls.X509KeyPair(certPEM, keyPEM)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
 		panic(err)
 	}
 	return cert, certPEM, keyPEM
@@ -83,9 +49,16 @@ func issueCert(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
 
 var siteCert = sync.OnceValue(func() tls.Certificate { c, _, _ := issueCert("site.test"); return c })
 
+// siteRoots trusts siteCert.
+func siteRoots() *x509.CertPool {
+	roots := x509.NewCertPool()
+	roots.AddCert(siteCert().Leaf)
+	return roots
+}
+
 func newConfigs(version uint16) (server, client *tls.Config) {
 	server = &tls.Config{Certificates: []tls.Certificate{siteCert()}, MinVersion: version, MaxVersion: version}
-	client = &tls.Config{RootCAs: rootAuthority().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
+	client = &tls.Config{RootCAs: siteRoots(), ServerName: "site.test", MinVersion: version, MaxVersion: version}
 	return server, client
 }
 
@@ -198,14 +171,12 @@ func (d *testPeer) writePlaintext(p []byte) {
 	}
 }
 
-// A pump moves bytes between two peers, in pieces.
 type pump struct {
 	t     testing.TB
 	a, b  *testPeer
 	piece func() int
 }
 
-// randomPieceSizes returns a function that returns sizes of 1 to n bytes.
 func randomPieceSizes(seed uint64, n int) func() int {
 	r := mrand.New(mrand.NewPCG(seed, 1))
 	return func() int { return 1 + r.IntN(n) }
@@ -222,7 +193,6 @@ func (p *pump) pumpUntil(what string, done func() bool) {
 	})
 }
 
-// moveOnce moves the available bytes once and reports whether there were any.
 func (p *pump) moveOnce() (moved bool) {
 	for _, ends := range [2][2]*testPeer{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
@@ -239,13 +209,9 @@ func (p *pump) moveOnce() (moved bool) {
 	return moved
 }
 
-// randomBytes returns n bytes that depend on the seed only.
 func randomBytes(seed uint64, n int) []byte {
-	r := mrand.New(mrand.NewPCG(seed, 2))
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
+	mrand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
 	return b
 }
 

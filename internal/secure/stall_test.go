@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// newStallingPeers returns a function that creates servers with one limiter, whose clients send only a ClientHello.
 func newStallingPeers(t *testing.T, places int) (newPeer func() *testPeer, g *HandshakeLimiter) {
 	hello := recordClientHello(t)
 	serverCfg, _ := newConfigs(tls.VersionTLS13)
@@ -80,41 +79,6 @@ func TestStalledGiveWay(t *testing.T) {
 		if running, waiting := g.Counts(); running+waiting+g.stalled.Len()+g.evicting != 0 {
 			t.Errorf("at the end %d run, %d wait, %d have stalled, %d leave", running, waiting, g.stalled.Len(), g.evicting)
 		}
-	})
-}
-
-// TestStalledTogether checks that of many handshakes that stall at the same moment only as many are
-// evicted as others are queued.
-func TestStalledTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const places, more = 50, 7
-		come, g := newStallingPeers(t, places)
-		var all []*testPeer
-		for range places + more {
-			all = append(all, come())
-		}
-		sleepAndListStates(999 * time.Millisecond)
-		count := func() (out int) {
-			for _, d := range sleepAndListStates(0, all...) {
-				if d == 'x' {
-					out++
-				}
-			}
-			return out
-		}
-		if n := count(); n != 0 {
-			t.Errorf("%d have given way within a second", n)
-		}
-		if sleepAndListStates(time.Millisecond); count() != more {
-			t.Errorf("%d have given way to %d that waited", count(), more)
-		}
-		if _, waiting := g.Counts(); waiting != 0 {
-			t.Errorf("%d wait", waiting)
-		}
-		for _, d := range all {
-			d.session.Abort()
-		}
-		g.Wait()
 	})
 }
 

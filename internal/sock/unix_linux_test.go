@@ -33,7 +33,6 @@ func mustListenUnix(t *testing.T, path string) *net.UnixListener {
 	return l
 }
 
-// createStaleSocket creates a socket file without a listener.
 func createStaleSocket(path string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

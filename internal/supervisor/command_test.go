@@ -14,7 +14,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// takeFrameKinds removes the frames that a fake process has received and returns their kinds.
 func (a *fakeProcess) takeFrameKinds() (what string) {
 	for len(a.frames) > 0 {
 		what += string((<-a.frames)[:1])

@@ -6,13 +6,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// distinctCounts returns counts with different values, so that a forgotten one shows.
 func distinctCounts(t *testing.T, factor int64) (n engine.Counts) {
 	t.Helper()
 	for i := range n {
 		n[i] = int64(i+1) * factor
 	}
 	return n
+}
+
+func sumOf(all ...*engine.Counters) (sum engine.Counts) {
+	for _, c := range all {
+		c.AddTo(&sum)
+	}
+	return sum
 }
 
 func fill(c *engine.Counters, n engine.Counts) { c.SetAll(&n) }
@@ -27,9 +33,7 @@ func TestSharedCounters(t *testing.T) {
 	first.listeners[1].store(engine.ListenerStats{Open: 1, Accepted: 2, Refused: 3})
 	past.listeners[1].store(engine.ListenerStats{Accepted: 10, Refused: 10})
 
-	var sum engine.Counts
-	first.counts.AddTo(&sum)
-	second.counts.AddTo(&sum)
+	sum := sumOf(&first.counts, &second.counts)
 	want := distinctCounts(t, 11)
 	want[engine.OldestBroadcastAge] = distinctCounts(t, 10)[engine.OldestBroadcastAge] // the larger one
 	if sum != want {
@@ -48,20 +52,13 @@ func TestSharedCounters(t *testing.T) {
 	if first.listeners[1].addTo(&came); came.Open != 0 || came.Accepted != 12 {
 		t.Errorf("a collected block still has counts of its listener: %+v", came)
 	}
-	sum = engine.Counts{}
-	past.counts.AddTo(&sum)
-	want = distinctCounts(t, 101).WithoutGauges()
-	if sum != want {
+	if sum, want := sumOf(&past.counts), distinctCounts(t, 101).WithoutGauges(); sum != want {
 		t.Errorf("the past is %+v, want %+v", sum, want)
 	}
-	sum = engine.Counts{}
-	first.counts.AddTo(&sum)
-	if sum != (engine.Counts{}) || first.loops.Load() != 0 {
+	if sum := sumOf(&first.counts); sum != (engine.Counts{}) || first.loops.Load() != 0 {
 		t.Errorf("a collected block holds %+v and %d loops", sum, first.loops.Load())
 	}
-	sum = engine.Counts{}
-	second.counts.AddTo(&sum)
-	if want := distinctCounts(t, 10); sum != want {
+	if sum, want := sumOf(&second.counts), distinctCounts(t, 10); sum != want {
 		t.Errorf("the other block holds %+v, want %+v", sum, want)
 	}
 }

@@ -26,7 +26,6 @@ type script struct {
 	exitErr         error
 }
 
-// fakeProcess is a worker without a process.
 type fakeProcess struct {
 	script
 	serve, leave, end  chan struct{}
@@ -82,7 +81,6 @@ func (a *fakeProcess) runScript() {
 	}
 }
 
-// fakeSpawner runs scripts: one for each run of a worker, the last one for all further runs.
 type fakeSpawner struct {
 	counters sharedCounters
 	scripts  [][]script
@@ -134,7 +132,6 @@ func startWithScripts(serving func(net.Addr), scripts ...[]script) (*Supervisor,
 	return startSupervisor(cfg, defaultTiming, []net.Addr{&net.TCPAddr{Port: 1}}, n.counters, n), n
 }
 
-// startIntervals returns the times between the starts of worker 0.
 func (n *fakeSpawner) startIntervals() (waits []time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,109 +141,77 @@ func (n *fakeSpawner) startIntervals() (waits []time.Duration) {
 	return waits
 }
 
-// countStarts counts the runs of worker 0.
 func (n *fakeSpawner) countStarts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.spawns)
 }
 
-func TestBackoff(t *testing.T) {
+// TestRestarts checks when worker 0 is started again, when OnServing is called, and whether the supervisor
+// gives up.
+func TestRestarts(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
-	synctest.Test(t, func(t *testing.T) {
-		short := script{serves: true, lifetime: 1 * s}
-		sup, n := startWithScripts(nil, []script{short, short, short, short, short, short, short, short, short,
-			{serves: true, lifetime: 10 * s}, short, {serves: true}})
-		// Ten short runs, one that resets the back-off, one short run.
-		<-time.After(5 * time.Minute)
-		want := []time.Duration{1*s + 100*ms, 1*s + 200*ms, 1*s + 400*ms, 1*s + 800*ms, 1*s + 1600*ms,
-			1*s + 3200*ms, 1*s + 6400*ms, 11 * s, 11 * s, 10*s + 100*ms, 1*s + 200*ms}
-		if got := n.startIntervals(); !slices.Equal(got, want) {
-			t.Errorf("from start to start %v, want %v", got, want)
-		}
-		if sup.Restarts() != int64(len(want)) || sup.Processes() != 1 {
-			t.Errorf("restarts %d, processes %d; want %d and 1", sup.Restarts(), sup.Processes(), len(want))
-		}
-		if err := sup.Stop(t.Context()); err != nil || !n.listenersClosed || !n.countersFreed {
-			t.Errorf("stop: %v, listeners closed %v, counters freed %v", err, n.listenersClosed, n.countersFreed)
-		}
-	})
+	short, long, good := script{serves: true, lifetime: s}, script{serves: true, lifetime: 10 * s}, script{serves: true}
+	bad := script{lifetime: ms, exitErr: errors.New("exit status 7")}
+	nine := slices.Repeat([]script{bad}, 9)
+	for name, c := range map[string]struct {
+		scripts   [][]script
+		intervals []time.Duration // from start to start; nil: not checked
+		starts    int
+		serving   time.Duration // 0: OnServing is not called
+		givesUp   bool
+	}{
+		"the back-off doubles up to 10 s, and a run of 10 s resets it": {
+			scripts: [][]script{append(slices.Repeat([]script{short}, 9), long, short, good)},
+			intervals: []time.Duration{1*s + 100*ms, 1*s + 200*ms, 1*s + 400*ms, 1*s + 800*ms, 1*s + 1600*ms,
+				1*s + 3200*ms, 1*s + 6400*ms, 11 * s, 11 * s, 10*s + 100*ms, 1*s + 200*ms},
+			starts: 12, serving: 1},
+		"none serves":            {scripts: [][]script{{bad}, {bad}, {{startErr: errors.New("no memory")}}}, starts: 10, givesUp: true},
+		"another one serves":     {scripts: [][]script{{bad}, {good}}, starts: 366},
+		"serving ends the count": {scripts: [][]script{slices.Concat(nine, []script{short}, nine, []script{good})}, starts: 20, serving: 1},
+		"all serve":              {scripts: [][]script{{good}, {{lifetime: s}, short, good}}, starts: 1, serving: 1100 * ms},
+		"neither serves nor ends": {scripts: [][]script{{{}, good}}, starts: 2, serving: 1,
+			intervals: []time.Duration{defaultTiming.startTimeout + defaultTiming.backoff}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var at []time.Duration
+				began := time.Now()
+				sup, n := startWithScripts(func(net.Addr) { at = append(at, time.Since(began)) }, c.scripts...)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if c.givesUp {
+					sup.Wait()
+				}
+				if got := n.startIntervals(); c.intervals != nil && !slices.Equal(got, c.intervals) {
+					t.Errorf("from start to start %v, want %v", got, c.intervals)
+				}
+				if n.countStarts() != c.starts || len(c.scripts) == 1 && sup.Restarts() != int64(c.starts-1) {
+					t.Errorf("%d starts of worker 0, %d restarts; want %d starts", n.countStarts(), sup.Restarts(), c.starts)
+				}
+				if (c.serving != 0) != (len(at) == 1) || c.serving > 1 && at[0] != c.serving {
+					t.Errorf("announced at %v, want %v", at, c.serving)
+				}
+				err := sup.Err()
+				if c.givesUp && (!errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "10 times in a row")) || !c.givesUp && err != nil {
+					t.Errorf("%v; want ErrGaveUp: %v", err, c.givesUp)
+				}
+				if processes := sup.Processes(); c.givesUp && processes != 0 || !c.givesUp && processes == 0 {
+					t.Errorf("%d processes", processes)
+				}
+				if err := sup.Stop(t.Context()); !c.givesUp && err != nil || !n.listenersClosed || !n.countersFreed {
+					t.Errorf("stop: %v, listeners closed %v, counters freed %v", err, n.listenersClosed, n.countersFreed)
+				}
+			})
+		})
+	}
 }
 
-func TestGiveUp(t *testing.T) {
+func TestKillAfterDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bad := []script{{lifetime: time.Millisecond, exitErr: errors.New("exit status 7")}}
-		announced := false
-		sup, n := startWithScripts(func(net.Addr) { announced = true }, bad, bad, []script{{startErr: errors.New("no memory")}})
-		sup.Wait()
-		if err := sup.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "10 times in a row") {
-			t.Errorf("%v, want an error that wraps ErrGaveUp and says how often", err)
-		}
-		if announced || sup.Processes() != 0 || !n.countersFreed {
-			t.Errorf("announced %v, processes %d, counters freed %v", announced, sup.Processes(), n.countersFreed)
-		}
-		if starts := n.countStarts(); starts != 10 {
-			t.Errorf("worker 0 was started %d times, want 10", starts)
-		}
-	})
-}
-
-// TestRestartWhileOneServes checks that workers are restarted forever while another one serves.
-func TestRestartWhileOneServes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bad := []script{{lifetime: time.Millisecond, exitErr: errors.New("exit status 7")}}
-		sup, n := startWithScripts(nil, bad, []script{{serves: true}})
-		<-time.After(time.Hour)
-		if sup.Err() != nil || n.countStarts() < 300 {
-			t.Errorf("%v after %d starts; want none after one every 10 s", sup.Err(), n.countStarts())
-		}
-		if err := sup.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestFailuresResetByServing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bad, good := script{lifetime: time.Millisecond}, script{serves: true, lifetime: time.Second}
-		nine := slices.Repeat([]script{bad}, 9)
-		sup, n := startWithScripts(nil, slices.Concat(nine, []script{good}, nine, []script{{serves: true}}))
-		<-time.After(time.Hour)
-		if sup.Err() != nil || n.countStarts() != 20 {
-			t.Errorf("%v after %d starts, want none after 20", sup.Err(), n.countStarts())
-		}
-		_ = sup.Stop(t.Context())
-	})
-}
-
-// TestServing checks that OnServing is called once all workers serve.
-func TestServing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var at []time.Duration
-		began := time.Now()
-		sup, _ := startWithScripts(func(net.Addr) { at = append(at, time.Since(began)) },
-			[]script{{serves: true}}, []script{{lifetime: time.Second}, {serves: true, lifetime: time.Second}, {serves: true}})
-		<-time.After(time.Minute)
-		_ = sup.Stop(t.Context())
-		if want := []time.Duration{1100 * time.Millisecond}; !slices.Equal(at, want) {
-			t.Errorf("announced at %v, want %v", at, want)
-		}
-	})
-}
-
-// TestKillLateWorkers checks that a process that neither serves nor ends is killed.
-func TestKillLateWorkers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sup, n := startWithScripts(nil, []script{{}, {serves: true}})
-		<-time.After(time.Hour)
-		if got, want := n.startIntervals(), []time.Duration{defaultTiming.startTimeout + defaultTiming.backoff}; !slices.Equal(got, want) {
-			t.Errorf("from start to start %v, want %v", got, want)
-		}
-		_ = sup.Stop(t.Context())
-
-		began := time.Now()
-		sup, _ = startWithScripts(nil, []script{{serves: true, hangsAfterDrain: true}})
+		sup, _ := startWithScripts(nil, []script{{serves: true, hangsAfterDrain: true}})
 		synctest.Wait()
+		began := time.Now()
 		if err := sup.Stop(t.Context()); err != nil || time.Since(began) != defaultTiming.exitTimeout {
 			t.Errorf("a worker that had left was waited for %v, with %v; want %v", time.Since(began), err, defaultTiming.exitTimeout)
 		}

@@ -37,7 +37,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runRole is main in the workers of these tests.
 func (w *Worker) runRole(role string) int {
 	switch role {
 	case "exit": // before it serves
@@ -91,7 +90,6 @@ func newTestConfig(workers int, serving func(net.Addr)) Config {
 	return Config{Addrs: []Address{{"tcp", "127.0.0.1:0"}}, Processes: workers, OnServing: serving, Log: slog.New(slog.DiscardHandler)}
 }
 
-// runSupervisorUntilKilled starts workers, prints when they serve, and waits to be killed.
 func runSupervisorUntilKilled() int {
 	_, err := startSupervisorWithTiming(newTestConfig(2, func(net.Addr) { fmt.Println("serving") }), defaultTiming)
 	if err != nil {

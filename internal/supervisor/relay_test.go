@@ -61,7 +61,6 @@ func TestRelayFull(t *testing.T) {
 	}
 }
 
-// fullEngine rejects a number of broadcasts.
 type fullEngine struct {
 	engine.Engine
 	full int
