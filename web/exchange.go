@@ -413,9 +413,7 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 
 // sendResponseAndAdvance sends the response. It reports whether the next request is to be processed.
 func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
-	if w := &x.res; len(w.out) > 0 {
-		_, _ = c.Write(w.out)
-	}
+	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {
 		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
 			x.res.closeAfter = true // tells the client that the response is truncated

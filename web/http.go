@@ -247,9 +247,7 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	x.body.framing.done = true
 	x.res.init(x, c)
 	x.callHandlerRecoveringPanic()
-	if len(x.res.out) > 0 {
-		_, _ = c.Write(x.res.out)
-	}
+	x.res.writeOnConnOwner(c)
 	keepReading = x.switchHandler == nil && !x.res.closeAfter
 	switch {
 	case x.switchHandler != nil:

@@ -268,16 +268,33 @@ func TestBodyBackpressure(t *testing.T) {
 	})
 }
 
-// TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent.
+// TestResponseAboveMaxUnsent sends a response in pieces that are not larger than MaxUnsent. A Quick handler cannot
+// wait, so its connection is closed.
 func TestResponseAboveMaxUnsent(t *testing.T) {
 	body := strings.Repeat("0123456789abcdef", 16<<10)
-	h := web.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	write := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/length" {
+			w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		}
 		io.WriteString(w, body)
-	}))
-	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: h, Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
-	c.Send(getRequests("/"))
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", write)
+	mux.Handle("/quick", web.Quick(http.HandlerFunc(write)))
+	mux.Handle("/quick/whole", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, body[:8<<10])
+	})))
+	c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+	c.Send(getRequests("/length", "/chunked"))
 	expectBody(t, c, body)
+	expectBody(t, c, body)
+	for _, path := range []string{"/quick", "/quick/whole"} {
+		c := testkit.Dial(t, startServer(t, &tcp.Server{Handler: web.Handler(mux), Limits: tcp.Limits{MaxUnsent: 4 << 10}}))
+		c.Send(getRequests(path))
+		if _, err := io.Copy(io.Discard, c.R); err != nil {
+			t.Errorf("%s: %v; want a closed connection", path, err)
+		}
+	}
 }
 
 // TestContinueWhileAnswering reads a body while the response begins: a client that waits for 100

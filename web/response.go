@@ -231,6 +231,17 @@ func (w *response) sendBuffered() {
 	w.out = w.out[:0]
 }
 
+// writeOnConnOwner writes the output that the handler has left. If it is too long, the connection closes after the
+// response, which tells the client that the response is truncated.
+func (w *response) writeOnConnOwner(c *tcp.Conn) {
+	if len(w.out) == 0 {
+		return
+	}
+	if _, err := c.Write(w.out); err != nil {
+		w.closeAfter = true
+	}
+}
+
 // maxSendSize limits a message that another goroutine sends to a connection.
 const maxSendSize = 64 << 10
 
@@ -399,6 +410,10 @@ func (w *response) finishResponse() {
 			w.out = appendHeader(w.out, w.trailerFields(), 0)
 		}
 		w.out = append(w.out, "\r\n"...)
+	}
+	if limit := w.x.limits.MaxUnsent; limit > 0 && len(w.out) > limit && w.conn == nil {
+		w.sendBuffered() // in pieces; the connection rejects a larger write
+		w.closeAfter = w.closeAfter || w.err != nil
 	}
 	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && statusAllowsBody(w.status) {
 		w.closeAfter = true // the client expects more data
