@@ -90,65 +90,61 @@ type Limits struct {
 	// have at least 64 KiB each. It also limits broadcasts in progress.
 	MaxMailBytes int
 
-	// MaxHandshakes is the maximum number of TLS handshakes in progress, of about 22 KiB each.
-	// Further connections wait. While others wait, a handshake whose client has sent nothing for
-	// a second is closed and counted in Stats.Refused.Handshake. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
+	// connections wait. While connections wait, a handshake whose client has sent nothing for a second is closed and
+	// counted in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout limits the time from the start of a connection to its first message: for
-	// the header of the PROXY protocol and the TLS handshake, if any. The handshake of
-	// Conn.StartTLS has the same limit again. The default is 10 s.
+	// HandshakeTimeout limits the time for the PROXY header and the TLS handshake together. It starts when the
+	// connection is accepted. Conn.StartTLS starts the same limit again. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// FirstByteTimeout limits the time to a peer's first byte; then the connection is closed with
-	// ErrFirstByteTimeout. The default is 1 min; use Never for servers whose clients only listen.
+	// FirstByteTimeout limits the time to a peer's first byte. A slower connection is closed with ErrFirstByteTimeout.
+	// The default is 1 min. Use Never if clients may only listen.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout limits the time from the first byte of a message to its last, however
-	// steadily bytes arrive; then the connection is closed with ErrMessageTimeout. A message is
-	// input that the handler has left unused. The default is 30 s.
+	// MessageTimeout limits the time from the first byte of a message to its last. A message is input that the handler
+	// has left unused. A slower connection is closed with ErrMessageTimeout, even if bytes arrive steadily. The default
+	// is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input while no message is incomplete; then the
-	// connection is closed with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost
-	// peers within 3 minutes, and a peer that is still there costs little. Keep-alive is off if
-	// heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// IdleTimeout limits the time without input while no message is incomplete. A connection that exceeds it is closed
+	// with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost peers within 3 minutes, and an idle peer
+	// costs little. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time a peer may take to receive pending output: bytes pending at
-	// any moment must be gone after this time, whatever has been added since. Otherwise the
-	// connection is closed with ErrWriteTimeout. The kernel applies it, too (TCP_USER_TIMEOUT):
-	// it drops a peer that does not acknowledge data or keeps its window closed; then the reason
-	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3
-	// minutes, unless heartbeats or IdleTimeout detect lost peers within 3 minutes, because
-	// otherwise one lost keep-alive probe would close an idle connection. The default is 30 s.
+	// WriteTimeout limits the time a peer may take to receive pending output. Every byte must be gone after this time,
+	// whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30 s.
+	//
+	// The kernel applies the limit as well (TCP_USER_TIMEOUT). It drops a peer that does not acknowledge data or keeps
+	// its window closed. The close reason is then syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit
+	// is at least 3 minutes, unless heartbeats or IdleTimeout detect lost peers sooner, because otherwise one lost
+	// keep-alive probe would close an idle connection.
 	WriteTimeout time.Duration
 
-	// HandlerTime is the duration of a handler's call above which it is logged and counted in
-	// Stats.SlowHandlers; the call is not interrupted. An event loop starts to time individual
-	// calls after a turn has taken that long: the first slow call is counted with its turn, later
-	// ones are identified. The default is 1 s.
+	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
+	// server does not interrupt the call. An event loop begins to time individual calls only after one of its turns has
+	// exceeded HandlerTime. It therefore reports the first slow call without naming the handler. The default is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output after its connection
-	// begins to close or after it has ended its own direction; then the connection ends with
-	// ErrCloseTimeout. It counts from that moment, however steadily the peer reads: a client that
-	// ends its direction after its request (shutdown(2), nc -N) and then reads a long answer
-	// needs a longer one. The default is 10 s.
+	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
+	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout, even if the peer reads steadily.
+	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// The default is 10 s.
 	CloseTimeout time.Duration
 
-	// Linger limits the wait for the peer's end after we have sent everything and ended our
-	// direction. Without it the kernel would answer further input with a reset, which can destroy
-	// answers that the peer has not read yet. The default is 1 s.
+	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without
+	// this wait the kernel would answer further input with a reset, which can destroy answers that the peer has not
+	// read yet. The default is 1 s.
 	Linger time.Duration
 
-	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve
-	// ends. Shutdown is limited by its own context instead. The default is 30 s.
+	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply
+	// to Shutdown, which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is the maximum number of connections per second that each process drains, so
-	// that clients do not all reconnect elsewhere at once. The default is 100,000; up to 10,000
-	// connections are drained within a tenth of a second.
+	// ShutdownRate is the maximum number of connections that a process drains per second. It prevents all clients from
+	// reconnecting elsewhere at once. The default is 100,000. Up to 10,000 connections are drained within a tenth of a
+	// second.
 	ShutdownRate int
 }
 
@@ -166,7 +162,6 @@ const (
 // unlimitedBuffers is the default of MaxBuffered if the available memory is unknown.
 const unlimitedBuffers int64 = 4 << 30
 
-// withDefaults returns l with defaults filled in, or an error that names the invalid field.
 func (l Limits) withDefaults() (Limits, error) {
 	numbers := []struct {
 		name          string
@@ -204,7 +199,6 @@ func (l Limits) withDefaults() (Limits, error) {
 	return l, l.fillAndCheckTimeouts()
 }
 
-// fillAndCheckWaterMarks fills in and checks HighWater and LowWater, which depend on MaxUnsent.
 func (l *Limits) fillAndCheckWaterMarks() error {
 	if l.HighWater == 0 {
 		l.HighWater = max(min(l.MaxUnsent/2, defaultMaxMessage), l.LowWater)
@@ -221,9 +215,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process, which shares the
-// machine or cgroup with the given number of processes. GOMEMLIMIT already applies to one process
-// and is not divided.
+// defaultMaxBuffered returns a quarter of the memory available to this process. The process shares the machine or
+// cgroup with the given number of processes. GOMEMLIMIT applies to a single process and is not divided.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {
@@ -270,8 +263,7 @@ func formatTimeout(d time.Duration) string {
 	return d.String()
 }
 
-// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger
-// always have one.
+// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger are always positive.
 func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {
