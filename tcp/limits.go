@@ -12,82 +12,77 @@ import (
 // Never as a time limit means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. The zero value of a field selects its default; negative
-// values are errors. Timeouts are checked periodically instead of by a timer for each connection:
-// an action may occur up to an eighth of its time late, or 400 ms if that is more.
+// Limits are the limits of a Server. A field with its zero value selects the default; negative values are errors. The
+// server checks timeouts periodically instead of with a timer for every connection. A timeout may therefore take effect
+// late, by up to an eighth of its duration or 400 ms, whichever is more.
 type Limits struct {
-	// MaxConns is the maximum number of connections. Further ones are accepted, closed at once
-	// and counted in Stats.Refused. The default is the descriptor limit minus 128, at most
-	// 1,048,576. With a higher number, each event loop gets its own descriptor table, see
-	// Server.Loops; in the goroutine model, which has no loops, that is an error.
+	// MaxConns is the maximum number of connections. The server accepts further connections, closes them immediately
+	// and counts them in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. With a higher
+	// number, every event loop uses its own descriptor table (see Server.Loops). The goroutine model has no loops and
+	// rejects a higher number.
 	MaxConns int
 
-	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one
-	// IPv6 prefix of SourcePrefix bits. The default is 0, no limit, because many users can share
-	// an address. With the PROXY protocol it applies to the addresses reported by proxies.
+	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one IPv6 prefix of
+	// SourcePrefix bits. The default is 0, no limit, because many users can share an address. With the PROXY protocol
+	// the limit applies to the addresses reported by proxies.
 	MaxConnsPerSource int
 
 	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128.
 	// The default is 64, the smallest prefix of a subscriber.
 	SourcePrefix int
 
-	// AcceptRate is the maximum number of connections accepted per second; after a quiet second
-	// the same number may be accepted in a burst. Further ones wait in the kernel's queue. The
-	// default is 0, no limit. With Server.Processes it must be at least their number; each
-	// process gets an equal share, rounded down.
+	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
+	// that number in a burst. Further connections wait in the kernel's queue. The default is 0, no limit. With
+	// Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at least Processes.
 	AcceptRate int
 
-	// MaxMessage is the maximum size of a message in bytes, framing included, and so the maximum
-	// input that a connection buffers for its handler. A longer message closes the connection
-	// with ErrMessageTooLong as soon as that many bytes have arrived without its end, or
-	// LengthPrefixed has read a larger length; the log has the limit and the size seen. The
-	// client gets the answers to its earlier messages and the end of the stream, or a reset
-	// (ECONNRESET or EPIPE) if it goes on sending for longer than Linger. For larger answers,
-	// raise MaxUnsent, too. The default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
+	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
+	// connection buffers for its handler. A longer message closes the connection with ErrMessageTooLong when that many
+	// bytes have arrived without the message's end, or when LengthPrefixed reads a larger length. The log contains the
+	// limit and the size.
+	//
+	// The client gets the answers to its earlier messages and then the end of the stream. If it continues to send for
+	// longer than Linger, it gets a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The default
+	// is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	MaxMessage int
 
-	// MaxUnsent is the maximum number of bytes that wait for one peer: that many written by the
-	// handler, and that many sent by Refs and broadcasts. Beyond it Server.SlowConsumer applies.
-	// Waiting output must be sent within WriteTimeout, so a peer must be able to receive
-	// MaxUnsent/WriteTimeout, 34 KiB/s with the defaults; raise both for slow peers. The default
-	// is 1 MiB; the maximum is 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer. It applies separately to output of the handler,
+	// and to messages from Refs and broadcasts. Beyond it, Server.SlowConsumer applies. Waiting output must be sent
+	// within WriteTimeout, so a peer must be able to receive MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise
+	// both for slow peers. The default is 1 MiB; the maximum is 1 GiB.
 	MaxUnsent int
 
-	// HighWater is the number of unsent output bytes above which a connection stops reading, and
-	// LowWater the number at which it resumes. They limit the output for a peer that sends but
-	// does not read. The default of HighWater is 64 KiB, or half of MaxUnsent if that is less;
-	// the default of LowWater is half of HighWater. LowWater must not exceed HighWater, and
-	// HighWater must not exceed MaxUnsent.
+	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
+	// which reading resumes. They limit the output for a peer that sends but does not read. The default of HighWater is
+	// 64 KiB, or half of MaxUnsent if that is less. The default of LowWater is half of HighWater. LowWater must not
+	// exceed HighWater, and HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 
-	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections: unused
-	// input; unsent output, including messages of Refs, groups and broadcasts from the moment
-	// they are accepted; incomplete records and handshakes in TLS, and roughly what TLS retains
-	// after large records. A message to several connections counts once until it is in their
-	// outputs. Above the limit, the connections with the largest buffers are closed with
-	// ErrOverBudget. In the goroutine model, Ref.SendWait then also waits, and Ref.Send fails
-	// with ErrFull above 5/4 of the limit.
+	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
+	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. Unsent
+	// output includes messages of Refs, groups and broadcasts from the moment they are accepted. A message to several
+	// connections counts once until it is in their outputs. Above the limit, the server closes the connections with the
+	// largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait then waits, and Ref.Send fails with
+	// ErrFull above 5/4 of the limit.
 	//
-	// The minimum size of a TLS session, read buffers, free buffers, the values of
-	// Group.SendLatest, the handler's memory and the kernel's are not counted. The default is a
-	// quarter of the memory available to the process: the least of the machine's, the cgroup's
-	// and GOMEMLIMIT. With Server.Processes each process gets a share of the machine's or
-	// cgroup's memory; GOMEMLIMIT already applies to each process.
+	// The limit does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
+	// Group.SendLatest, and memory of the handler and the kernel. The default is a quarter of the memory available to
+	// the process: the least of the machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the
+	// memory of the machine or cgroup is divided among the processes. GOMEMLIMIT is not divided, because it applies to
+	// a single process.
 	MaxBuffered int
 
-	// MaxMail is the maximum number of messages from Refs that wait for one loop, or, in the
-	// goroutine model, for one connection. Beyond it Send fails with ErrFull; requests to close
-	// have the same number of extra places. A message to a larger group counts once for each 512
-	// members, or less. The default is 1,048,576; the maximum is 268,435,456. On loops, the
-	// memory of these messages, without their contents, is limited like MaxMailBytes.
+	// MaxMail is the maximum number of messages from Refs that wait for one loop or, in the goroutine model, for one
+	// connection. Beyond it, Send fails with ErrFull. Requests to close connections have a separate limit of the same
+	// size. A message to a large group counts once for up to 512 members. The default is 1,048,576; the maximum is
+	// 268,435,456. On loops, the memory of these messages without their contents is limited like MaxMailBytes.
 	MaxMail int
 
-	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or
-	// connection, except that an empty mailbox accepts a message of any size. A quarter of it is
-	// reserved for Ref.SendWait; the rest is for senders that can't wait. A loop may hold twice
-	// that size in addition while it delivers messages. The default is 8 MiB; the maximum is 1
-	// GiB. The mailboxes of all loops together are limited to a sixteenth of MaxBuffered, but
-	// have at least 64 KiB each. It also limits broadcasts in progress.
+	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection. An empty mailbox,
+	// however, accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait; the rest is for
+	// senders that can't wait. While a loop delivers messages, it may hold twice that size in addition. The default is
+	// 8 MiB; the maximum is 1 GiB. All loops' mailboxes together are limited to a sixteenth of MaxBuffered, but have at
+	// least 64 KiB each. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
 	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further

@@ -60,8 +60,9 @@ type Server struct {
 	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
 	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
 	// Calls for one connection stay in order, and a connection has at most one job in the pool. If the pool rejects or
-	// sheds a job, a ShedHandler is told. Otherwise the connection waits and is not read from, and no call is lost. For
-	// handlers without Shed, set KeepQueued and FIFO in pool.Config, because the server submits shed calls again.
+	// sheds a job of a ShedHandler, the server calls Shed. With other handlers the connection waits and is not read
+	// from, and no call is lost. For those handlers, set KeepQueued and FIFO in pool.Config, because the server only
+	// submits shed calls again.
 	//
 	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
 	// a connection closes with ErrWorkersClosed at the next call of its handler. The event loop then calls Closed, and
@@ -76,10 +77,10 @@ type Server struct {
 	// serves. Otherwise ListenAndServe becomes the supervisor. It starts this program once per worker with the same
 	// arguments, and main in every worker must reach the same call; see WorkerProcess.
 	//
-	// The supervisor restarts a worker that ends after 100 ms. The delay doubles, up to 10 s, for each consecutive run
-	// shorter than 10 s. Connections to the worker's socket wait meanwhile. ListenAndServe fails after all workers have
-	// ended 10 times in a row before serving. The supervisor kills a worker that does not serve within 2 minutes, or
-	// that does not exit within 30 s after it has stopped serving.
+	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
+	// run shorter than 10 s. Connections to the worker's socket wait meanwhile. ListenAndServe fails after all workers
+	// have ended 10 times in a row before serving. The supervisor kills a worker that does not serve within 2 minutes,
+	// or that does not exit within 30 s after it has stopped serving.
 	//
 	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers. All other limits, Loops
 	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
@@ -444,7 +445,7 @@ func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 // choosesModel reports whether the server chooses the model (Auto).
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// closePool closes Auto's pool and waits for handshakes, after the engine has ended.
+// closePool closes Auto's pool and waits for handshakes. The engine must have ended.
 func (s *Server) closePool() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
@@ -454,7 +455,6 @@ func (s *Server) closePool() {
 	}
 }
 
-// checkSettingsAndApplyDefaults validates the settings and returns the model and the limits with defaults.
 func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err error) {
 	if err = checkHandler("Server.Handler", s.Handler); err != nil {
 		return m, l, err
@@ -480,8 +480,7 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	return m, l, err
 }
 
-// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not
-// listen.
+// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not listen.
 func (s *Server) listenAddrOrZero() net.Addr {
 	if a := s.ListenAddr(); a != nil {
 		return a
@@ -489,8 +488,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops and, if they need their own descriptor tables, the
-// maximum connections of each.
+// resolveLoops returns the number of loops. If loops need their own descriptor tables, it also returns the maximum
+// number of connections per table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
@@ -516,13 +515,14 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	return need, connsPerShard, nil
 }
 
-// Shutdown stops accepting, lets each connection finish its current work, and closes it: idle
-// ones at once, others after the message that has begun to arrive is complete and all output is
-// sent. It returns when all connections are closed and everything has ended. If ctx ends first,
-// the remaining connections are closed at once, and Shutdown returns an error that has their
-// number and wraps ctx's cause. It then waits at most a second for running handlers;
-// ListenAndServe and Serve wait for them without limit. Further calls behave the same. A handler
-// that calls Shutdown waits for itself: call it in a new goroutine, or with a context that ends.
+// Shutdown stops accepting, lets every connection finish its current work, and closes it. Idle connections close
+// immediately. Others close after the message that has begun to arrive is complete and all output has been sent.
+// Shutdown returns when all connections are closed and everything has ended.
+//
+// If ctx ends first, Shutdown closes the remaining connections immediately. The returned error contains their number
+// and wraps ctx's cause. Shutdown then waits at most a second for running handlers; ListenAndServe and Serve wait for
+// them without limit. Further calls behave the same. A handler must call Shutdown in a new goroutine or with a context
+// that ends, because the call waits for the handler itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -544,9 +544,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection at once, without sending pending output. It returns when
-// everything has ended, or after a second if handlers have not returned, such as the one that
-// calls it.
+// Close closes every connection immediately, without sending pending output. It returns when everything has ended, or
+// after a second if handlers have not returned, such as a handler that calls Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
