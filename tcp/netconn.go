@@ -14,21 +14,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to
-// its functions, and NetListener.Accept returns it. It works under every model, also over TLS.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to its functions, and
+// NetListener.Accept returns it. It works in all models and over TLS.
 //
-// Read and Write block and are safe for concurrent use, each by several goroutines. A passed
-// deadline makes them fail with os.ErrDeadlineExceeded. Unread input is buffered, up to 64 KiB
-// plus one read (64 KiB); then reading from the peer pauses. Write copies its argument and blocks
-// like Ref.SendWait while more than Limits.HighWater bytes would be unsent, until at most
-// Limits.LowWater are. The two directions do not block each other, except that on systems other
-// than Linux nothing is read while the kernel accepts no output.
+// Read and Write block, and several goroutines may call them. After a deadline they fail with os.ErrDeadlineExceeded.
+// NetConn buffers unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. Write copies
+// its argument. If more than Limits.HighWater bytes would be unsent, Write blocks until at most Limits.LowWater are,
+// like Ref.SendWait. The two directions do not block each other, except that on systems other than Linux nothing is
+// read while the kernel accepts no output.
 //
-// All limits of the server apply. IdleTimeout also counts while the connection's code works, from
-// the peer's last byte. If a limit has closed the connection, Read and Write return its error,
-// such as ErrWriteTimeout.
+// All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
+// If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
 //
-// Do not call Read and Write on an event loop, as in a Handler: they would block it.
+// Do not call Read and Write on an event loop, as in a Handler: they would block the loop.
 type NetConn struct {
 	ref      Ref
 	server   *Server
@@ -139,10 +137,10 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input and then returns nil. If there will be none, or the
-// read deadline has passed, it returns the error of Read, such as io.EOF. While it waits, the
-// connection holds no buffer; the caller can allocate one afterwards. It is safe for concurrent
-// use, but another goroutine's Read may take the input first.
+// WaitReadable blocks until there is input and then returns nil. If no more input will come, or the read deadline has
+// passed, it returns the error of Read, such as io.EOF. The caller can allocate a read buffer afterwards: the
+// connection holds none while it waits. WaitReadable is safe for concurrent use, but another goroutine's Read may take
+// the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +153,7 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-// inputReady reports whether there is unread input, or the error if there will be none.
+// inputReady reports whether there is unread input. It returns an error if there will be none.
 func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
@@ -237,7 +235,6 @@ func (n *NetConn) sendBlocking(p []byte) error {
 	return err
 }
 
-// wakeWriters makes blocked writers check for errors.
 func (n *NetConn) wakeWriters() {
 	if n.cancelWait != nil {
 		n.cancelWait()
@@ -285,8 +282,7 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. Written data is sent within Limits.CloseTimeout; Close does not wait
-// for that.
+// Close implements net.Conn. It does not wait: the server sends written data within Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -298,7 +294,6 @@ func (n *NetConn) Close() error {
 	return nil
 }
 
-// markClosedAndWakeWaiters makes Read and Write fail.
 func (n *NetConn) markClosedAndWakeWaiters() {
 	n.closed = true
 	n.in, n.readOffset = nil, 0
@@ -306,8 +301,7 @@ func (n *NetConn) markClosedAndWakeWaiters() {
 	n.wakeWriters()
 }
 
-// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading goes
-// on.
+// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading continues.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -320,9 +314,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close
-// first. It returns false, and calls neither, if the connection is already closing. The caller
-// holds n.mu, which is released while the mailbox is full.
+// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If the
+// connection is already closing, it returns false and calls neither. The caller holds n.mu, which postToConn releases
+// while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -360,18 +354,18 @@ func (n *NetConn) LocalAddr() net.Addr {
 	return n.local
 }
 
-// Ref returns the connection's Ref.
+// Ref returns the connection's handle.
 func (n *NetConn) Ref() Ref { return n.ref }
 
-// Value returns the value last set by SetValue, initially nil.
+// Value returns the value last set by SetValue, or nil.
 func (n *NetConn) Value() any {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.value
 }
 
-// SetValue attaches v to the connection. It makes an idle connection of a Blocking handler about
-// 500 bytes larger.
+// SetValue attaches v to the connection. With a Blocking handler, a value makes an idle connection about 500 bytes
+// larger.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -408,7 +402,6 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	return nil
 }
 
-// wakeIfDeadlineExpired is called when the timer of d fires.
 func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -417,8 +410,7 @@ func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. Its timer may fire for an earlier setting, so markExpiredOrRearm
-// compares the time.
+// deadline limits blocking calls. A timer may fire for an earlier setting, so markExpiredOrRearm compares the time.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

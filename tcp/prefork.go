@@ -15,9 +15,9 @@ import (
 
 const maxProcesses = 1024
 
-// WorkerProcess reports whether this process is a worker started by a Server with Processes, and
-// its index, from 0. main runs in each worker as in the first process; code that must run only
-// once, such as another listener or a signal handler, should run only if ok is false.
+// WorkerProcess reports whether this process is a worker started by a Server with Processes, and returns its index,
+// from 0. Every worker runs main like the first process. Code that must run only once, such as another listener or a
+// signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -25,7 +25,6 @@ func WorkerProcess() (index int, ok bool) {
 	return 0, false
 }
 
-// isSupervisor reports whether this process starts and supervises workers.
 func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.CurrentWorker() == nil }
 
 func (s *Server) checkProcesses() error {
@@ -86,7 +85,6 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 	return 0, 0
 }
 
-// startSupervisor starts worker processes instead of an engine.
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
@@ -127,8 +125,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if they
-// can't serve or if the old process goes on instead.
+// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if the workers can't serve or
+// the old process continues instead.
 func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
