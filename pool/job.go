@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Job is a unit of work. A Job that is also a [Dropper] is told if it will not run.
+// Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends with the context of the submission, when
 	// [Pool.Close] stops waiting, and when Run returns.
@@ -29,7 +29,7 @@ func (f Func) toJobOrNil() Job {
 	return f
 }
 
-// Dropper is a Job that is told if it was accepted but will not run.
+// Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed]
@@ -40,7 +40,7 @@ type Dropper interface {
 
 // Task is a job with its context.
 type Task struct {
-	// Job is required. Submitting a task without one panics.
+	// Job is required. Submitting a task without a job panics.
 	Job Job
 	// Ctx is the job's context. If it is nil, the context ends when Close stops waiting.
 	Ctx context.Context
@@ -97,10 +97,9 @@ func newPanicError(v any) *PanicError {
 	return &PanicError{Value: v, Stack: debug.Stack()}
 }
 
-// Call runs f on a worker and waits for its result. Like Submit it waits for space until ctx,
-// which must not be nil, ends. It returns the error of f; a [*PanicError] if f panicked; or
-// [ErrClosed], [ErrExpired] or [ErrShed] if f did not run. If ctx ends while f runs, Call does
-// not wait for f and returns context.Cause(ctx).
+// Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
+// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, it returns [ErrClosed],
+// [ErrExpired] or [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
 	c := &call[T]{f: f, done: make(chan struct{})}

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Heads are parsed strictly and only when complete. What RFC 9112 allows a server to tolerate (bare LF,
-// folded lines, space before a colon, several lengths, a length together with chunks) is rejected,
-// because a proxy in front may have interpreted it differently.
+// The parser accepts only complete and strictly valid request heads. It rejects what RFC 9112 allows a server to
+// tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
+// front of the server may have interpreted such a head differently.
 
-// statusError rejects a request with the status of the answer.
+// statusError rejects a request with the given response status.
 type statusError struct {
 	status int
 	why    string
@@ -37,10 +37,9 @@ const maxFields = 1000
 // headEnd is the end of a head.
 var headEnd = []byte("\r\n\r\n")
 
-// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or
-// 0 if it is incomplete. The first alreadySearched bytes are known not to contain its end. An empty line
-// before the head, which old clients send after a body, is part of it. A head longer than maxBytes
-// is an error.
+// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or 0 if the head
+// is incomplete. The first alreadySearched bytes do not contain its end. An empty line before the head, which old
+// clients send after a body, is part of the head. A head longer than maxBytes is an error.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -69,7 +68,7 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	return 0, nil
 }
 
-// head is what is known of a request in addition to http.Request.
+// head contains the properties of a request that http.Request does not contain.
 type head struct {
 	length             int64 // of the body; -1 if chunked
 	closeAfter         bool  // no further request follows on this connection
@@ -92,7 +91,6 @@ type headBuffer struct {
 	addrText string
 }
 
-// reuseValueSlice returns a slice with the value v.
 func (s *headBuffer) reuseValueSlice(v string) []string {
 	if s.used == len(s.values) {
 		return []string{v}
@@ -167,8 +165,8 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path, possibly with a query, without
-// escapes; or nil for other targets.
+// parseUnescapedURL returns the URL of a target that is a path without escapes, possibly with a query. For other
+// targets it returns nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -188,7 +186,6 @@ func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	return &s.url
 }
 
-// parseField parses one field of a head.
 func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) {
@@ -241,8 +238,8 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are the fields that nginx rejects if repeated, besides those that frame the
-// message: a proxy may use the first value, and the server behind it the last.
+// singletonFields are the fields that nginx rejects if repeated, in addition to fields that frame the message. A proxy
+// may use the first value, and the server behind it the last.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
@@ -302,7 +299,7 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer reports whether a field frames the message and so can't follow the body.
+// isForbiddenTrailer reports whether a field frames the message and therefore must not follow the body.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }

@@ -30,8 +30,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the
-// response is always possible.
+// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the response is always
+// possible.
 func (w *response) EnableFullDuplex() error { return nil }
 
 // Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a

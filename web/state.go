@@ -4,13 +4,12 @@ import "fmt"
 
 // A request has two states, because two goroutines work on it concurrently.
 //
-// exchangeState coordinates the connection's owner and the handler's goroutine: which of them acts
-// next, and which releases resources. exchange.mu guards it from dispatch on; before that, and for a
-// Quick handler, only the owner uses the exchange, which stays in stateReading.
+// exchangeState coordinates the connection's owner and the handler's goroutine: which of them acts next, and which
+// releases resources. After dispatch, exchange.mu guards it. Before dispatch, and for a Quick handler, only the owner
+// uses the exchange, and the state is stateReading.
 //
-// responseState is the progress of the response. It belongs to the goroutine that runs the handler and
-// needs no lock. The owner reads it after stateReturned or stateBuffered, which the handler's goroutine
-// sets last.
+// responseState is the progress of the response. It belongs to the goroutine that runs the handler and needs no lock.
+// The owner reads it only after that goroutine has set stateReturned or stateBuffered, its last step.
 
 // exchangeState is the progress of one request on its connection.
 type exchangeState uint8
