@@ -30,24 +30,22 @@ const (
 	unknownName = "unknown"
 )
 
-// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager:
-// FileDescriptorName= in the .socket unit, by default the unit's name. Names need not be unique; a
-// listener without one is called "unknown". Closing it does not remove the file of a unix socket, which
-// belongs to the manager.
+// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager: FileDescriptorName= in
+// the .socket unit, by default the unit's name. Names need not be unique. A listener without a name is called
+// "unknown". Closing the listener does not remove the file of a unix socket, which belongs to the manager.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
-// Listeners returns the listeners passed to this process, in order; nil if there are none. Further calls
-// return the same listeners, closed or not.
+// Listeners returns the listeners passed to this process, in order, or nil if there are none. Further calls return the
+// same listeners, closed or not.
 //
-// They are passed as descriptors from 3 on, and described by LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES.
-// The first call always unsets these, so that child processes do not use them. If LISTEN_PID is unset or
-// names another process, the result is the listeners of the process that this one replaces in an upgrade,
-// if any. There may be 1 to 1,024, and each must be a listening TCP or unix stream socket; otherwise the
-// error names the descriptor, and all of them stay as they are. The listeners are closed on exec. It
-// needs Linux.
+// LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
+// unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
+// result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
+// descriptors, and all must be listening TCP or unix stream sockets. Otherwise the error names the invalid descriptor,
+// and no descriptor is changed. The listeners are closed on exec. Listeners needs Linux.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err

@@ -70,7 +70,7 @@ type Log struct {
 	queue          []queuedBroadcast
 	queuedMessages int  // number of broadcasts accepted in this pause,
 	queuedBytes    int  // and their size
-	rejecting      bool // Resume has run out of time and accepts no more
+	rejecting      bool
 }
 
 type queuedBroadcast struct {
@@ -146,7 +146,6 @@ func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin
 	g.forwardToPeers(m, origin, true)
 }
 
-// deliverPanicAsError calls Deliver and converts a panic to an error.
 func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -106,9 +106,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcast queues a broadcast for the peer. Without space it closes the connection if
-// closeWhenFull is set; otherwise it waits if wait is set. If not, the caller has checked for space, which
-// several callers may have found at once, so the limit may be exceeded.
+// enqueueBroadcast queues a broadcast for the peer. Without space, it closes the connection if closeWhenFull is set, or
+// else waits if waitForSpace is set. If neither is set, the caller has checked for space. Several callers may have
+// found the same space, so the limit may be exceeded.
 func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

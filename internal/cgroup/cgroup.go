@@ -25,8 +25,8 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's groups. Usage includes that of all groups below, so each limit is
-// the one with the least headroom among the group and those above.
+// Limits are the limits of a process's groups. The usage of a group includes all groups below it. Each limit is
+// therefore the one with the least headroom among the group and its ancestors.
 type Limits struct {
 	// Memory is in bytes. Used excludes page cache, which the kernel drops before it denies memory.
 	Memory Limit
@@ -52,11 +52,11 @@ func readLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// MemoryLimit returns how many bytes of memory this process may use, and what limits it: the smallest of its
-// control groups' limits, the machine's memory and GOMEMLIMIT. from is like "cgroup /a/b memory.max", "the
-// machine's memory" or "GOMEMLIMIT". Without a limit it returns math.MaxInt64 and "none known"; on systems
-// other than Linux only GOMEMLIMIT is known. A call takes some tens of microseconds; limits can change while
-// a process runs.
+// MemoryLimit returns the memory that this process may use, in bytes, and the source of the limit. The limit is the
+// smallest of its control groups' limits, the machine's memory and GOMEMLIMIT. The source is like "cgroup /a/b
+// memory.max", "the machine's memory" or "GOMEMLIMIT". Without a limit, MemoryLimit returns math.MaxInt64 and "none
+// known". On systems other than Linux, only GOMEMLIMIT is known. A call takes some tens of microseconds. Limits can
+// change while a process runs.
 func MemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -131,10 +131,10 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the value from which on a limit means none: version 1 uses the largest number of pages.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do with each limit (without Used) of the group and those above up to the mount, and with
-// the group's directory. In a container without a cgroup namespace, the group's path is the host's and does
-// not exist below the mount; the container's limit is found at the mount itself, where the walk ends. An
-// empty group has no limits. Missing and unreadable files are ignored.
+// forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount, and with the
+// directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and does
+// not exist below the mount. The container's limit is then at the mount itself. An empty group has no limits. Missing
+// and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)

@@ -33,8 +33,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a non-empty message with descriptors, which remain the caller's. It does not block:
-// EAGAIN, and ETOOMANYREFS (too many descriptors in flight), mean that it may succeed later.
+// SendFDs sends a non-empty message with descriptors, which remain the caller's. It does not block. After EAGAIN or
+// ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -48,8 +48,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors, which remain the caller's, in as many copies of message as
-// needed.
+// SendFDsInChunks sends descriptors, which remain the caller's. It repeats the message as often as the number of
+// descriptors requires.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -59,9 +59,9 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	return nil
 }
 
-// ReceiveFDs receives a message and its descriptors, which are closed on exec, into the calling
-// thread's descriptor table. It does not block. No bytes and no error mean that the peer has closed.
-// If the table is full, it returns EMFILE and closes the descriptors it received.
+// ReceiveFDs receives a message and its descriptors into the calling thread's descriptor table. The descriptors are
+// closed on exec. ReceiveFDs does not block. If it returns no bytes and no error, the peer has closed. If the table is
+// full, it returns EMFILE and closes the received descriptors.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int

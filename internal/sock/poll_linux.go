@@ -67,10 +67,9 @@ func (p *Poll) TryWait() (ready int) {
 	return int(n)
 }
 
-// Wait blocks until events are pending or timeout has passed, and returns the number of events. A
-// negative timeout waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a
-// filter), the timeout is rounded up to milliseconds. Wait informs the Go scheduler, so that other
-// goroutines and garbage collection proceed.
+// Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
+// waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a filter), the timeout is rounded up to
+// milliseconds. Wait informs the Go scheduler, so that other goroutines and garbage collection proceed.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.waitMilliseconds(timeout)
@@ -115,8 +114,7 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 func (p *Poll) Close() { Close(p.fd) }
 
-// Eventfd wakes a loop from any goroutine: a Poll watches it like a socket, and Signal makes it
-// readable.
+// Eventfd wakes a loop from any goroutine. A Poll watches it like a socket, and Signal makes it readable.
 type Eventfd struct {
 	FD  int32
 	seq uint64 // creation order: which private tables contain a copy

@@ -24,13 +24,13 @@ type Config struct {
 	// Sockets are inherited listening sockets for each address; without any, the supervisor
 	// listens itself. The supervisor owns them once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process: workers do not accept until
-	// Hold says so, and the supervisor gives up when each has ended once before serving.
+	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until they are told to, and
+	// the supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// OnServing, if set, is called with each address when all workers serve for the first time.
-	// Wait waits for its return.
+	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits for these
+	// calls.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
 }
@@ -38,8 +38,8 @@ type Config struct {
 // Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. Its channels are closed in this order, but only the last one is
-// certain to be closed.
+// process is one run of a worker. Its channels are closed in the order below. Only the last one is certain to be
+// closed.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
@@ -168,7 +168,6 @@ func (s *Supervisor) CheckAllServed() error {
 	return cmp.Or(s.Err(), error(engine.ErrClosed))
 }
 
-// startDrainAndCloseListeners makes all monitors drain their workers.
 func (s *Supervisor) startDrainAndCloseListeners() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +177,6 @@ func (s *Supervisor) startDrainAndCloseListeners() {
 	}
 }
 
-// requestKillWorkers makes all monitors kill their workers. It is called after drain.
 func (s *Supervisor) requestKillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +194,6 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Addr returns the first listening address.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
 // ListenerStats returns the listeners and their counters, which are as recent as those of Counters.
@@ -214,7 +211,6 @@ func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	return all
 }
 
-// Processes returns the number of running workers.
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
 // Restarts returns how often workers were restarted.
@@ -230,8 +226,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum over all workers, including ended ones except for their open connections.
-// The counters of a worker are up to publishEvery old. A killed worker's last counts are lost.
+// Counters returns the sum over all workers. It includes ended workers, except for their open connections. The counters
+// of a worker are up to publishEvery old. A killed worker's last counts are lost.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,8 +246,7 @@ func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 
-// Stop implements [engine.Engine]: it drains the workers, and kills those that have not ended with
-// ctx.
+// Stop implements [engine.Engine]. It drains the workers, and kills those that still run when ctx ends.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.startDrainAndCloseListeners()
 	select {
@@ -272,7 +267,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Wait waits until everything has ended, after Stop or because the supervisor gave up.
 func (s *Supervisor) Wait() { <-s.done }
 
-// Err returns why the supervisor gave up, nil if it did not.
+// Err returns the reason why the supervisor gave up, or nil.
 func (s *Supervisor) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
