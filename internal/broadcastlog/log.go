@@ -68,8 +68,8 @@ type Log struct {
 	mu             sync.Mutex
 	resumed        sync.Cond // signalled by Resume; uses mu
 	queue          []queuedBroadcast
-	queuedMessages int  // number of broadcasts accepted in this pause,
-	queuedBytes    int  // and their size
+	queuedMessages int // number of broadcasts accepted in this pause,
+	queuedBytes    int // and their size
 	rejecting      bool
 }
 

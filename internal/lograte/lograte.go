@@ -19,15 +19,15 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time in which equal records are written once.
 	Interval = time.Second
-	// MaxMessages limits the messages that are distinguished. Further ones share an entry until older ones
-	// have not been written for an interval.
+	// MaxMessages limits the number of distinct messages. Further messages share an entry until an older message has
+	// not been written for an interval.
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if
-// their level, text and the values of distinguishingKeys, attributes outside of groups, are. A record that passes after
-// others were suppressed has the attribute Suppressed with their number, inside the open group, if there is
-// one. The handler is safe for concurrent use if next is.
+// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
+// have the same level, text and values of distinguishingKeys; these are attributes outside of groups. If others were
+// suppressed before a record that passes, the record has the attribute Suppressed with their number, inside the open
+// group, if any. The handler is safe for concurrent use if next is.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -82,7 +82,6 @@ func (h *rateLimitHandler) WithGroup(name string) slog.Handler {
 	return &derived
 }
 
-// keyValueIfDistinguishing returns an attribute's key and value if it is one of keys.
 func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 	if h.grouped || !slices.Contains(h.keys, a.Key) {
 		return ""
@@ -109,7 +108,6 @@ type entry struct {
 	suppressed int64 // since then
 }
 
-// isRecent reports whether the message was written within the last Interval.
 func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }

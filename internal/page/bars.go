@@ -13,7 +13,7 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar. Text is its value for readers; if it is empty, the Unit formats the value.
+// Bar is one bar. Text is its displayed value; if Text is empty, the Unit formats the value.
 type Bar struct {
 	Name  string
 	Value float64

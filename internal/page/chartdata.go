@@ -11,7 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of a chart. The page states what exceeds them and is not drawn.
+// Limits of a chart. The page does not draw what exceeds them, and mentions the omission.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
@@ -43,7 +43,6 @@ type seriesData struct {
 	Y []*float64 `json:"y"` // null is a gap
 }
 
-// toChartData converts the chart and applies the limits.
 func (c *Chart) toChartData() chartData {
 	d := chartData{
 		Title:  c.Title,
@@ -84,8 +83,8 @@ func (d chartData) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// dropInvalidAndSort drops points that have no place on the X axis, replaces values that have none on
-// the Y axis by NaN, and sorts the points by X.
+// dropInvalidAndSort drops points that have no position on the X axis and sorts the points by X. It replaces values
+// that have no position on the Y axis by NaN.
 func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
