@@ -89,7 +89,6 @@ func (p *Pool) countAndTranslateRefusal(err error) error {
 	return err
 }
 
-// handToWorkerOrEnqueue passes a job to a worker, or queues it.
 func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	if p.closed.Load() {
 		return ErrClosed
@@ -124,7 +123,6 @@ func (p *Pool) extraWorkersWithoutQueue() int64 {
 	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
 }
 
-// handToWorker passes a job to a parked worker or a new one.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	if !p.canWakeOrStartWorker() && extraWorkers == 0 {
 		return false
@@ -179,7 +177,6 @@ func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) e
 	}
 }
 
-// hasCapacity reports whether the queue or a worker can take a job.
 func (p *Pool) hasCapacity() bool {
 	if p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers() {
 		return true

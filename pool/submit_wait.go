@@ -35,7 +35,6 @@ func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	return true
 }
 
-// waitForCapacityAndSubmit submits a job as soon as there is space.
 func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 	l := &p.waiters
 	l.totalWaits.Add(1)

@@ -401,7 +401,6 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// cancelMergedContext is called by the worker after the job has returned.
 func (j *jobContext) cancelMergedContext() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

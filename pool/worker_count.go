@@ -48,7 +48,6 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// stopParkedWorker stops a parked worker if there are more than minWorkers workers.
 func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
 	w := p.popParked()
 	if w == nil {
@@ -66,22 +65,18 @@ func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 
-// unparkedUnblockedWorkers returns the number of workers that are neither parked nor in Block.
 func (p *Pool) unparkedUnblockedWorkers() int64 {
 	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
 }
 
-// busyWorkers returns the number of active workers that run a job or are about to.
 func (p *Pool) busyWorkers() int {
 	return int(max(0, p.unparkedUnblockedWorkers()-int64(p.searching.Load())))
 }
 
-// canWakeOrStartWorker reports whether a worker is parked or another may be started.
 func (p *Pool) canWakeOrStartWorker() bool {
 	return p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers()
 }
 
-// anyQueued reports whether jobs wait in the queue.
 func (p *Pool) anyQueued() bool {
 	for i := range p.shards {
 		if p.shards[i].nonEmpty.Load() {

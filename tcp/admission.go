@@ -11,7 +11,6 @@ import (
 // maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
-// checkAllowAndDenyLists validates Allow and Deny.
 func (s *Server) checkAllowAndDenyLists() error {
 	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
 		return err
@@ -31,7 +30,6 @@ func checkPrefixes(field string, list []netip.Prefix) error {
 	return nil
 }
 
-// configureAdmission sets the engine's admission rules.
 func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	cfg.Admission = engine.AdmissionRules{
 		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,

@@ -96,7 +96,6 @@ var (
 	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); call this in a worker, see WorkerProcess"), ErrServerClosed}
 )
 
-// publicError converts errors of the engines to those of this package.
 func publicError(err error) error {
 	if errors.Is(err, engine.ErrClosed) {
 		return ErrServerClosed

@@ -122,7 +122,6 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// deliverOrShed passes msg to Message or, if shedReason is not nil, to Shed.
 func (f *framer) deliverOrShed(c *Conn, msg []byte, shedReason error) {
 	if shedReason != nil {
 		f.shed.Shed(c, msg, shedReason)
@@ -210,7 +209,6 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-// checkSplitResult validates the result of a SplitFunc against its rules and Limits.MaxMessage.
 func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	switch {
 	case splitErr != nil:

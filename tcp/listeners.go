@@ -74,7 +74,6 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 // Listener returns the name of the listener that accepted the connection. It also works in Closed.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
-// displayName returns Name or its default.
 func (l *Listener) displayName() string {
 	switch at := l.Listener.(type) {
 	case nil:

@@ -80,7 +80,6 @@ func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 
 // Methods called by the connection's owner.
 
-// bufferInput appends p to the unread input and pauses reading if there is too much.
 func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -170,7 +169,6 @@ func (n *NetConn) inputReady() (ready bool, err error) {
 	return false, nil
 }
 
-// readBuffered copies unread input to p, and resumes reading if enough space is free.
 func (n *NetConn) readBuffered(p []byte) int {
 	m := copy(p, n.in[n.readOffset:])
 	n.readOffset += m
@@ -220,7 +218,6 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// sendBlocking sends p when the output has space. It releases n.mu while it waits.
 func (n *NetConn) sendBlocking(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
@@ -245,7 +242,6 @@ func (n *NetConn) wakeWriters() {
 // mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
-// sleepUnlocked waits for mailboxRetryDelay with n.mu released.
 func (n *NetConn) sleepUnlocked() {
 	n.mu.Unlock()
 	defer n.mu.Lock()

@@ -69,7 +69,6 @@ func (s *Server) limitsPerProcess() Limits {
 	return l
 }
 
-// totalMaxConns returns the maximum connections of all processes, given that of this one.
 func (s *Server) totalMaxConns(perProcess int) int {
 	if !s.isSupervisor() {
 		return perProcess
@@ -77,7 +76,6 @@ func (s *Server) totalMaxConns(perProcess int) int {
 	return cmp.Or(s.Limits.MaxConns, perProcess*s.Processes)
 }
 
-// workerCounts returns the number of running worker processes and of restarts.
 func (s *Server) workerCounts() (running int, restarts int64) {
 	if p, ok := s.engine.(*supervisor.Supervisor); ok {
 		return p.Processes(), p.Restarts()
@@ -96,7 +94,6 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// supervisorError returns the reason why all worker processes have failed, if they have.
 func supervisorError(e engine.Engine) error {
 	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
 		return fmt.Errorf("myriad: %w", p.Err())
@@ -117,7 +114,6 @@ func listenAddresses(listeners []engine.Listener) (where []supervisor.Address) {
 	return where
 }
 
-// socketsOfListeners returns the inherited sockets of each listener.
 func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) {
 	for _, l := range listeners {
 		sockets = append(sockets, l.Sockets)
@@ -138,7 +134,6 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	return w.CheckAllServed()
 }
 
-// serveAsWorker implements ListenAndServe in a worker process.
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
 	cfg, _, err := s.buildListenerConfig(listeners) // no cleanup: there are no unix sockets
 	if err != nil {

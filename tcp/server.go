@@ -442,7 +442,6 @@ func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 	return nil
 }
 
-// choosesModel reports whether the server chooses the model (Auto).
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
 // closePool closes Auto's pool and waits for handshakes. The engine must have ended.

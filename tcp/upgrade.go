@@ -342,7 +342,6 @@ func listenerHandoffKey(l *Listener, addr net.Addr) string {
 	return l.Addr
 }
 
-// claimPredecessor connects to the old process if this one was started by its Upgrade.
 func (s *Server) claimPredecessor() error {
 	p, err := upgrade.ClaimPredecessor()
 	if p != nil {

@@ -213,7 +213,6 @@ func (b *requestBody) readBuffered(p []byte) int {
 	return n
 }
 
-// setTrailerAndReturnError returns the error at the end of the body, and sets the request's Trailer.
 func (b *requestBody) setTrailerAndReturnError() error {
 	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
@@ -245,5 +244,4 @@ func (b *requestBody) closeAndDiscardUnread() {
 	}
 }
 
-// isComplete reports whether the whole body has arrived.
 func (b *requestBody) isComplete() bool { return b.framing.done }

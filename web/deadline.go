@@ -56,7 +56,6 @@ func (d *deadline) reset() {
 	*d = deadline{}
 }
 
-// stopTimer stops the timer and keeps expired.
 func (d *deadline) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()

@@ -51,7 +51,6 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compressFrame returns a message as a compressed frame.
 func compressFrame(kind Kind, message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)

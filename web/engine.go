@@ -23,7 +23,6 @@ func reserve(c *tcp.Conn, bytes int, partial bool) { core(c).SetHandlerMemory(by
 // unusedInput returns the number of bytes that the handler was offered in the previous call and did not use.
 func unusedInput(c *tcp.Conn) int { return core(c).RefusedBytes() }
 
-// fileCapacity returns how many more files c can queue.
 func fileCapacity(c *tcp.Conn) int { return core(c).FileQueueSpace() }
 
 // maxMessage returns tcp.Limits.MaxMessage of c's server, in bytes.

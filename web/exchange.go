@@ -271,7 +271,6 @@ func (x *exchange) cancelRequest() {
 	x.cancelCtx()
 }
 
-// writeServiceUnavailable writes a 503 response, because no worker is available.
 func (x *exchange) writeServiceUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
@@ -327,7 +326,6 @@ func (x *exchange) markActiveBeforeSending() {
 	}
 }
 
-// postToConnOwner makes the connection's owner call f. The caller holds the lock.
 func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
@@ -342,7 +340,6 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// connDone returns a channel that is closed when the connection closes.
 func (x *exchange) connDone() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -34,7 +34,6 @@ func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// appendFrameHead appends the head of a final frame with n bytes of payload.
 func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
 
 func appendFrame(b []byte, op byte, payload []byte) []byte {

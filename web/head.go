@@ -243,7 +243,6 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
-// validateAndCompleteRequest checks rules that involve several fields.
 func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
@@ -348,7 +347,6 @@ func isValidHost(s string) bool {
 		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
-// isValidFieldValue reports whether s contains no control characters except tabs.
 func isValidFieldValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

@@ -81,7 +81,6 @@ func (h *HTTP) handlerOrDefaultMux() http.Handler {
 	return h.Handler
 }
 
-// httpServerForContext returns the value of http.ServerContextKey.
 func (h *HTTP) httpServerForContext() *http.Server {
 	h.once.Do(func() {
 		h.server = &http.Server{Handler: h.handlerOrDefaultMux(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
@@ -113,7 +112,6 @@ func (h *HTTP) pool() *pool.Pool {
 	return h.Pool
 }
 
-// startIdleTimer closes c if no request arrives within IdleTimeout.
 func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
 		c.SetTimer(h.IdleTimeout)
@@ -255,7 +253,6 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	return keepReading
 }
 
-// rejectRequest answers an invalid request and closes the connection.
 func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
 	status, why := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))

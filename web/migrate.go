@@ -147,7 +147,6 @@ func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte,
 	return append(dst, state...), err
 }
 
-// appendState appends the part of the message that has been received.
 func (m *partialMessage) appendState(dst []byte) []byte {
 	at := m.frame.size - m.remaining
 	dst = append(dst, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
@@ -157,7 +156,6 @@ func (m *partialMessage) appendState(dst []byte) []byte {
 	return saved.AppendString(binary.AppendUvarint(dst, uint64(m.remaining)), m.message)
 }
 
-// restoreSocket makes the connection a socket again.
 func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 	flags := r.Byte()
 	k := socketOptions{r.String(), flags&savedDeflate != 0}
@@ -225,7 +223,6 @@ func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, dst []byte) ([]byte, erro
 	return appendUserState(dst, func(dst []byte) ([]byte, error) { return e.Save(c, dst) })
 }
 
-// restoreEventStream makes the connection a stream again.
 func (e *Events) restoreEventStream(c *tcp.Conn, r *saved.Reader) error {
 	if !r.Complete() {
 		return errBadState

@@ -342,7 +342,6 @@ func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (ski
 	return transferEncoding
 }
 
-// declaredTrailers returns the fields that the handler has announced for the trailer.
 func declaredTrailers(h http.Header) (keys []string) {
 	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -395,7 +394,6 @@ func (w *response) finishResponse() {
 	w.setState(responseComplete)
 }
 
-// trailerFields returns the trailer that the handler has set.
 func (w *response) trailerFields() http.Header {
 	t := make(http.Header)
 	for key, values := range w.header {

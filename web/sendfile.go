@@ -76,7 +76,6 @@ func (l *trailingFile) close() {
 	}
 }
 
-// sendFile makes the connection's owner send part of a file, and waits for the result.
 func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)

@@ -87,7 +87,6 @@ func (w *response) setState(newState responseState) {
 // onForbidden, if set by a test, replaces the log message of reportForbiddenTransition.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-// reportForbiddenTransition reports a transition that the tables do not allow.
 func (x *exchange) reportForbiddenTransition(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)

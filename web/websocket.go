@@ -307,7 +307,6 @@ func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	return ws.handlers[options]
 }
 
-// negotiate selects the subprotocol and compression for a request.
 func (ws *WebSocket) negotiate(r *http.Request) *negotiatedSocket {
 	var k socketOptions
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
@@ -475,7 +474,6 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// deliverCompletedMessage delivers the message, and reports whether the socket stays open.
 func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 	m.complete = true
 	_ = c.SetHandler(m.negotiatedSocket)
@@ -510,7 +508,6 @@ func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, def
 	return cost + len(p), true
 }
 
-// handleControlFrame handles a ping, pong or close, and reports whether the socket stays open.
 func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (stillOpen bool) {
 	switch op {
 	case opPing:

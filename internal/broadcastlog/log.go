@@ -186,7 +186,6 @@ func (g *Log) endBroadcast() {
 	}
 }
 
-// enqueueWhilePaused adds a copy of a broadcast to the queue.
 func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

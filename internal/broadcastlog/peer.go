@@ -62,7 +62,6 @@ func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, e
 	return l, nil
 }
 
-// writePendingUntilClosed writes pending output until the peer is closed.
 func (l *Peer) writePendingUntilClosed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -83,7 +83,6 @@ func readMemoryLimit(root string) (limit int64, source string) {
 	return limit, source
 }
 
-// readMachineMemory returns the machine's memory in bytes, 0 if it is unknown.
 func readMachineMemory(root string) int64 {
 	b, err := os.ReadFile(root + "/proc/meminfo")
 	if err != nil {
@@ -150,7 +149,6 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	}
 }
 
-// limitWithLeastHeadroom returns the limit with the least headroom.
 func limitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
 		c.forEachLimit(root, func(l Limit, dir string) {
@@ -215,7 +213,6 @@ func parseCgroupPaths(b []byte) cgroupPaths {
 	return g
 }
 
-// readNumberOrMax reads a limit or usage: a number, or "max" for no limit.
 func readNumberOrMax(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -169,7 +169,6 @@ func formatScaled(v float64, units []unit, write func(float64) string) string {
 
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// separateThousands inserts a comma before each group of three digits.
 func separateThousands(digits string) string {
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]

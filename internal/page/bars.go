@@ -32,7 +32,6 @@ func (b *Bars) formatBarValue(bar Bar) string {
 	return b.Unit.Format(bar.Value)
 }
 
-// fractionOfLongest returns the bar's length relative to the longest bar, from 0 to 1.
 func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	most := 0.0
 	for _, other := range b.Bars {

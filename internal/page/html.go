@@ -112,7 +112,6 @@ func (v templateData) executeTemplate(w io.Writer, name string) error {
 	return out.Flush()
 }
 
-// groupAdjacentCharts groups the parts of a section. Adjacent charts form a group; other parts are alone.
 func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	for i, part := range parts {
 		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {

@@ -101,7 +101,6 @@ func (h *handshake) appendInput(p []byte) error {
 	return nil
 }
 
-// bufferMemory implements Session.InputMemory.
 func (h *handshake) bufferMemory() (memoryBytes int, hasPartialHello bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,7 +264,6 @@ func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	return false
 }
 
-// takeBytesOfWholeRecord copies bytes of one complete record. It returns 0 if there is none.
 func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

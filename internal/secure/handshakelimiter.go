@@ -74,7 +74,6 @@ func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	}
 }
 
-// startOrQueueEvictingStalled starts or queues h, and returns the stalled handshake to cancel, if any.
 func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

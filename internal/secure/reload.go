@@ -68,7 +68,6 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-// loadIfChanged loads the pair if it has changed since the last attempt, or if force is set.
 func (r *Reloader) loadIfChanged(force bool) (changed bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

@@ -120,7 +120,6 @@ func (s *Session) appendPartialRecord(p []byte) {
 	s.partial = append(s.partial, p...)
 }
 
-// releasePartialBuffer discards the kept input.
 func (s *Session) releasePartialBuffer() {
 	if cap(s.partial) == maxRecord {
 		partialBuffers.Put((*[maxRecord]byte)(s.partial[:maxRecord]))

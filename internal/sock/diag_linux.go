@@ -53,7 +53,6 @@ type diagQuery struct {
 	withTCPInfo bool   // ask for struct tcp_info as well
 }
 
-// parseAcceptQueue decodes a listener's struct inet_diag_msg.
 func parseAcceptQueue(msg []byte) AcceptQueue {
 	return AcceptQueue{
 		Addr:    netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),
@@ -241,7 +240,6 @@ const tcpInfoAttribute = 2
 // attributeTypeMask is NLA_TYPE_MASK.
 const attributeTypeMask = 0x3fff
 
-// parseConnInfo decodes a connection's struct inet_diag_msg and the attributes behind it.
 func parseConnInfo(msg []byte) ConnInfo {
 	t := ConnInfo{
 		Local:  netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),

@@ -213,7 +213,6 @@ func StartDialUnix(path string, options Options) (int32, error) {
 	})
 }
 
-// startConnect creates a non-blocking socket, sets options on it and calls connect.
 func startConnect(family int, options Options, connect func(fd int) error) (int32, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setSocketOption sets an option at level SOL_SOCKET.
 func setSocketOption(fd uintptr, name, value int) error {
 	return syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, name, value)
 }

@@ -5,7 +5,6 @@ import (
 	"syscall"
 )
 
-// setSocketOption sets an option at level SOL_SOCKET.
 func setSocketOption(fd uintptr, name, value int) error {
 	return syscall.SetsockoptInt(syscall.Handle(fd), syscall.SOL_SOCKET, name, value)
 }
