@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The protocol between peers is a stream of frames in both directions. A frame starts with its kind.
-// Broadcasts contain Kind as a varint, and Group and Message with their lengths; counters are bytes with
+// The protocol between peers is a stream of frames in both directions. A frame starts with its kind. A broadcast
+// contains Kind as a varint, then Group and Message, both preceded by their lengths. Counters are bytes preceded by
 // their length.
 const (
 	frameMessage byte = iota + 1
@@ -32,8 +32,8 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. A goroutine of its own writes; the creator calls
-// ReceiveFrames on another one.
+// Peer is the connection to another process's Log. Its own goroutine writes; the creator calls ReceiveFrames on another
+// goroutine.
 type Peer struct {
 	conn net.Conn
 	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns
@@ -48,9 +48,9 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except
-// for a single larger broadcast. Beyond that the connection is closed if closeWhenFull is set; otherwise
-// Broadcast returns ErrFull.
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except for a
+// single larger broadcast. Beyond that limit, the connection is closed if closeWhenFull is set; otherwise Broadcast
+// returns ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -94,7 +94,7 @@ func (l *Peer) stopSending() {
 	l.changed.Broadcast()
 }
 
-// hasSpace reports whether a broadcast can be queued now, or never will be.
+// hasSpace reports whether the caller need not wait: a broadcast can be queued now, or can never be queued.
 func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BucketIndex returns the index of d's bucket. The first bucket holds up to a microsecond, each further one up to
-// twice as much, and the last everything longer as well.
+// BucketIndex returns the index of d's bucket. The first bucket holds durations up to a microsecond. Each further
+// bucket doubles the bound, and the last one also holds all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
@@ -20,7 +20,7 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 // UpperBound returns the upper bound of a bucket.
 func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// Quantile returns an upper bound of quantile q (0 to 1): at most twice its value, unless it is in the last
+// Quantile returns an upper bound of quantile q (0 to 1): at most twice the quantile, unless that is in the last
 // bucket. It returns 0 if nothing was counted.
 func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T

@@ -30,8 +30,8 @@ const (
 	maxQueuedMessages = 64
 	// controlTimeout limits operations that should be immediate.
 	controlTimeout = time.Second
-	// writeTimeout limits a write to a control socket. The reader is busy for at most
-	// controlTimeout.
+	// writeTimeout limits a write to a control socket. It is longer than controlTimeout, for which the reader may be
+	// busy.
 	writeTimeout = 10 * controlTimeout
 	// frameHeaderSize is the length of a frame's kind and length.
 	frameHeaderSize = 5
@@ -125,8 +125,8 @@ func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 // enqueueUrgent adds a message that is sent before all others. It may be called once.
 func (o *outbox) enqueueUrgent(message []byte) { o.urgent <- message }
 
-// writeUntilClosed writes messages until close, then the remaining ones. A failed write closes the
-// outbox, because the reader could not parse what follows.
+// writeUntilClosed writes messages until close, then the remaining ones. A failed write closes the outbox, because the
+// reader could not parse later messages.
 func (o *outbox) writeUntilClosed() {
 	defer o.close()
 	for {

@@ -106,7 +106,7 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdateDrain starts the drain unless it has started, sets or removes its deadline, and passes the
+// startOrUpdateDrain starts the drain unless it has started. It also sets or removes the deadline, and passes the
 // supervisor's request on to the program.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
