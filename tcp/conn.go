@@ -68,7 +68,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return c.core().WriteString(s)
 }
 
-// Close starts to close the connection. The handler gets no more input, the server sends pending output, and Closed is
+// Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed is
 // called with a nil reason. Limits.CloseTimeout limits the sending, and Limits.Linger the wait for the peer's end.
 // Further calls do nothing. The only error is ErrOutsideCall.
 func (c *Conn) Close() error {
@@ -125,7 +125,7 @@ func (c *Conn) Pause() {
 	}
 }
 
-// Resume undoes Pause.
+// Resume ends the effect of Pause.
 func (c *Conn) Resume() {
 	if c.inHandlerCallOrLogMisuse("Resume") {
 		c.core().SetReading(true)
@@ -172,7 +172,7 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // holds. Pause the other connection before calling Relay, or its handler may still receive input. Relay resumes both.
 //
 // A direction buffers at most Limits.HighWater plus one read (64 KiB). The limit is twice that in the goroutine model,
-// or if the connections are on two loops. Neither connection gets heartbeats or broadcasts. Input of either one
+// or if the connections are on two loops. Neither connection receives heartbeats or broadcasts. Input of either one
 // restarts IdleTimeout. A drain waits for relays to end, within its limit.
 //
 // Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this one. It fails with

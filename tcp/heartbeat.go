@@ -9,7 +9,7 @@ import (
 // Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones.
 // The zero value sends none.
 type Heartbeat struct {
-	// Interval is the time of silence after which a peer gets a heartbeat, and the time between heartbeats. It is at
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. It is at
 	// least 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
 	// Message is the heartbeat, except for connections whose handler is a HeartbeatHandler. It must not be changed

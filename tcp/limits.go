@@ -41,8 +41,8 @@ type Limits struct {
 	// bytes have arrived without the message's end, or when LengthPrefixed reads a larger length. The log contains the
 	// limit and the size.
 	//
-	// The client gets the answers to its earlier messages and then the end of the stream. If it continues to send for
-	// longer than Linger, it gets a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The default
+	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send for
+	// longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The default
 	// is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	MaxMessage int
 
@@ -138,7 +138,7 @@ type Limits struct {
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. It prevents all clients from
-	// reconnecting elsewhere at once. The default is 100,000. Up to 10,000 connections are drained within a tenth of a
+	// reconnecting elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a tenth of a
 	// second.
 	ShutdownRate int
 }

@@ -44,7 +44,7 @@ func (s *Server) checkProcesses() error {
 }
 
 // limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and
-// AcceptRate. The supervisor gets the largest share, which is that of worker 0.
+// AcceptRate. The supervisor gets the share of worker 0, the largest one.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {

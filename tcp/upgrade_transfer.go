@@ -204,8 +204,7 @@ func (s *Server) resumeAfterHandover() {
 	close(s.handoverDone)
 }
 
-// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after those of the old
-// one.
+// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after the old process's queue.
 func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)

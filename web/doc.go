@@ -10,7 +10,7 @@
 // [WebSocket] or a stream of [Events] has no goroutine. Both work with tcp.Ref, groups and broadcasts like any
 // connection.
 //
-// Responses are byte-identical to those of net/http's server, with these exceptions:
+// Responses are byte-identical to responses of net/http's server, with these exceptions:
 //
 //   - HTTP/2 is not supported. A proxy that uses HTTP/2 with browsers, such as nginx, Caddy or Envoy, can forward
 //     requests as HTTP/1.1.

@@ -160,7 +160,7 @@ func limitWithLeastHeadroom(root string, controllers []controller) (found Limit)
 	return found
 }
 
-// readUsageWithoutCache returns the usage of a group without what can be dropped, 0 if it is unknown.
+// readUsageWithoutCache returns the usage of a group without droppable cache, or 0 if it is unknown.
 func (c *controller) readUsageWithoutCache(dir string) int64 {
 	used, err := readNumberOrMax(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {

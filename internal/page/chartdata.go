@@ -38,7 +38,7 @@ type seriesData struct {
 	Name   string `json:"name"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
-	// X is omitted if it equals that of the previous series.
+	// X is omitted if it equals X of the previous series.
 	X []float64  `json:"x,omitempty"`
 	Y []*float64 `json:"y"` // null is a gap
 }

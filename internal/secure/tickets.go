@@ -56,7 +56,7 @@ func hasTicketKeys(cfg *tls.Config) bool {
 	return set.Kind() != reflect.Slice || set.Len() > 0
 }
 
-// RenewIfDue generates a new key if the current one has expired. Call it before each handshake.
+// RenewIfDue generates a new key if the current one has been used for a day. Call it before each handshake.
 func (t *TicketKeyRing) RenewIfDue() {
 	if now := time.Now(); now.UnixNano() >= t.renewAt.Load() {
 		t.renewKeys(now)

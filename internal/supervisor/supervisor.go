@@ -196,7 +196,7 @@ func isClosed(c <-chan struct{}) bool {
 
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// ListenerStats returns the listeners and their counters, which are as recent as those of Counters.
+// ListenerStats returns the listeners and their counters, which are as recent as the result of Counters.
 func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
-// Restarts returns how often workers were restarted.
+// Restarts returns the number of restarts of workers.
 func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 
 // Loops returns the number of loops in all serving workers.

@@ -27,7 +27,7 @@ type identity struct {
 	// Addrs are the Server's addresses; Sockets is the number of sockets for each.
 	Addrs   []Address
 	Sockets []int
-	// Held means that the worker does not accept until it is told to.
+	// Held means that the worker waits for an order before it accepts connections.
 	Held bool `json:",omitempty"`
 }
 
@@ -63,7 +63,7 @@ type Worker struct {
 // for a worker nor inherit the worker's descriptors.
 var currentWorker = detectWorkerFromEnv()
 
-// CurrentWorker returns this process as a worker, nil if it is none.
+// CurrentWorker returns this process as a worker, or nil if it is not one.
 func CurrentWorker() *Worker { return currentWorker }
 
 func detectWorkerFromEnv() *Worker {

@@ -30,7 +30,7 @@ type statusPipe struct {
 	write          *os.File
 }
 
-// ownStatusPipe is the pipe of this process, nil if there is none.
+// ownStatusPipe is the pipe of this process, or nil.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
 // CreateStatusPipe keeps this process running when another one takes over, unless one of its predecessors already
