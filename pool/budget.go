@@ -76,8 +76,8 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage
-// collection that measured them.
+// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage collection that
+// measured them.
 func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

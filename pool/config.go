@@ -27,8 +27,8 @@ type Config struct {
 	Target, Interval time.Duration
 	// FixedLimit sets the limit of workers to Max. By default the limit follows the load.
 	FixedLimit bool
-	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool sheds
-	// jobs that have waited longer than Target.
+	// KeepQueued keeps queued jobs however long they wait. By default an overloaded pool sheds jobs that have waited
+	// longer than Target.
 	KeepQueued bool
 	// FIFO always runs the oldest job of a shard first. By default an overloaded pool runs the newest job first while
 	// the oldest has waited longer than Target.

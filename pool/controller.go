@@ -33,8 +33,7 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have
-// waited.
+// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have waited.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)

@@ -10,8 +10,8 @@ import (
 
 // Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
-	// Run is called at most once, on a worker. ctx ends with the context of the submission, when
-	// [Pool.Close] stops waiting, and when Run returns.
+	// Run is called at most once, on a worker. ctx ends with the context of the submission, when [Pool.Close] stops
+	// waiting, and when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -32,9 +32,8 @@ func (f Func) toJobOrNil() Job {
 // Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed]
-	// or [ErrClosed]. It runs on a goroutine of the pool and must not block. A panic in it does
-	// not affect other jobs.
+	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed] or [ErrClosed]. It
+	// runs on a goroutine of the pool and must not block. A panic in it does not affect other jobs.
 	Dropped(why error)
 }
 
@@ -52,11 +51,10 @@ var (
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired reports that the job's context ended before it ran. The error also wraps
-	// context.Cause of that context.
+	// ErrExpired reports that the job's context ended before it ran. The error also wraps context.Cause of that
+	// context.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
-	// ErrShed reports that the job was shed: it had waited too long while the pool was
-	// overloaded.
+	// ErrShed reports that the job was shed: it had waited too long while the pool was overloaded.
 	ErrShed = errors.New("pool: shed because of overload")
 	// ErrBadConfig is wrapped by errors about an invalid Config.
 	ErrBadConfig = errors.New("pool: bad configuration")

@@ -297,8 +297,8 @@ type Histogram struct {
 	// Count is the number of durations; Sum is their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last
-	// bucket also counts all longer ones.
+	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last bucket also counts all
+	// longer ones.
 	Buckets [Buckets]uint64
 }
 
@@ -327,8 +327,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the
-// quantile. It returns 0 if there are no durations.
+// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the quantile. It returns 0 if
+// there are no durations.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
 // errNoCapacity is replaced by ErrFull when the rejection is counted.

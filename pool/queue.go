@@ -150,8 +150,8 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSub
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the
-// shard limits its length.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the shard limits its
+// length.
 type ring struct {
 	entries  []queuedTask
 	first, n int // n is the length

@@ -30,8 +30,7 @@ func (p *Pool) SubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the
-// cause.
+// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the cause.
 func (p *Pool) TrySubmitTask(t Task) error {
 	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)

@@ -236,8 +236,8 @@ func (w *worker) recordJobFinished() {
 	}
 }
 
-// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order
-// with which the worker was woken.
+// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order with which the worker
+// was woken.
 func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
 	w.endedAt = 0
@@ -318,8 +318,8 @@ func (w *worker) exitIfOverLimit() (exiting bool) {
 	return true
 }
 
-// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It
-// then wakes a parked worker to do the same.
+// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It then wakes a
+// parked worker to do the same.
 func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	p := w.p
 	if p.anyQueued() || !p.decrementWorkersIfAbove(0) {
@@ -390,8 +390,8 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the
-// pool has ended the job.
+// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the pool has ended the
+// job.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {

@@ -23,9 +23,8 @@ func ActivatedListeners() ([]NamedListener, error) {
 	return l, nil
 }
 
-// Notify sends a state to the service manager (sd_notify(3)), such as "READY=1" in
-// Server.Listening and, if the program ends with the server, "STOPPING=1" in Server.Stopping.
-// sent is false if no service manager listens.
+// Notify sends a state to the service manager (sd_notify(3)), such as "READY=1" in Server.Listening and, if the program
+// ends with the server, "STOPPING=1" in Server.Stopping. sent is false if no service manager listens.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

@@ -127,8 +127,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection
-// open for it.
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection open for it.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -191,8 +190,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It
-// turns a panic or runtime.Goexit into a *PanicError.
+// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It turns a
+// panic or runtime.Goexit into a *PanicError.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
@@ -228,8 +227,8 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	returned = true
 }
 
-// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again,
-// makes the connection idle, or closes it.
+// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again, makes the
+// connection idle, or closes it.
 func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr error) {
 	n.mu.Lock()
 	unread := len(n.in) - n.readOffset

@@ -68,8 +68,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return c.core().WriteString(s)
 }
 
-// Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed is
-// called with a nil reason. Limits.CloseTimeout limits the sending, and Limits.Linger the wait for the peer's end.
+// Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed
+// is called with a nil reason. Limits.CloseTimeout limits the sending, and Limits.Linger the wait for the peer's end.
 // Further calls do nothing. The only error is ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().InHandlerCall() {

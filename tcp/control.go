@@ -59,8 +59,8 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if
-// the server has not started.
+// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if the server has
+// not started.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

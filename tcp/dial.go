@@ -120,8 +120,7 @@ func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	return publicError(e.Dial(req))
 }
 
-// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS
-// name.
+// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS name.
 func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {

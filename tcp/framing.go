@@ -9,13 +9,11 @@ import (
 	"io"
 )
 
-// MessageHandler handles connections that carry messages. See [Handler] for when its methods are
-// called.
+// MessageHandler handles connections that carry messages. See [Handler] for when its methods are called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Message is called for each message, in order. msg is valid only during the call and must
-	// not be changed.
+	// Message is called for each message, in order. msg is valid only during the call and must not be changed.
 	Message(c *Conn, msg []byte)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
@@ -85,8 +83,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the total size in bytes, framing included, of an incomplete message.
-// LengthPrefixed passes it to the framer.
+// incompleteError is the total size in bytes, framing included, of an incomplete message. LengthPrefixed passes it to
+// the framer.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {

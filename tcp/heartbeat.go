@@ -6,11 +6,11 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones.
-// The zero value sends none.
+// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones. The zero value sends
+// none.
 type Heartbeat struct {
-	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. It is at
-	// least 100 ms. The default, 0, disables heartbeats.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. It is
+	// at least 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
 	// Message is the heartbeat, except for connections whose handler is a HeartbeatHandler. It must not be changed
 	// while the server runs.
@@ -60,8 +60,7 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handled)
 }
 
-// toEngine converts the settings for the engine. defaultHandler handles connections that have no
-// handler of their own.
+// toEngine converts the settings for the engine. defaultHandler handles connections that have no handler of their own.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

@@ -27,8 +27,8 @@ type Limits struct {
 	// the limit applies to the addresses reported by proxies.
 	MaxConnsPerSource int
 
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128.
-	// The default is 64, the smallest prefix of a subscriber.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64, the
+	// smallest prefix of a subscriber.
 	SourcePrefix int
 
 	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
@@ -41,9 +41,9 @@ type Limits struct {
 	// bytes have arrived without the message's end, or when LengthPrefixed reads a larger length. The log contains the
 	// limit and the size.
 	//
-	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send for
-	// longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The default
-	// is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
+	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send
+	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The
+	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	MaxMessage int
 
 	// MaxUnsent is the maximum number of bytes that wait for one peer. It applies separately to output of the handler,
@@ -138,8 +138,8 @@ type Limits struct {
 	ShutdownTimeout time.Duration
 
 	// ShutdownRate is the maximum number of connections that a process drains per second. It prevents all clients from
-	// reconnecting elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a tenth of a
-	// second.
+	// reconnecting elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a
+	// tenth of a second.
 	ShutdownRate int
 }
 

@@ -16,20 +16,16 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Listener is an additional address on which a Server listens, with its own options; see
-// Server.Listeners.
+// Listener is an additional address on which a Server listens, with its own options; see Server.Listeners.
 type Listener struct {
-	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be
-	// unique. The default is the name given by a service manager (ActivatedListeners), or the
-	// address.
+	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be unique. The default is the
+	// name given by a service manager (ActivatedListeners), or the address.
 	Name string
 	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
-	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for
-	// Serve.
+	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
-	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the
-	// Server.
+	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the Server.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
 	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns also applies to all listeners
@@ -167,8 +163,8 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest
-// uses it to serve without sockets.
+// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest uses it to serve without
+// sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
@@ -257,8 +253,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has
-// been replaced or a new process serves on it.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has been replaced or a
+// new process serves on it.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
@@ -268,8 +264,8 @@ func (s *Server) newUnixSocketRemover(path string) func() {
 	}
 }
 
-// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time,
-// too, because a new file may reuse the inode number of a removed one.
+// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time, too, because
+// a new file may reuse the inode number of a removed one.
 func isSameUnmodifiedFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

@@ -67,8 +67,8 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and
-// should move in an upgrade; see Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and should move in an
+// upgrade; see Server.Upgrade.
 type StateMigrator interface {
 	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. From then on
 	// broadcasts are queued, so state that only SendToGroup changes stays equal in both processes. SaveState must not

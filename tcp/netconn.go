@@ -265,8 +265,7 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits until a closing connection has its reason, and returns it as a write
-// error.
+// awaitCloseReason waits until a closing connection has its reason, and returns it as a write error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
@@ -332,8 +331,8 @@ func (n *NetConn) unreadBytes() int {
 // RemoteAddr implements net.Conn like Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first
-// call, it returns the server's listen address.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, it returns the
+// server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -73,8 +73,7 @@ func (l *NetListener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr
-// before the start.
+// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr before the start.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server

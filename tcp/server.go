@@ -123,8 +123,9 @@ type Server struct {
 	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. The reason is ErrTooManyConns,
 	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
 	// immediately, and closes the connection. A connection that is rejected because of its PROXY header
-	// (TrustedProxies) receives the answer like ordinary output. It counts towards Limits.MaxConns until it is closed, for
-	// at most Limits.CloseTimeout plus Linger. Refuse may be called concurrently on any goroutine and must not block.
+	// (TrustedProxies) receives the answer like ordinary output. It counts towards Limits.MaxConns until it is closed,
+	// for at most Limits.CloseTimeout plus Linger. Refuse may be called concurrently on any goroutine and must not
+	// block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger

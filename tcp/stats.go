@@ -23,8 +23,8 @@ type Stats struct {
 	// this process.
 	Goroutines, GCs int64
 	GCPause         time.Duration
-	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports
-	// whether all loops have paused because of Server.PauseAccepting.
+	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
+	// paused because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
 	// MaxConns is Limits.MaxConns with its default.
 	MaxConns int
@@ -61,8 +61,8 @@ type Stats struct {
 	CastAge                        time.Duration
 	// Heartbeats counts heartbeats sent.
 	Heartbeats int64
-	// Buffered is the memory in bytes of the buffers of all connections now, including queued
-	// messages; see Limits.MaxBuffered.
+	// Buffered is the memory in bytes of the buffers of all connections now, including queued messages; see
+	// Limits.MaxBuffered.
 	Buffered int64
 
 	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
@@ -77,8 +77,8 @@ type Stats struct {
 	HandlerTime Histogram
 	// Lag is the duration of the turns of event loops. A connection that becomes ready waits at most that long.
 	Lag Histogram
-	// Busy is the total working time of event loops. Its increase, divided by the elapsed time
-	// and Loops, is their utilization.
+	// Busy is the total working time of event loops. Its increase, divided by the elapsed time and Loops, is their
+	// utilization.
 	Busy time.Duration
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
-// TLS returns the result of the handshake: version, cipher suite, protocol, server name and
-// client certificates. It is nil for a connection without TLS.
+// TLS returns the result of the handshake: version, cipher suite, protocol, server name and client certificates. It is
+// nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.TLSState(c.core()) }
 
 // StartTLS encrypts an unencrypted connection, for protocols that negotiate TLS first: STARTTLS of SMTP, IMAP and LDAP,

@@ -175,8 +175,7 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first
-// connection.
+// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first connection.
 func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
@@ -270,8 +269,7 @@ func (s *Server) relayBroadcastsFromPeer(peer *broadcastlog.Peer, isSuccessor bo
 	s.mu.Unlock()
 }
 
-// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has
-// ended.
+// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has ended.
 func (s *Server) sendCountersAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true

@@ -189,8 +189,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller
-// holds the lock, which is released while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller holds the lock, which
+// is released while the mailbox is full.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {

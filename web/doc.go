@@ -14,15 +14,22 @@
 //
 //   - HTTP/2 is not supported. A proxy that uses HTTP/2 with browsers, such as nginx, Caddy or Envoy, can forward
 //     requests as HTTP/1.1.
-//   - Package web rejects requests that net/http tolerates but other software may interpret differently. These are
-//     requests with lines that end in LF alone, folded lines, Content-Length together with chunks or twice, unknown
-//     transfer encodings, or HTTP/1.x above 1.1. Others have methods with characters other than A-Z, - and _; targets
-//     that are neither a path nor a URL with a host, or that contain a user; an empty Host or a Host with invalid
-//     characters; or repeated Authorization, Expect, Content-Range and conditional (If-...) fields.
+//   - Requests that net/http tolerates but other software may interpret differently are rejected; see below.
 //   - The connection closes after the response to a CONNECT that was not hijacked.
 //   - 1xx responses are not sent to HTTP/1.0 clients.
 //   - An invalid Content-Length set by a handler is omitted.
 //   - If a client still waits for 100 Continue, its connection closes immediately after the response.
 //   - If the pool has no capacity, a request is answered with 503 without running its handler.
 //   - Request heads are limited to 32 KiB ([HTTP.MaxHeaderBytes]), and must be smaller than Limits.MaxMessage.
+//
+// Package web rejects requests with
+//
+//   - lines that end in LF alone, or folded lines
+//   - Content-Length together with chunks, or twice
+//   - unknown transfer encodings
+//   - HTTP/1.x above 1.1
+//   - methods with characters other than A-Z, - and _
+//   - targets that are neither a path nor a URL with a host, or that contain a user
+//   - an empty Host, or a Host with invalid characters
+//   - repeated Authorization, Expect, Content-Range or conditional (If-...) fields
 package web

@@ -151,8 +151,7 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	return false
 }
 
-// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for
-// its body.
+// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for its body.
 const (
 	requestMemory = 2 << 10
 	waiterMemory  = 8 << 10

@@ -303,8 +303,7 @@ func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin
-// sign as a k.
+// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin sign as a k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
 // hasToken reports whether a comma-separated list contains a token.

@@ -43,8 +43,7 @@ type HTTP struct {
 	// time from the same moment to the end of the response. By default there is no limit. A handler can set its own
 	// limits with http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
-	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of
-	// package log.
+	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of package log.
 	ErrorLog *log.Logger
 	// Endpoints are the WebSockets and Events of Handler whose connections move to the new process in
 	// tcp.Server.Upgrade. The new process must have every endpoint under the same name. A connection with user state

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file moves WebSockets and streams of events to another process; see HTTP.Endpoints. An HTTP
-// connection between two requests has no state and always moves.
+// This file moves WebSockets and streams of events to another process; see HTTP.Endpoints. An HTTP connection between
+// two requests has no state and always moves.
 
 // Endpoint is a *WebSocket or an *Events.
 type Endpoint interface{ endpoint() }

@@ -161,8 +161,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are
-// not allowed.
+// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -365,8 +364,7 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishResponse completes the response after the handler has returned. Unsent output remains in
-// out.
+// finishResponse completes the response after the handler has returned. Unsent output remains in out.
 func (w *response) finishResponse() {
 	w.ensureStatusWritten()
 	if w.state == responseStatus {
@@ -513,8 +511,8 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and
-// surrounding space is removed.
+// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and surrounding space is
+// removed.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {

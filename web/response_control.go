@@ -34,8 +34,8 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 // possible.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
-// *tcp.NetConn if it can't be detached from its server, as with TLS.
+// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a *tcp.NetConn if it can't be
+// detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:

@@ -40,8 +40,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state and checks that the transition is allowed. After dispatch, the
-// caller holds the lock.
+// setState changes the state and checks that the transition is allowed. After dispatch, the caller holds the lock.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.reportForbiddenTransition(x.state, newState)

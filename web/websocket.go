@@ -80,8 +80,7 @@ type WebSocket struct {
 	// socket keeps no window in memory. The default is no compression, because compression takes about 20 times as much
 	// CPU as sending.
 	Compression bool
-	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is
-	// 512.
+	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is 512.
 	MinCompressed int
 
 	once     sync.Once

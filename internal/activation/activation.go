@@ -106,8 +106,8 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there
-// are none. An empty variable counts as unset.
+// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there are none.
+// An empty variable counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

@@ -19,8 +19,8 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
-// ReloadingState returns the state of a program that reloads its configuration or is about to be replaced,
-// until it sends READY=1 (Type=notify-reload).
+// ReloadingState returns the state of a program that reloads its configuration or is about to be replaced, until it
+// sends READY=1 (Type=notify-reload).
 func ReloadingState() string { return "RELOADING=1" + formatMonotonicUsecField() }
 
 // Notify sends a state to the service manager, such as "READY=1" when the program serves, "STOPPING=1" when it ends,

@@ -46,8 +46,8 @@ type Controller struct {
 	_     [128]byte
 }
 
-// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid;
-// callers must validate user input.
+// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid; callers must
+// validate user input.
 func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
@@ -144,8 +144,7 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by
-// rounding.
+// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by rounding.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.

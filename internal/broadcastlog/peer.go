@@ -36,8 +36,7 @@ const (
 // goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns
-	// ErrFull.
+	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 

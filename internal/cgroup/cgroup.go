@@ -1,6 +1,5 @@
-// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard
-// library. Systems other than Linux have none of the files, and so no limits. All functions are safe for
-// concurrent use.
+// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard library.
+// Systems other than Linux have none of the files, and so no limits. All functions are safe for concurrent use.
 package cgroup
 
 import (
@@ -176,8 +175,8 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in
-// version 2.
+// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in version
+// 2.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {

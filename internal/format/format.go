@@ -1,5 +1,5 @@
-// Package format formats quantities for people: counts with thousands separators, and bytes, durations, shares
-// and percentiles with three significant digits. The script of package page formats values in the same way.
+// Package format formats quantities for people: counts with thousands separators, and bytes, durations, shares and
+// percentiles with three significant digits. The script of package page formats values in the same way.
 package format
 
 import (

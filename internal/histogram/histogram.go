@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one
-// addition. Callers own the buckets and may update them atomically.
+// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one addition.
+// Callers own the buckets and may update them atomically.
 package histogram
 
 import (

@@ -1,8 +1,7 @@
 // Package lograte suppresses repeated log messages, such as when a million connections fail in the same way.
 //
-// A table under a mutex has an entry for each recent message. The mutex is never held while a record is
-// written. There are no goroutines and no timers: the next record that passes reports how many were
-// suppressed.
+// A table under a mutex has an entry for each recent message. The mutex is never held while a record is written. There
+// are no goroutines and no timers: the next record that passes reports how many were suppressed.
 package lograte
 
 import (
@@ -134,8 +133,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes messages that have not been written for an interval, and adds what they have
-// suppressed to the shared entry.
+// removeOldEntries removes messages that have not been written for an interval, and adds what they have suppressed to
+// the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

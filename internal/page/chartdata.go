@@ -17,8 +17,8 @@ const (
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and
-// positive on logarithmic axes.
+// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and positive on
+// logarithmic axes.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
@@ -104,8 +104,8 @@ func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	return xs, ys
 }
 
-// downsample returns at most maxPoints points: the first, the last, and from each interval between them
-// the lowest, the highest and one gap.
+// downsample returns at most maxPoints points: the first, the last, and from each interval between them the lowest, the
+// highest and one gap.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

@@ -123,8 +123,8 @@ func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	return all
 }
 
-// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf,
-// connections to the page's own server.
+// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf, connections
+// to the page's own server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -43,8 +43,8 @@ type Live struct {
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID identifies the section in links. Writing the page normalizes it to lower-case letters,
-	// digits and dashes, and makes it unique. If it is empty, the title is used.
+	// ID identifies the section in links. Writing the page normalizes it to lower-case letters, digits and dashes, and
+	// makes it unique. If it is empty, the title is used.
 	ID string
 	// Title is the heading; Lead is the text below it.
 	Title string

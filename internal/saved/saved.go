@@ -1,5 +1,4 @@
-// Package saved encodes and decodes the state of a connection for another process: a sequence of strings and
-// numbers.
+// Package saved encodes and decodes the state of a connection for another process: a sequence of strings and numbers.
 package saved
 
 import "encoding/binary"

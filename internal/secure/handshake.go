@@ -20,8 +20,7 @@ const (
 	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps. It is InputPauseSize plus the data in
 	// flight when reading stops: with io_uring, up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions
-	// send about 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions send about 2 KiB.
 	maxHelloInput = 16 << 10
 )
 

@@ -16,8 +16,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello continues to scan the input, which has grown since the last call, and reports whether the
-// ClientHello is complete. It returns an error if the input is not a ClientHello.
+// scanHello continues to scan the input, which has grown since the last call, and reports whether the ClientHello is
+// complete. It returns an error if the input is not a ClientHello.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err

@@ -201,8 +201,7 @@ func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	return n, nil
 }
 
-// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite
-// was called.
+// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite was called.
 func (s *Session) Write(plaintext []byte) error {
 	if !s.isOpen {
 		return s.notOpenError()

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file queries TCP sockets with sock_diag(7). Unlike /proc/net/tcp, it can filter by state, and
-// it reports the backlog of listeners. linux/inet_diag.h defines the layouts.
+// This file queries TCP sockets with sock_diag(7). Unlike /proc/net/tcp, it can filter by state, and it reports the
+// backlog of listeners. linux/inet_diag.h defines the layouts.
 
 const (
 	diagRequestSize = 56 // sizeof(struct inet_diag_req_v2)

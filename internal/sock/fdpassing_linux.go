@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file passes descriptors between processes over a unix socket that preserves message
-// boundaries: a message and its descriptors arrive together or not at all.
+// This file passes descriptors between processes over a unix socket that preserves message boundaries: a message and
+// its descriptors arrive together or not at all.
 
 // MaxFDsPerMessage is the descriptor limit of a message; the kernel's SCM_MAX_FD is 253.
 const MaxFDsPerMessage = 200
@@ -69,8 +69,8 @@ func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.E
 		var err error
 		n, size, flags, _, err = unix.Recvmsg(int(socketFD), buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		errno, _ = err.(syscall.Errno)
-		// A peer that closed with unread input resets the socket. The kernel reports that once, before
-		// the data the peer sent.
+		// A peer that closed with unread input resets the socket. The kernel reports that once, before the data the
+		// peer sent.
 		if errno != syscall.EINTR && errno != syscall.ECONNRESET {
 			break
 		}

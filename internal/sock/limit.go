@@ -6,8 +6,7 @@ import "fmt"
 // logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor number opened in a private table; see
-// UnshareDescriptorTable.
+// FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 // defaultMaxConns is the connection limit where the system reports no descriptor limit.
@@ -68,8 +67,8 @@ func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
-// CheckDescriptorLimit returns an error with advice if this process cannot open enough descriptors
-// for conns connections.
+// CheckDescriptorLimit returns an error with advice if this process cannot open enough descriptors for conns
+// connections.
 func CheckDescriptorLimit(conns int) error {
 	soft, hard, ok := DescriptorLimit()
 	if !ok || uint64(conns)+ReservedDescriptors <= soft {

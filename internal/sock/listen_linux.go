@@ -77,8 +77,7 @@ func SetNonblockAndListenOptions(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn.
-// 0 changes nothing.
+// SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -246,8 +245,8 @@ func bindSourceAddr(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the
-// connect; see StartDial.
+// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the connect;
+// see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -57,8 +57,7 @@ func (p *Poll) epollCtl(op int, fd, token int32, events uint32) syscall.Errno {
 	return errno
 }
 
-// TryWait fetches the pending events and returns their number. It does not block and does not
-// inform the Go scheduler.
+// TryWait fetches the pending events and returns their number. It does not block and does not inform the Go scheduler.
 func (p *Poll) TryWait() (ready int) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
 	if errno != 0 {
@@ -129,8 +128,8 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread's private table does not contain it,
-// another thread signals it.
+// Signal makes the eventfd readable. If the calling thread's private table does not contain it, another thread signals
+// it.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
@@ -158,8 +157,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. No goroutine may signal it any more.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep pauses for about d, or less if a signal arrives. It is precise for short times, whereas
-// time.Sleep can be a millisecond late in an otherwise idle program.
+// Sleep pauses for about d, or less if a signal arrives. It is precise for short times, whereas time.Sleep can be a
+// millisecond late in an otherwise idle program.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

@@ -14,8 +14,8 @@ import (
 
 // Options are socket options for dialled and accepted connections.
 type Options struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's
-	// sizes. They are set before the handshake, which fixes the window scale.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
+	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
 	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more than this is unsent, the kernel accepts no more output. 0
 	// selects the kernel's default.
@@ -60,8 +60,8 @@ type ControlFunc = func(network, address string, raw syscall.RawConn) error
 // AcceptQueue is the accept queue of a listening TCP socket.
 type AcceptQueue struct {
 	Addr netip.AddrPort
-	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the
-	// listener's backlog or net.core.somaxconn, whichever is smaller.
+	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the listener's backlog or
+	// net.core.somaxconn, whichever is smaller.
 	Waiting, Max int64
 	// Inode is the socket's inode, as in "socket:[123]" in /proc/PID/fd.
 	Inode uint32

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recv receives into p, which must not be empty. It does not block and does not inform the Go
-// scheduler.
+// Recv receives into p, which must not be empty. It does not block and does not inform the Go scheduler.
 func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -22,8 +21,8 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and
-// does not inform the scheduler.
+// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and does not inform the
+// scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -33,8 +32,8 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no
-// non-blocking flag. restore makes them blocking again.
+// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no non-blocking flag. restore
+// makes them blocking again.
 func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	for _, fd := range fds {
 		_ = unix.SetNonblock(int(fd), true)
@@ -92,8 +91,8 @@ type Acceptor struct {
 	peer     unix.RawSockaddrAny
 }
 
-// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options
-// such as TCP_NODELAY are inherited from the listener.
+// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options such as TCP_NODELAY
+// are inherited from the listener.
 func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
@@ -146,8 +145,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller
-// closes both.
+// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes both.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {
@@ -183,8 +181,7 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the
-// calling thread.
+// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the calling thread.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
@@ -215,8 +212,7 @@ func SetBlocking(fd int32) syscall.Errno {
 // ShutdownWrite shuts down the sending direction of a connection.
 func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked
-// callers.
+// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked callers.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
 // ResetConn ends a TCP connection with a reset, or cancels connecting, and wakes blocked callers. It returns false for

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that
-// share a port.
+// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that share a port.
 func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }

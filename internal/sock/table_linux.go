@@ -94,8 +94,8 @@ var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	return err
 })
 
-// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often
-// forbid unshare with any flag.
+// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often forbid
+// unshare with any flag.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)

@@ -12,8 +12,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Kinds of frames on a control socket. A frame is its kind (1 byte), the length of the payload
-// (4 bytes, big-endian) and the payload.
+// Kinds of frames on a control socket. A frame is its kind (1 byte), the length of the payload (4 bytes, big-endian)
+// and the payload.
 const (
 	kindServing   = 's' // from the worker
 	kindDrain     = 'd' // from the supervisor
@@ -77,8 +77,8 @@ func readFrame(r io.Reader) (frame []byte, err error) {
 	return frame, err
 }
 
-// outbox is the send queue of a control socket. One goroutine writes the messages in order, the
-// urgent one first. It is safe for concurrent use.
+// outbox is the send queue of a control socket. One goroutine writes the messages in order, the urgent one first. It is
+// safe for concurrent use.
 type outbox struct {
 	socket  *net.UnixConn
 	queue   chan []byte
@@ -93,8 +93,8 @@ func newOutbox(socket *net.UnixConn) *outbox {
 	return o
 }
 
-// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is
-// none, and engine.ErrClosed after close.
+// enqueue adds a message and waits up to timeout for space. It returns engine.ErrFull if there is none, and
+// engine.ErrClosed after close.
 func (o *outbox) enqueue(message []byte, timeout time.Duration) error {
 	if isClosed(o.closing) {
 		return engine.ErrClosed

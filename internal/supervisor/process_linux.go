@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. Three goroutines read from its control
-// socket, write to it, and wait for its exit; they end with the process.
+// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to it,
+// and wait for its exit; they end with the process.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn

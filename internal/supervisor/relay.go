@@ -18,14 +18,13 @@ func (s *Supervisor) Broadcast(p []byte) error {
 	return s.enqueueRelayFrame(frame, s.draining)
 }
 
-// PauseAccept implements engine.Engine: all workers stop or resume accepting. Draining workers do not
-// accept.
+// PauseAccept implements engine.Engine: all workers stop or resume accepting. Draining workers do not accept.
 func (s *Supervisor) PauseAccept(paused bool) error {
 	return s.enqueueRelayFrame(encodePauseOrResumeAccept(paused), s.draining)
 }
 
-// ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers, draining
-// ones included.
+// ClosePeerConns implements engine.Engine: it closes the connections from a peer in all workers, draining ones
+// included.
 func (s *Supervisor) ClosePeerConns(peer netip.AddrPort) error {
 	return s.enqueueRelayFrame(encodeClosePeerConns(peer), s.done)
 }

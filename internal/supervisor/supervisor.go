@@ -21,8 +21,8 @@ type Config struct {
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address; without any, the supervisor
-	// listens itself. The supervisor owns them once it has started.
+	// Sockets are inherited listening sockets for each address; without any, the supervisor listens itself. The
+	// supervisor owns them once it has started.
 	Sockets [][]net.Listener
 	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until they are told to, and
 	// the supervisor gives up when every worker has ended once before serving.
@@ -53,8 +53,8 @@ type process interface {
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's
-	// frames until it has ended.
+	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's frames until it has
+	// ended.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
 	// closeListeners closes the supervisor's listeners.
 	closeListeners()

@@ -59,8 +59,8 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts, so that programs started by main neither take themselves
-// for a worker nor inherit the worker's descriptors.
+// currentWorker is set before main starts, so that programs started by main neither take themselves for a worker nor
+// inherit the worker's descriptors.
 var currentWorker = detectWorkerFromEnv()
 
 // CurrentWorker returns this process as a worker, or nil if it is not one.
@@ -81,8 +81,8 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was
-// started for. It succeeds once.
+// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was started for. It
+// succeeds once.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:

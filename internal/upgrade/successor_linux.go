@@ -172,8 +172,8 @@ func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung
-// process, so that the channels close.
+// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process, so
+// that the channels close.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()

@@ -56,8 +56,7 @@ type Hello struct {
 	PID       int
 	Paused    bool // an operator has paused accepting
 	Listeners []Listener
-	// Activated are the names of the service manager's sockets, whose descriptors follow those of
-	// the listeners.
+	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
 	// Kept means that the last descriptor is the status pipe to a first process that stays.
