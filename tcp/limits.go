@@ -90,8 +90,8 @@ type Limits struct {
 	// counted in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout limits the time for the PROXY header and the TLS handshake together. It starts when the
-	// connection is accepted. Conn.StartTLS starts the same limit again. The default is 10 s.
+	// HandshakeTimeout limits the time for the PROXY header and the TLS handshake together. It starts with the
+	// connection. Conn.StartTLS starts the same limit again. The default is 10 s.
 	HandshakeTimeout time.Duration
 
 	// FirstByteTimeout limits the time to a peer's first byte. A slower connection is closed with ErrFirstByteTimeout.

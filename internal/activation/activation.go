@@ -24,8 +24,7 @@ import (
 
 const (
 	firstFD = 3
-	// maxFDs is the maximum number of descriptors.
-	maxFDs = 1024
+	maxFDs  = 1024
 	// unknownName is the name of a descriptor without one, as in sd_listen_fds_with_names.
 	unknownName = "unknown"
 )
@@ -74,13 +73,11 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	return l, nil
 })
 
-// socketSet contains the service manager's sockets.
 type socketSet struct {
 	names []string
 	files []*os.File
 }
 
-// keptSockets is set by Listeners.
 var keptSockets atomic.Pointer[socketSet]
 
 // KeptActivationSockets returns the sockets that Listeners has taken and their names. Like the service manager, this

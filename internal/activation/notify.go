@@ -12,8 +12,7 @@ import (
 
 const (
 	// maxState is the maximum length of a state; systemd reads no more.
-	maxState = 4096
-	// maxSocket is the maximum length of the socket's name.
+	maxState  = 4096
 	maxSocket = len(syscall.RawSockaddrUnix{}.Path) - 1
 	// notifyTimeout limits how long Notify waits for a manager that does not read.
 	notifyTimeout = 5 * time.Second

@@ -17,7 +17,6 @@ import (
 	"time"
 )
 
-// Config contains the limits of a Controller.
 type Config struct {
 	// MaxConns limits the connections in total. With 0 none are accepted.
 	MaxConns int
@@ -85,20 +84,16 @@ func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int)
 // AcquireReservedConn turns a reserved slot into an open connection.
 func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
-// ReservedConns returns the number of reserved slots.
 func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
 
-// CancelReservedConns frees n reserved slots.
 func (c *Controller) CancelReservedConns(n int) { c.slots.Add(-reservedUnit * int64(n)) }
 
-// ReleaseConn frees the slot of a connection.
 func (c *Controller) ReleaseConn() {
 	if int32(c.slots.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
 }
 
-// OpenConns returns the number of open connections.
 func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
 // MaxPerSource returns the limit per source, 0 for none.
@@ -168,7 +163,6 @@ func newTokenBucket(rate int) *tokenBucket {
 	return &tokenBucket{rate: r, units: r * unitsPerToken}
 }
 
-// takeToken takes a token and returns 0, or returns the time until there is one.
 func (b *tokenBucket) takeToken(now time.Duration) (wait time.Duration) {
 	now = max(now, 0) // prevents an overflow of the difference
 	b.mu.Lock()

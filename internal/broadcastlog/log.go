@@ -285,7 +285,6 @@ func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcas
 
 func (g *Log) addPeer(l *Peer) { g.updatePeers(func(all []*Peer) []*Peer { return append(all, l) }) }
 
-// RemovePeer stops forwarding to a peer.
 func (g *Log) RemovePeer(l *Peer) {
 	g.updatePeers(func(all []*Peer) []*Peer { return slices.DeleteFunc(all, func(o *Peer) bool { return o == l }) })
 }

@@ -126,7 +126,6 @@ func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.changed.Broadcast()
 }
 
-// Abort closes the connection immediately.
 func (l *Peer) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +175,6 @@ func (m Broadcast) appendFrame(dst []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(m.Message))), m.Message...)
 }
 
-// FrameHandler handles received frames.
 type FrameHandler struct {
 	OnBroadcast func(Broadcast)
 	OnResumed   func() // the sender's queue has been sent

@@ -96,7 +96,6 @@ func readMachineMemory(root string) int64 {
 	return int64(kib) << 10
 }
 
-// controller describes where a kind of limit is stored.
 type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string

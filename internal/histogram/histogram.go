@@ -17,7 +17,6 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 	return min(bits.Len64(uint64((d-1)/time.Microsecond)), bucketCount-1)
 }
 
-// UpperBound returns the upper bound of a bucket.
 func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
 // Quantile returns an upper bound of quantile q (0 to 1): at most twice the quantile, unless that is in the last

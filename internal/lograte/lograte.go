@@ -40,12 +40,10 @@ type rateLimitHandler struct {
 	values  string // of keys set by WithAttrs, as in message.values
 }
 
-// Enabled implements slog.Handler.
 func (h *rateLimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
-// Handle implements slog.Handler.
 func (h *rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	m := message{r.Level, r.Message, h.values}
 	r.Attrs(func(a slog.Attr) bool {
@@ -63,7 +61,6 @@ func (h *rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h *rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
@@ -73,7 +70,6 @@ func (h *rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &derived
 }
 
-// WithGroup implements slog.Handler.
 func (h *rateLimitHandler) WithGroup(name string) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithGroup(name)
@@ -88,7 +84,6 @@ func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 	return strings.Join([]string{a.Key, a.Value.Resolve().String(), ""}, "\x00")
 }
 
-// message identifies equal records.
 type message struct {
 	level        slog.Level
 	text, values string

@@ -43,7 +43,6 @@ func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	return bar.Value / most
 }
 
-// cssWidth returns the bar's width, relative to the longest bar and at least 0.25%.
 func (b *Bars) cssWidth(bar Bar) string {
 	return fmt.Sprintf("%.2f%%", max(100*b.fractionOfLongest(bar), 0.25))
 }

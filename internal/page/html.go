@@ -86,9 +86,7 @@ func (a Application) WriteHTML(w io.Writer) error {
 
 type templateData struct {
 	*Page
-	// Own is the body of an Application.
-	Own template.HTML
-	// Policy is the Content-Security-Policy.
+	Own    template.HTML
 	Policy string
 	// Style and Script are elements whose content Policy allows by hash.
 	Style, Script template.HTML

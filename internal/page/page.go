@@ -14,7 +14,6 @@ package page
 
 import "time"
 
-// Page is the content of a page.
 type Page struct {
 	// Title is at the top. Lead is a sentence or two below it, with Tone.
 	Title string
@@ -32,7 +31,6 @@ type Page struct {
 	Live *Live
 }
 
-// Live configures a live page.
 type Live struct {
 	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
@@ -54,9 +52,7 @@ type Section struct {
 
 // Part is an element of a section. Exactly one field is set, apart from Fold.
 type Part struct {
-	// Text is a paragraph.
-	Text string
-	// Heading is a smaller heading.
+	Text    string
 	Heading string
 	// Remarks are sentences in a list, such as broken rules or notes. If Fold is set, HTML pages fold the list below
 	// Fold.
@@ -65,13 +61,11 @@ type Part struct {
 	Table   *Table
 	Chart   *Chart
 	Bars    *Bars
-	// Actions are buttons in a row.
 	Actions []Action
 	// Links are links to other pages of the same server, in a list.
 	Links []Link
 }
 
-// Link is a link to a page of the same server.
 type Link struct {
 	// URL is relative to the page. It is displayed, followed by Text.
 	URL, Text string
@@ -88,15 +82,12 @@ type Action struct {
 	URL string
 	// Confirm is a question to confirm first, or "".
 	Confirm string
-	// Token means that the server requires a token.
-	Token bool
+	Token   bool
 	// Slow extends the time limit for the response from 10 s to 2 minutes.
 	Slow bool
 }
 
-// Remark is a sentence in a list.
 type Remark struct {
-	// Tone is its severity.
 	Tone Tone
 	Text string
 }

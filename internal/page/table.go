@@ -46,7 +46,6 @@ func (t *Table) SetLastRowTone(column int, tone Tone) {
 	t.Tones[line][column] = tone
 }
 
-// Tone returns the tone of a cell.
 func (t *Table) Tone(row, column int) Tone {
 	if row >= len(t.Tones) || column >= len(t.Tones[row]) {
 		return Plain

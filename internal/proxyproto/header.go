@@ -37,7 +37,6 @@ type Header struct {
 	Unix bool
 }
 
-// errIncomplete means that more bytes are needed.
 var errIncomplete = errors.New("incomplete")
 
 // Parse parses the header at the start of b and returns its length. If b is empty or an incomplete header, the length
@@ -122,7 +121,6 @@ func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, uint16(n)), nil
 }
 
-// signature is the start of a version 2 header.
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
 const (

@@ -14,7 +14,6 @@ type Reader struct {
 	truncated bool
 }
 
-// NewReader returns a Reader of p.
 func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
 // Complete reports whether no value was truncated.
@@ -58,5 +57,4 @@ func (r *Reader) Bytes() []byte {
 	return p
 }
 
-// String reads a string.
 func (r *Reader) String() string { return string(r.Bytes()) }

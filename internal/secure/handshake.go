@@ -144,7 +144,6 @@ func (h *handshake) markInputEndedOrFail() error {
 	return io.ErrUnexpectedEOF
 }
 
-// abort makes the goroutine, if there is one, end soon.
 func (h *handshake) abort() {
 	h.mu.Lock()
 	h.isAborted = true

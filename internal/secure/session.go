@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 )
 
-// Owner is the owner of a Session.
 type Owner interface {
 	// Emit appends ciphertext to the output. p is valid during the call. Emit is called only within calls of the
 	// Session's methods and must not call the Session.
@@ -182,7 +181,6 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	return n, used, err
 }
 
-// decryptRecords fills dst with the plaintext of the available records.
 func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	for n < len(dst) {
 		if !s.mayHavePlaintext && !s.prepareNextWholeRecord() {

@@ -104,7 +104,6 @@ func DupFD(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// NewMemoryFile creates a file in memory with the given content.
 func NewMemoryFile(content []byte) (fd int32, err error) {
 	own, err := unix.MemfdCreate("records", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -41,12 +41,10 @@ func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
 
-// Modify changes the events that fd is watched for.
 func (p *Poll) Modify(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_MOD, fd, token, events)
 }
 
-// Remove stops watching fd.
 func (p *Poll) Remove(fd int32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_DEL, fd, 0, 0)
 }
@@ -119,7 +117,6 @@ type Eventfd struct {
 	seq uint64 // creation order: which private tables contain a copy
 }
 
-// NewEventfd creates an eventfd in the process's descriptor table.
 func NewEventfd() (Eventfd, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {

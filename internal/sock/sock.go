@@ -12,7 +12,6 @@ import (
 	"time"
 )
 
-// Options are socket options for dialled and accepted connections.
 type Options struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
 	// before the handshake, which fixes the window scale.
@@ -88,7 +87,6 @@ type ConnInfo struct {
 	SinceInput, RTT time.Duration
 }
 
-// IsLocalAddr reports whether addr belongs to this machine.
 func IsLocalAddr(addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return true

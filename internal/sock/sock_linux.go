@@ -86,7 +86,6 @@ func IsWritable(fd int32) bool {
 
 // Acceptor accepts from non-blocking listeners. It is not safe for concurrent use.
 type Acceptor struct {
-	// Blocking makes accepted sockets blocking.
 	Blocking bool
 	peer     unix.RawSockaddrAny
 }
@@ -209,7 +208,6 @@ func SetBlocking(fd int32) syscall.Errno {
 	return errno
 }
 
-// ShutdownWrite shuts down the sending direction of a connection.
 func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
 // Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked callers.
@@ -302,7 +300,6 @@ func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno
 	return splice(socketFD, p.writeFD, n)
 }
 
-// SpliceToSocket moves up to n bytes from the pipe to a socket.
 func (p *SplicePipe) SpliceToSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(p.readFD, socketFD, n)
 }
@@ -320,7 +317,6 @@ func splice(fromFD, toFD int32, n int) (int, syscall.Errno) {
 	}
 }
 
-// Read removes bytes from the pipe.
 func (p *SplicePipe) Read(buf []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(p.readFD), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))

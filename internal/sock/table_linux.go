@@ -172,9 +172,7 @@ func SetThreadPreciseTimers() (restore func()) {
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
 }
 
-// ThreadUsage is the resource usage of a thread.
 type ThreadUsage struct {
-	// CPU is processor time.
 	CPU time.Duration
 	// Sleeps counts voluntary context switches: the thread waited for something.
 	Sleeps int64
@@ -187,7 +185,6 @@ func CurrentThreadUsage() ThreadUsage {
 	return ThreadUsage{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Sleeps: int64(u.Nvcsw)}
 }
 
-// Since returns the usage since earlier.
 func (w ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{CPU: w.CPU - earlier.CPU, Sleeps: w.Sleeps - earlier.Sleeps}
 }

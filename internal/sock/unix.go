@@ -60,7 +60,6 @@ func checkUnixPath(path string) error {
 	return nil
 }
 
-// removeStaleSocket removes the socket at addr if no program listens on it.
 func removeStaleSocket(addr *net.UnixAddr) error {
 	info, err := os.Lstat(addr.Name)
 	switch {
@@ -88,7 +87,6 @@ func removeStaleSocket(addr *net.UnixAddr) error {
 	return nil
 }
 
-// addrInUseError returns an error that wraps EADDRINUSE.
 func addrInUseError(path, reason string) error {
 	return fmt.Errorf("listen unix %s: %w: %s", path, syscall.EADDRINUSE, reason)
 }

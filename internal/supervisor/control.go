@@ -24,7 +24,6 @@ const (
 )
 
 const (
-	// maxBroadcast is the maximum length of a broadcast in bytes.
 	maxBroadcast = 1 << 20
 	// maxQueuedMessages is the queue length of an outbox and of the supervisor's relay.
 	maxQueuedMessages = 64

@@ -27,7 +27,6 @@ const (
 	orderTakeOver = "takeover"
 )
 
-// handoffReply is a worker's reply to an order.
 type handoffReply struct {
 	engine.ExportResult
 	Failed string // the error, if the order failed
@@ -55,7 +54,6 @@ func (s *Supervisor) ChannelsNeeded() int {
 	return s.cfg.Processes * int(each)
 }
 
-// SocketsPerListener implements engine.Migrator.
 func (s *Supervisor) SocketsPerListener() (counts []int) {
 	for _, l := range s.spawner.(*execSpawner).sockets {
 		counts = append(counts, len(l))
@@ -63,7 +61,6 @@ func (s *Supervisor) SocketsPerListener() (counts []int) {
 	return counts
 }
 
-// SendListenerSockets implements engine.Migrator.
 func (s *Supervisor) SendListenerSockets(control *os.File, message string) error {
 	sp := s.spawner.(*execSpawner)
 	sp.mu.Lock()
@@ -113,7 +110,6 @@ func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	return int(s.workers[workerIndex].lostConns - w.lostConns)
 }
 
-// ImportConns implements engine.Migrator.
 func (s *Supervisor) ImportConns(channels []*os.File) error {
 	defer func() {
 		for _, f := range channels {

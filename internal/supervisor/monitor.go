@@ -80,7 +80,6 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	return served, p.err()
 }
 
-// superviseProcess drains and kills the worker when required, and returns when it has ended.
 func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
 	timer := time.NewTimer(s.timing.startTimeout)

@@ -72,7 +72,6 @@ func (p *osProcess) writeFramesOrSendSIGTERM() {
 	}
 }
 
-// waitForExitAndClose waits for the process to exit and then for all its frames.
 func (p *osProcess) waitForExitAndClose() {
 	defer close(p.hasEnded)
 	p.exitErr = p.cmd.Wait()

@@ -131,7 +131,6 @@ func (d *workerDrain) startOrUpdateDrain() {
 	}
 }
 
-// waitDrainResult returns the result of the drain after the engine has ended.
 func (d *workerDrain) waitDrainResult() error {
 	if d.cancel == nil {
 		return nil // stopped by another caller
@@ -199,7 +198,6 @@ func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 // broadcastRetryInterval is the pause before a broadcast to a full engine is retried.
 const broadcastRetryInterval = time.Millisecond
 
-// broadcaster delivers broadcasts to a worker's connections.
 type broadcaster struct {
 	engine   engine.Engine
 	lastWait time.Time // when it last waited for space

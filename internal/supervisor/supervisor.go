@@ -15,7 +15,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Config configures a supervisor.
 type Config struct {
 	// Addrs are the addresses to listen on, at least one.
 	Addrs []Address
@@ -56,13 +55,11 @@ type spawner interface {
 	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's frames until it has
 	// ended.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
-	// closeListeners closes the supervisor's listeners.
 	closeListeners()
 	// freeCounters frees the shared counters after all workers have ended.
 	freeCounters()
 }
 
-// timing contains the time limits and restart intervals of workers.
 type timing struct {
 	backoff      time.Duration // before the first restart
 	maxBackoff   time.Duration // doubling up to this
@@ -113,7 +110,6 @@ type workerState struct {
 // ErrGaveUp is wrapped by the error of a supervisor whose workers repeatedly failed to serve.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
-// startSupervisor starts the monitors, the relay, and a goroutine that waits for them.
 func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
 	s := &Supervisor{
 		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
@@ -160,7 +156,6 @@ func (s *Supervisor) announceWhenAllServed() {
 // Started returns a channel that is closed when all workers have served, or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// CheckAllServed returns an error unless all workers have served.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
@@ -213,7 +208,6 @@ func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
-// Restarts returns the number of restarts of workers.
 func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 
 // Loops returns the number of loops in all serving workers.

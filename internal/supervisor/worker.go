@@ -19,7 +19,6 @@ import (
 // workerEnv is the environment variable that makes a process a worker. It holds an identity as JSON.
 const workerEnv = "MYRIAD_WORKER"
 
-// identity identifies a worker and its Server.
 type identity struct {
 	// Index is the worker's number, starting at 0.
 	Index     int
@@ -122,10 +121,8 @@ func (w *Worker) Broadcast(p []byte) error {
 	return w.out.enqueue(frame, 0)
 }
 
-// PauseAccept makes all workers stop or resume accepting.
 func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseOrResumeAccept(on), 0) }
 
-// ClosePeerConns closes the connections from a peer in all workers.
 func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
 	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

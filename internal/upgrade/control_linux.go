@@ -20,7 +20,6 @@ type controlSocket struct {
 	file *os.File
 }
 
-// inheritControlSocket takes over the inherited descriptor fd.
 func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err == nil && kind != unix.SOCK_SEQPACKET {

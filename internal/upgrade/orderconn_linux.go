@@ -96,5 +96,4 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 	}
 }
 
-// Close closes the connection.
 func (l *OrderConn) Close() { _ = l.file.Close() }

@@ -25,8 +25,7 @@ type Predecessor struct {
 	Paused         bool
 	activatedNames []string   // of the service manager's sockets
 	activatedFiles []*os.File // the sockets
-	// version is the old process's protocol version.
-	version int
+	version        int
 }
 
 // Inherited is a listener of the old process.

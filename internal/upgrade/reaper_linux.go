@@ -131,7 +131,6 @@ func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	return k
 }
 
-// readServingPID reads the status pipe and returns the PID of the serving process.
 func (k *Reaper) readServingPID() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()

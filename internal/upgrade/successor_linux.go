@@ -64,7 +64,6 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 	return s, nil
 }
 
-// PID returns the process ID of the new process.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
 // SendHelloAndListeners sends the hello message and the listeners; sendListeners sends their descriptors.
