@@ -175,7 +175,6 @@ func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum t
 	return sum
 }
 
-// updateOverloadTargetAndAdmission sets the target, and the limit of the queue in an overload.
 func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	p := c.p
 	if timed := s.timed - c.lastTotals.timed; timed > 0 {
@@ -192,7 +191,6 @@ func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	c.lastTotals = s
 }
 
-// endOverloadAndRestoreCapacity ends an overload because no job waits.
 func (p *Pool) endOverloadAndRestoreCapacity(now int64) {
 	if !p.control.admission.endOverloadAndRestoreLimit(&p.overload, p.cfg.Queue, now) {
 		return
@@ -222,7 +220,6 @@ func (c *controller) wakeWorkersForQueuedJobs(queued int) {
 	}
 }
 
-// stopQuarterOfIdleWorkers stops a quarter of the workers that have been idle since the last call.
 func (c *controller) stopQuarterOfIdleWorkers() {
 	p := c.p
 	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
@@ -269,7 +266,6 @@ func newWorkerSizer(minWorkers, maxWorkers, procs int) workerSizer {
 	return s
 }
 
-// loadSample is the input of a sizer.
 type loadSample struct {
 	waiting  int    // jobs that wait, and those rejected since the last call
 	runnable int    // goroutines that wait for a processor
@@ -277,7 +273,6 @@ type loadSample struct {
 	finished uint64 // jobs since the start
 }
 
-// updateWorkerLimit returns the new limit of workers.
 func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {

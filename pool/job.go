@@ -21,7 +21,6 @@ type Func func(ctx context.Context)
 // Run calls the function.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// toJobOrNil returns f as a Job, or nil if f is nil.
 func (f Func) toJobOrNil() Job {
 	if f == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 // that indicates a queue that only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-// trackStandingQueue records the age of the oldest job. It reports whether the queue stands.
+// trackStandingQueue records the age of the oldest job. It reports whether there is a standing queue.
 func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
 	switch {
 	case oldestJobAge <= o.target.Load():

@@ -175,7 +175,6 @@ func (p *Pool) markClosedOnce() (first bool) {
 	return true
 }
 
-// stopWorkersAndSignalDone waits until the workers have drained the queue and exited.
 func (p *Pool) stopWorkersAndSignalDone() {
 	for w := p.popParked(); w != nil; w = p.popParked() {
 		p.wakeToSearch(w)

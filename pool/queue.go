@@ -16,7 +16,6 @@ const lockTries = 4
 // maxShedBatch limits the jobs that are shed at a time.
 const maxShedBatch = 32
 
-// queuedTask is a job in the queue.
 type queuedTask struct {
 	Task
 	submittedAt int64 // when it was submitted
@@ -47,7 +46,6 @@ type outcomeCounts struct {
 	wait, service                              Histogram
 }
 
-// makeShards creates n shards with a total capacity.
 func (p *Pool) makeShards(capacity, count int) {
 	p.shards = make([]shard, count)
 	p.shift = 64

@@ -60,7 +60,6 @@ type wakeOrder struct {
 	exit bool
 }
 
-// workerTally counts outcomes that were not yet added to a shard's tally.
 type workerTally struct {
 	finished, panicked, expired uint64
 	timed                       bool // wait and service are those of one job

@@ -8,7 +8,6 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
 func (s *Server) checkAllowAndDenyLists() error {

@@ -70,7 +70,6 @@ func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	return s.startedEngine()
 }
 
-// engineServingConns returns the engine that serves the connections of this process.
 func (s *Server) engineServingConns() (engine.Engine, error) {
 	if s.isSupervisor() {
 		return nil, errConnsInWorkers

@@ -169,7 +169,6 @@ func (o *connHandler) Value() any { return o.value }
 
 func (o *connHandler) SetValue(v any) { o.value = v }
 
-// pendingDial is the handler of a connection that is being dialed.
 type pendingDial struct {
 	connHandler
 	dial   Dial
@@ -232,7 +231,6 @@ func (n *resolver) stopAndWait() {
 	n.running.Wait()
 }
 
-// lookupAsync starts to resolve host and calls done with its first address, or with an error.
 func (n *resolver) lookupAsync(host string, timeout time.Duration, onResult func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

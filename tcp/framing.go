@@ -106,7 +106,6 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 // maxEmptyTokens limits consecutive tokens that use no input, as in bufio.Scanner.
 const maxEmptyTokens = 100
 
-// framer splits input into messages.
 type framer struct {
 	MessageHandler
 	shed  MessageShedHandler // the same handler; nil if it does not shed

@@ -322,7 +322,6 @@ type PanicError = engine.PanicError
 // tls.RecordHeaderError, or another.
 type TLSError = engine.TLSError
 
-// handlerAdapter adapts a Handler to the engine's interface.
 type handlerAdapter struct{ h Handler }
 
 func (a handlerAdapter) HandlerType() string { return handlerType(a.h) }

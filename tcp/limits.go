@@ -150,8 +150,7 @@ const (
 	defaultMaxMail      = 1 << 20
 	maxMail             = 1 << 28 // twice that fits in an int32
 	defaultMaxMailBytes = 8 << 20
-	// maxRate limits AcceptRate and ShutdownRate.
-	maxRate = 1_000_000_000
+	maxRate             = 1_000_000_000
 )
 
 // unlimitedBuffers is the default of MaxBuffered if the available memory is unknown.

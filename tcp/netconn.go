@@ -58,7 +58,6 @@ type NetConn struct {
 	callback callback // that one, or the previous one
 }
 
-// maxUnreadInput is the number of unread bytes at which reading pauses.
 const maxUnreadInput = 64 << 10
 
 // maxWriteSize limits the part of a Write that is sent as one message.
@@ -98,7 +97,6 @@ func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.readable.Broadcast()
 }
 
-// markPeerEnded makes reads return io.EOF after the buffered input.
 func (n *NetConn) markPeerEnded() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,7 +104,7 @@ func (n *NetConn) markPeerEnded() {
 	n.readable.Broadcast()
 }
 
-// markConnClosed makes reads and writes fail with reason.
+// markConnClosed makes reads and writes fail with the close reason.
 func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

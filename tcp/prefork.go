@@ -101,7 +101,6 @@ func supervisorError(e engine.Engine) error {
 	return nil
 }
 
-// workerForwarder forwards broadcasts and operator commands to all worker processes.
 type workerForwarder interface {
 	Broadcast(p []byte) error
 	operatorCommands

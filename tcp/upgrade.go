@@ -211,7 +211,6 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	return u, nil
 }
 
-// countTimeout limits counting the connections before and after the transfer.
 const countTimeout = time.Second
 
 // netConnReason is the reason in Upgraded.Stayed for connections of blocking code.
@@ -416,7 +415,6 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	}
 }
 
-// upgradeState is the part of a Server's state that concerns upgrades.
 type upgradeState struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves on the listeners

@@ -48,7 +48,6 @@ type upgradeTransfer struct {
 	backlogDone          chan struct{} // closed when its queued broadcasts have been sent; nil without
 }
 
-// outgoingUpgrade is one upgrade in the old process.
 type outgoingUpgrade struct {
 	s                 *Server
 	state, peerSocket *os.File // nil if there is none
@@ -95,12 +94,10 @@ func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUp
 	return d, nil
 }
 
-// resumeBroadcastsAfterTimeout is called when the new process begins to take connections.
 func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
 	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.addPeerAndResumeBroadcasts(d.peer) })
 }
 
-// addPeerAndResumeBroadcasts resumes broadcasts once, and forwards them to peer unless that is nil.
 func (d *outgoingUpgrade) addPeerAndResumeBroadcasts(peer *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
 		if peer != nil && !d.s.addPeerAndStartReading(peer, true) {
@@ -293,7 +290,7 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes the handler write its state to a file in memory; nil if it has none.
+// saveHandlerState makes the handler write its state to a file in memory. It returns nil if the handler has no state.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {
@@ -335,7 +332,6 @@ func callConvertingPanic(f func() error) (err error) {
 	return f()
 }
 
-// limitedWriter fails after a number of bytes.
 type limitedWriter struct {
 	w         io.Writer
 	remaining int

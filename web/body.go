@@ -17,7 +17,6 @@ const maxChunkLine = 256
 // as in net/http.
 const maxChunkOverhead = 16 << 10
 
-// maxTrailer limits the trailer of a chunked body, in bytes.
 const maxTrailer = 8 << 10
 
 // bodyDecoder separates the data of a request's body from its framing. It belongs to the connection's owner.

@@ -15,7 +15,6 @@ type deadline struct {
 	cancel  context.CancelFunc
 }
 
-// callWithContext calls f with a context that ends at the deadline.
 func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error) error {
 	mu.Lock()
 	ctx := d.ctx

@@ -126,7 +126,6 @@ func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c
 	}
 }
 
-// eventStream is the tcp.Handler of streams of events.
 type eventStream struct{ events *Events }
 
 // Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.

@@ -388,7 +388,7 @@ func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 	}
 }
 
-// sendReadyResponses sends the response, and the following ones that are complete in memory.
+// sendReadyResponses sends the response of x, and those after it that are complete in memory.
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	for x.sendResponseAndAdvance(c) {
 		if x = x.next; !x.makeCurrentExchange(c) {
@@ -397,7 +397,6 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndAdvance sends the response. It reports whether the next request is to be processed.
 func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
@@ -458,7 +457,6 @@ func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	x.h.startIdleTimer(c)
 }
 
-// cancelOnPeerEnd records that no more input will arrive, and cancels the request's context.
 func (x *exchange) cancelOnPeerEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -517,5 +515,4 @@ func (ctx *connContext) Value(key any) any {
 	return nil
 }
 
-// refKey is the key of the connection's Ref in a request's context.
 type refKey struct{}

@@ -40,7 +40,6 @@ func appendFrame(b []byte, op byte, payload []byte) []byte {
 	return append(appendFrameHead(b, op, len(payload)), payload...)
 }
 
-// frameHead is the head of a client's frame.
 type frameHead struct {
 	op      byte
 	fin     bool
@@ -52,7 +51,6 @@ type frameHead struct {
 
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-// parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
 func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0

@@ -31,10 +31,8 @@ var (
 	errManyFields   = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head has more than 1,000 fields"}
 )
 
-// maxFields limits the fields of a head.
 const maxFields = 1000
 
-// headEnd is the end of a head.
 var headEnd = []byte("\r\n\r\n")
 
 // completeHeadLength returns the length of the head at the beginning of in, including its blank line, or 0 if the head
@@ -100,7 +98,6 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses a complete head into r, whose Header must be an empty map.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
 	s.text = string(bytes.TrimPrefix(raw, headEnd[:2]))
 	line, rest, _ := strings.Cut(s.text, "\r\n")
@@ -275,7 +272,6 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	return h.parseTrailerHeader(r)
 }
 
-// parseTrailerHeader sets r.Trailer to the fields announced for the end of a chunked body.
 func (h *head) parseTrailerHeader(r *http.Request) error {
 	values := r.Header["Trailer"]
 	if values == nil || !h.seenTE {
@@ -306,7 +302,6 @@ func isForbiddenTrailer(key string) bool {
 // equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin sign as a k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
-// hasToken reports whether a comma-separated list contains a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
 		if equalFold(textproto.TrimString(v), token) {
@@ -340,7 +335,6 @@ func allInClass(class *[256]bool, s string) bool {
 
 func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
-// isValidHost reports whether s may be a host, optionally with a port.
 func isValidHost(s string) bool {
 	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
 		strings.ContainsAny(s, "[]") == (s[0] == '[')

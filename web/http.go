@@ -230,7 +230,6 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnConnOwner calls a Quick handler, and reports whether HTTP continues on the connection.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	x.req.Body = http.NoBody
 	x.body.framing.done = true

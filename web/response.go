@@ -65,7 +65,6 @@ const bodyBufferSize = 2048
 // flushSize is the number of buffered bytes at which output is sent.
 const flushSize = 16 << 10
 
-// bodyFramer is a response as an io.Writer that frames the body.
 type bodyFramer response
 
 func (w *response) init(x *exchange, c *tcp.Conn) {
@@ -443,7 +442,6 @@ func appendStatusLine(b []byte, minor, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// fieldSet is a set of fields that affect the response.
 type fieldSet uint16
 
 const (

@@ -91,7 +91,6 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 }
 
-// finishHijack marks the response as hijacked and returns the results of Hijack.
 func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, error) {
 	w.setState(responseHijacked)
 	r := io.Reader(d.nc)

@@ -97,7 +97,6 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	}
 }
 
-// regularFilePart returns the part of a regular file that src would read.
 func regularFilePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	limit := int64(-1)
 	if l, limited := src.(*io.LimitedReader); limited {

@@ -48,7 +48,6 @@ func (x *exchange) setState(newState exchangeState) {
 	x.state = newState
 }
 
-// responseState is the progress of one response.
 type responseState uint8
 
 const (

@@ -412,7 +412,6 @@ func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// partialMemory is the size of a partialMessage without its message.
 const partialMemory = 256
 
 func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
@@ -556,7 +555,6 @@ func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	return used
 }
 
-// closeAfterPeerEndUnlessPaused closes a socket whose peer has ended without a close frame.
 func (v *negotiatedSocket) closeAfterPeerEndUnlessPaused(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)
