@@ -388,7 +388,7 @@ func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 	}
 }
 
-// sendReadyResponses sends the response of x, and those after it that are complete in memory.
+// sendReadyResponses sends the response of x and the complete responses after it.
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	for x.sendResponseAndAdvance(c) {
 		if x = x.next; !x.makeCurrentExchange(c) {
