@@ -10,7 +10,7 @@ import (
 
 // Write appends p to the output.
 func (c *Conn) Write(p []byte) (int, error) {
-	if err := c.checkWrite(len(p)); err != nil {
+	if err := c.checkWriteOrCloseSlow(len(p)); err != nil {
 		return 0, err
 	}
 	switch {
@@ -26,21 +26,21 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // WriteBroadcasts writes broadcast messages, as one piece if that fits, and directly if nothing is
 // unsent. It does nothing before Opened. It reports whether the connection may need driving.
-func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
+func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
 	}
-	if c.UnsentBytes()-c.postedOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
+	if c.UnsentBytes()-c.postedOutputBytes()+len(joined) > c.runtime.Limits.MaxUnsent {
 		for _, m := range messages {
 			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
 		}
 	} else {
 		if c.runtime.SendDirect != nil && !c.hasOutput() && c.layer() == nil && len(joined) > 0 {
-			joined = joined[c.sendDirect([][]byte{joined}):]
+			joined = joined[c.sendOutputThenPieces([][]byte{joined}):]
 		}
 		c.writeThroughLayer(joined)
 	}
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 	return true
 }
 
@@ -50,32 +50,32 @@ func (c *Conn) acceptsBroadcasts() bool {
 
 // WriteString is Write for a string.
 func (c *Conn) WriteString(s string) (int, error) {
-	if err := c.checkWrite(len(s)); err != nil {
+	if err := c.checkWriteOrCloseSlow(len(s)); err != nil {
 		return 0, err
 	}
 	if c.layer() != nil {
 		c.writeThroughLayer([]byte(s))
 	} else if len(s) > 0 {
-		appendOutput(c.runtime, c.tailBuffer(len(s)), s)
+		appendOutput(c.runtime, c.ensureTailBuffer(len(s)), s)
 	}
 	return len(s), nil
 }
 
-// checkWrite returns why n bytes can't be written, after closing a slow connection. Posted bytes do
+// checkWriteOrCloseSlow returns why n bytes can't be written, after closing a slow connection. Posted bytes do
 // not count.
-func (c *Conn) checkWrite(n int) error {
+func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
 	}
 	if c.hasPendingLayer() {
 		return ErrBadUse
 	}
-	if n > c.runtime.Limits.MaxUnsent {
+	if size > c.runtime.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.unsentInMemory()-c.postedOutput()+c.directSent()+n > c.runtime.Limits.MaxUnsent {
+	if c.unsentInMemoryBytes()-c.postedOutputBytes()+c.directSentInEvent()+size > c.runtime.Limits.MaxUnsent {
 		if c.runtime.DropMessages {
-			c.countDropped()
+			c.countDroppedMessage()
 			return ErrFull
 		}
 		c.abortWith(ErrSlowConsumer)
@@ -84,25 +84,25 @@ func (c *Conn) checkWrite(n int) error {
 	return nil
 }
 
-// countDropped counts a message that exceeded the output limit.
-func (c *Conn) countDropped() {
+// countDroppedMessage counts a message that exceeded the output limit.
+func (c *Conn) countDroppedMessage() {
 	c.runtime.Counters.Add(Dropped, 1)
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutput returns how much of the output was posted.
-func (c *Conn) postedOutput() (n int) {
+// postedOutputBytes returns how much of the output was posted.
+func (c *Conn) postedOutputBytes() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
 	}
-	return n + c.queuedFiles().sumFollowing(func(b *Buffer) int { return b.postedBytes })
+	return n + c.queuedFiles().sumDataBehindFiles(func(b *Buffer) int { return b.postedBytes })
 }
 
-func (c *Conn) unsentInMemory() (n int) {
+func (c *Conn) unsentInMemoryBytes() (n int) {
 	if c.out != nil {
 		n = c.out.Len()
 	}
-	return n + c.queuedFiles().sumFollowing((*Buffer).Len)
+	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
 }
 
 // UnsentBytes returns the unsent bytes, including files, or those dropped when the connection was
@@ -111,17 +111,17 @@ func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
 	}
-	return n + c.unsentInMemory() + c.queuedFiles().remainingBytes()
+	return n + c.unsentInMemoryBytes() + c.queuedFiles().remainingFileBytes()
 }
 
 // BufferMemory returns the memory of the connection's buffers, including its layer and handler, in
 // bytes.
-func (c *Conn) BufferMemory() int { return c.sumBuffers((*Buffer).capacity) }
+func (c *Conn) BufferMemory() int { return c.sumBuffersAndReportedMemory((*Buffer).totalCapacity) }
 
 // BufferedBytes returns how many bytes of BufferMemory are in use.
-func (c *Conn) BufferedBytes() int { return c.sumBuffers((*Buffer).Len) }
+func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buffer).Len) }
 
-func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
+func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
 	if c.extra != nil {
 		n = c.extra.layerBytes + c.extra.handlerMemory
 		if c.extra.pendingLayer != nil {
@@ -130,10 +130,10 @@ func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			n += size(b)
+			n += bufferSize(b)
 		}
 	}
-	return n + c.queuedFiles().sumFollowing(size)
+	return n + c.queuedFiles().sumDataBehindFiles(bufferSize)
 }
 
 // IsAborted reports whether the connection will be closed without sending its output.
@@ -173,7 +173,7 @@ func (c *Conn) setReading(enabled bool) {
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
-		o.QueueYielded(c)
+		o.QueueForLaterRead(c)
 	}
 }
 
@@ -182,15 +182,15 @@ func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets how much received data the handler buffers, which counts as Buffered, and
 // whether that includes a partial message, which must be complete within MessageTimeout.
-func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
-	if !c.is(open) || bytes == 0 && !partialMessage && c.extra == nil {
+func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
+	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
 	}
 	x := c.ensureExtra()
 	c.runtime.Counters.Add(Buffered, int64(bytes-x.handlerMemory))
 	x.handlerMemory = bytes
 	switch {
-	case !partialMessage:
+	case !hasPartialMessage:
 		x.handlerPartialSince = 0
 	case x.handlerPartialSince == 0:
 		x.handlerPartialSince = c.runtime.Clock()
@@ -270,70 +270,70 @@ func (c *Conn) Ref() Ref {
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
-	c.callHandler(c.handler().Opened)
+	c.callHandler(c.ownOrEngineHandler().Opened)
 	if c.extra != nil {
 		c.extra.dialStarted = 0
 		c.freeExtraIfZero()
 	}
 }
 
-// callReceived calls Received, or Shed with a shedReason. It repeats callHandler for speed.
-func (c *Conn) callReceived(in []byte, shedReason error) (used int) {
+// callReceivedOrShed calls Received, or Shed with a shedReason. It repeats callHandler for speed.
+func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
-	defer c.recoverHandlerPanic(&returned)
+	defer c.recoverHandlerPanicAndAbort(&returned)
 	c.state |= inCall
 	if shedReason != nil {
 		used = c.runtime.Shed(c, in, shedReason)
 	} else {
-		used = c.handler().Received(c, in)
+		used = c.ownOrEngineHandler().Received(c, in)
 	}
 	returned = true
 	return used
 }
 
 func (c *Conn) callEnded(unread []byte) (used int) {
-	c.callHandler(func(c *Conn) { used = c.handler().Ended(c, unread) })
+	c.callHandler(func(c *Conn) { used = c.ownOrEngineHandler().Ended(c, unread) })
 	return used
 }
 
 func (c *Conn) callNudged() {
-	if n, ok := c.handler().(Nudger); ok {
+	if n, ok := c.ownOrEngineHandler().(Nudger); ok {
 		c.callHandler(n.Nudged)
 	}
 }
 
-// OnNudge calls the handler's Nudged, unless the connection is in its handshake or closing.
-func (c *Conn) OnNudge() {
+// CallNudgedIfOpen calls the handler's Nudged, unless the connection is in its handshake or closing.
+func (c *Conn) CallNudgedIfOpen() {
 	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
 		c.callNudged()
-		c.finishEvent()
+		c.startPendingLayerAndUpdatePause()
 	}
 }
 
 // callHandler calls f and recovers a panic.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
-	defer c.recoverHandlerPanic(&returned)
+	defer c.recoverHandlerPanicAndAbort(&returned)
 	c.state |= inCall
 	f(c)
 	returned = true
 }
 
-// callClosed calls Closed, and Opened before if that is still due. A panic does not change the
+// callDueOpenedAndClosed calls Closed, and Opened before if that is still due. A panic does not change the
 // close reason.
-func (c *Conn) callClosed() {
+func (c *Conn) callDueOpenedAndClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
 	if c.is(openPending) {
 		c.state &^= openPending
 		c.callOpened()
 	}
-	c.callHandler(func(c *Conn) { c.handler().Closed(c, reason) })
+	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanic ends a handler call. After a panic or runtime.Goexit it aborts this connection
+// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit it aborts this connection
 // only. A Goexit continues to end the frames below; see goexit.go.
-func (c *Conn) recoverHandlerPanic(returned *bool) {
+func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {
 		return
@@ -343,7 +343,7 @@ func (c *Conn) recoverHandlerPanic(returned *bool) {
 	if exits {
 		v = ErrGoexit
 	}
-	if c.abortWith(c.runtime.reportPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
-		c.finishEventAfterGoexit()
+	if c.abortWith(c.runtime.logAndCountPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
+		c.updatePauseAndScheduleActionsAfterGoexit()
 	}
 }

@@ -33,7 +33,7 @@ const (
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
-	batch  *batchRequest // the batch it belongs to; without a Conn the request stands for all of the batch
+	batch  *messageBatch // the batch it belongs to; without a Conn the request stands for all of the batch
 	gen    uint32
 	Size   uint32
 	Kind   RequestKind
@@ -47,14 +47,14 @@ const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
-		m.batch.removeHolder()
+		m.batch.releaseMessagesIfLastHolder()
 	case m.shared != nil:
-		m.shared.removeHolder()
+		m.shared.removeHolderAndUncountMemory()
 	}
 }
 
-// DropIfBytes drops the request if it carries bytes, and reports whether it did.
-func (m QueuedRequest) DropIfBytes() bool {
+// DropIfCarriesBytes drops the request if it carries bytes, and reports whether it did.
+func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
 	}
@@ -62,13 +62,13 @@ func (m QueuedRequest) DropIfBytes() bool {
 	if m.shared != nil {
 		n = len(m.shared.Bytes)
 	}
-	m.Conn.releasePosted(max(n, emptyRequestSize))
+	m.Conn.releasePostedAndWakeSenders(max(n, emptyRequestSize))
 	m.releaseShared()
 	return true
 }
 
 // IsStale reports whether the connection has begun to close since the request was posted. A stale
-// request may be passed to OnRequest on any goroutine, which then only releases its reservation.
+// request may be passed to HandleOrDeferRequest on any goroutine, which then only releases its reservation.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be changed.
@@ -85,13 +85,13 @@ type Shared struct {
 	holders  atomic.Int32
 }
 
-func (s *Shared) addHolder() {
+func (s *Shared) addHolderAndCountMemory() {
 	if s.counters != nil && s.holders.Add(1) == 1 {
 		s.counters.Add(Buffered, int64(cap(s.Bytes)))
 	}
 }
 
-func (s *Shared) removeHolder() {
+func (s *Shared) removeHolderAndUncountMemory() {
 	if s.counters != nil && s.holders.Add(-1) == 0 {
 		s.counters.Add(Buffered, -int64(cap(s.Bytes)))
 	}
@@ -112,14 +112,14 @@ type Request struct {
 	// alwaysFits exempts rare requests from the mailbox's limit.
 	alwaysFits bool
 	// removed, if set, has the connections that must not get it any more.
-	removed *removedConns
+	removed *removedDuringBroadcast
 }
 
 // CanWait reports whether the sender can wait for space.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// SetSpaceWait makes a sender that can wait do so until freed is closed.
-func (r *Request) SetSpaceWait(freed <-chan struct{}) {
+// LetSenderWaitUntil makes a sender that can wait do so until freed is closed.
+func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
 	}
@@ -131,21 +131,21 @@ type SpaceWait struct {
 	onDone func()          // called by release
 }
 
-// release reports that the sender has tried again, or will not.
-func (r SpaceWait) release() {
+// stopWaiting reports that the sender has tried again, or will not.
+func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()
 	}
 }
 
-func (r Request) dataSize() int {
+func (r Request) payloadSize() int {
 	if r.Shared != nil {
 		return len(r.Shared.Bytes)
 	}
-	return r.copiedBytes()
+	return r.copiedSize()
 }
 
-func (r Request) copiedBytes() int {
+func (r Request) copiedSize() int {
 	n := len(r.Bytes)
 	for _, p := range r.Pieces {
 		n += len(p)
@@ -153,7 +153,7 @@ func (r Request) copiedBytes() int {
 	return n
 }
 
-// emptyRequestSize is the size of a request without bytes in refState.
+// emptyRequestSize is the size of a request without bytes in generationAndPosted.
 const emptyRequestSize = 1
 
 // maxKeptData is the memory for data that an empty mailbox keeps. Senders that can wait may use
@@ -171,8 +171,8 @@ const (
 	minMailboxRequests = 1 << 10
 )
 
-// MailboxBounds returns the limits of one mailbox if there are as many as loops.
-func (l *Limits) MailboxBounds(numLoops int) (maxRequests, maxBytes int) {
+// SingleMailboxLimits returns the limits of one mailbox if there are as many as loops.
+func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
 	}
@@ -182,7 +182,7 @@ func (l *Limits) MailboxBounds(numLoops int) (maxRequests, maxBytes int) {
 
 // Mailbox is the queue of requests to the connections of one owner. Any goroutine may Put; the
 // owner calls TakeAll. One lock covers the check for space, the reservation in the connection's
-// refState and the append, so that each reservation has its request.
+// generationAndPosted and the append, so that each reservation has its request.
 //
 // The memory of requests is counted from Put until the owner has delivered them and calls Recycle.
 // An empty mailbox counts as nothing and keeps little memory.
@@ -238,12 +238,12 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	if r.Kind != RequestSend && r.Kind != RequestBroadcast {
 		maxRequests *= 2
 	}
-	size, postedLimit := r.dataSize(), c.runtime.Limits.MaxUnsent
+	size, postedLimit := r.payloadSize(), c.runtime.Limits.MaxUnsent
 	maxBytes := b.MaxBytes
 	if r.CanWait() {
 		maxBytes, postedLimit = maxBytes/waitersShare, r.postedLimit
 	}
-	added := b.addedBytes(r.Shared, size)
+	added := b.bytesCountedForLimit(r.Shared, size)
 	switch {
 	case b.closed:
 		return ErrClosed
@@ -258,20 +258,20 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	if size == 0 {
 		size, postedLimit = emptyRequestSize, math.MaxInt
 	}
-	if err := c.refState.reservePosted(generation, size, postedLimit); err != nil {
+	if err := c.refState.reservePostedBytes(generation, size, postedLimit); err != nil {
 		return err
 	}
 	copied := 0
 	if r.Shared != nil {
-		r.Shared.addHolder()
+		r.Shared.addHolderAndCountMemory()
 	} else {
-		copied = r.copiedBytes()
+		copied = r.copiedSize()
 	}
 	b.numRequests++
 	b.bytes += added
 	b.lastShared = r.Shared
-	b.endBatchRun()
-	b.ensureSpace(copied)
+	b.stopMergingIntoBatches()
+	b.ensureQueueCapacity(copied)
 	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
@@ -280,8 +280,8 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	return nil
 }
 
-// ensureSpace prepares for one more request with dataSize bytes.
-func (b *Mailbox) ensureSpace(dataSize int) {
+// ensureQueueCapacity prepares for one more request with payloadSize bytes.
+func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
 	}
@@ -290,16 +290,16 @@ func (b *Mailbox) ensureSpace(dataSize int) {
 	}
 }
 
-// addedBytes returns how much a message counts for MaxBytes.
-func (b *Mailbox) addedBytes(s *Shared, size int) int {
+// bytesCountedForLimit returns how much a message counts for MaxBytes.
+func (b *Mailbox) bytesCountedForLimit(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
 	}
-	return size
+	return messageSize
 }
 
-// setQueuedMemory updates the counted memory to these capacities.
-func (b *Mailbox) setQueuedMemory(requestCap, dataCap int) {
+// recountQueuedMemory updates the counted memory to these capacities.
+func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	n := requestCap*QueuedRequestSize + dataCap
 	if b.Counters != nil {
 		b.Counters.Add(Buffered, int64(n-b.queuedMemory))
@@ -321,10 +321,10 @@ func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 }
 
 // CountMissedBroadcast counts a broadcast that had no space in the mailbox of a single connection.
-// TakeMissedBroadcasts returns the count and resets it.
+// TakeMissedBroadcastCount returns the count and resets it.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
-func (b *Mailbox) TakeMissedBroadcasts() int64 {
+func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 	if b.missedBroadcasts.Load() == 0 {
 		return 0
 	}
@@ -334,7 +334,7 @@ func (b *Mailbox) TakeMissedBroadcasts() int64 {
 // HasRequests reports whether requests are queued. It takes no lock.
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue makes space for one more request with dataSize bytes. It doubles the capacity, data at
+// growQueue makes space for one more request with payloadSize bytes. It doubles the capacity, data at
 // most to maxKeptData if that suffices. It counts the memory first, because allocating may take
 // long.
 func (b *Mailbox) growQueue(dataSize int) {
@@ -350,7 +350,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 	default:
 		dataCap = min(max(dataSize, 2*dataCap), maxKeptData)
 	}
-	b.setQueuedMemory(requestCap, dataCap)
+	b.recountQueuedMemory(requestCap, dataCap)
 	if requestCap > cap(b.queue) {
 		b.queue = append(make([]QueuedRequest, 0, requestCap), b.queue...)
 	}
@@ -385,10 +385,10 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of size bytes. It is woken once they fit and no earlier sender
+// addWaitingSender queues a sender of messageSize bytes. It is woken once they fit and no earlier sender
 // waits.
-func (b *Mailbox) addWaitingSender(size int) SpaceWait {
-	s := &waitingSender{freed: make(chan struct{}), size: max(size, emptyRequestSize)}
+func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
+	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
@@ -403,12 +403,12 @@ func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 		return
 	}
 	if b.wokenBytes -= s.size; b.wokenBytes == 0 && b.numRequests == 0 {
-		b.wakeWaitingSenders()
+		b.wakeSendersThatFit()
 	}
 }
 
-// wakeWaitingSenders wakes as many senders as fit into an empty mailbox, at least one.
-func (b *Mailbox) wakeWaitingSenders() {
+// wakeSendersThatFit wakes as many senders as fit into an empty mailbox, at least one.
+func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
 		s := b.waiting[n]
@@ -432,8 +432,8 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.numRequests, b.bytes, b.lastShared = 0, 0, nil
 	b.takenMemory, b.queuedMemory = b.takenMemory+b.queuedMemory, 0
-	b.endBatchRun()
-	b.wakeWaitingSenders()
+	b.stopMergingIntoBatches()
+	b.wakeSendersThatFit()
 	b.nonEmpty.Store(false)
 	return requests, data
 }

@@ -26,11 +26,11 @@ type Loop interface {
 	Conn(slot uint32) *Conn
 	// OwnsConn reports whether the loop, and not a worker, owns a connection.
 	OwnsConn(c *Conn) bool
-	// SettleLater schedules a connection to be driven before the turn ends, because an event of
+	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of
 	// another one has changed it.
-	SettleLater(c *Conn)
-	// QueueYielded queues a connection that has yielded behind the others with much input.
-	QueueYielded(c *Conn)
+	PerformActionsLater(c *Conn)
+	// QueueForLaterRead queues a connection that has yielded behind the others with much input.
+	QueueForLaterRead(c *Conn)
 	// ReturnFromWorker returns a connection from a worker. why is nil if a worker has run it,
 	// otherwise why none will. It is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
@@ -66,11 +66,11 @@ type Runtime struct {
 	LocalAddr func(c *Conn) netip.AddrPort
 	// Index is the loop's index.
 	Index int
-	// OnWorkers leaves Opened and Received to FeedHandler on a worker. The owner may change it, and
+	// OnWorkers leaves Opened and Received to MakeDueHandlerCalls on a worker. The owner may change it, and
 	// Buffers, between two events.
 	OnWorkers bool
-	// HandlerTimes, if set, records the time that workers take.
-	HandlerTimes *HandlerTimes
+	// WorkerCallTimes, if set, records the time that workers take.
+	HandlerTimes *WorkerCallTimes
 	// SendDirect, if set, sends p, which is not empty, and following immediately in one
 	// non-blocking call, and returns the number of bytes sent. It is used from MinDirectSend bytes
 	// on, where copying costs more than a system call. The owner may change it between two events.
@@ -79,7 +79,7 @@ type Runtime struct {
 	// SendToPartner, if set, is SendDirect for a relay partner with another owner. It does nothing
 	// if that is closed.
 	SendToPartner func(to *Conn, p []byte) int
-	// directSent is the number of bytes sent directly in this event; see Conn.directSent.
+	// directSentInEvent is the number of bytes sent directly in this event; see Conn.directSentInEvent.
 	directSent int
 	// RetainCalls counts calls of Retain, each of which indicates that a goroutine has work.
 	RetainCalls atomic.Uint64
@@ -128,15 +128,15 @@ func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 
 
 // Connections allocate their buffers here, and capacities are counted as Buffered.
 
-func (rt *Runtime) getBuffer(capacity int) *Buffer {
+func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
 	b := rt.Buffers.Get(capacity)
 	b.waitingSince = rt.Clock()
 	rt.Counters.Add(Buffered, int64(cap(b.bytes)))
 	return b
 }
 
-func (rt *Runtime) putBuffer(b *Buffer) {
-	rt.Counters.Add(Buffered, -int64(b.capacity()))
+func (rt *Runtime) freeCountedBuffer(b *Buffer) {
+	rt.Counters.Add(Buffered, -int64(b.totalCapacity()))
 	for _, piece := range b.rest {
 		rt.Buffers.Put(piece)
 	}
@@ -144,15 +144,15 @@ func (rt *Runtime) putBuffer(b *Buffer) {
 	rt.Buffers.Put(b)
 }
 
-func (rt *Runtime) appendInput(b *Buffer, p []byte) {
+func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	rt.growBuffer(b, len(p), math.MaxInt)
 	b.bytes = append(b.bytes, p...)
 }
 
 // growBuffer grows b for n more bytes, if possible with a pooled buffer. It counts the memory
 // first, because allocating may take long.
-func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
-	newCap := b.grownCap(n, maxSize)
+func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
+	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
 		return
 	}
@@ -174,11 +174,11 @@ func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
-		n := min(len(p), last.spaceLeft(maxSize))
+		n := min(len(p), last.appendableBytes(maxSize))
 		if n == 0 {
-			last = rt.getBuffer(len(p))
+			last = rt.allocCountedBuffer(len(p))
 			b.rest = append(b.rest, last)
-			n = min(len(p), last.spaceLeft(maxSize))
+			n = min(len(p), last.appendableBytes(maxSize))
 		}
 		if last == b {
 			rt.growBuffer(last, n, maxSize)
@@ -219,13 +219,13 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 const timingSampleRate = 64
 
 // recordHandlerTime accounts for the time that the handler took for one read.
-func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
+func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
-	if record {
+	if countInHistogram {
 		rt.Counters.CountHandlerCall(took)
 	}
 	c.ExtendTimeouts(took)
-	rt.reportSlowHandler(c, took)
+	rt.reportIfSlowHandler(c, took)
 }
 
 // recordEndBeforeOpened counts and logs a connection that has closed before Opened. Those closed by a
@@ -242,7 +242,7 @@ func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	}
 }
 
-func (rt *Runtime) reportSlowHandler(c *Conn, took time.Duration) {
+func (rt *Runtime) reportIfSlowHandler(c *Conn, took time.Duration) {
 	if took < rt.Limits.SlowHandlerTime || rt.Limits.SlowHandlerTime == 0 {
 		return
 	}
@@ -261,9 +261,9 @@ type Pool interface {
 	IsClosedErr(why error) bool
 }
 
-// HandlerTimes records the calls of handlers by workers and their duration. Active calls are
+// WorkerCallTimes records the calls of handlers by workers and their duration. Active calls are
 // counted in two slots: one for calls since the last TakeTotals, one for earlier calls.
-type HandlerTimes struct {
+type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // slot of calls that start now
@@ -271,7 +271,7 @@ type HandlerTimes struct {
 
 // TakeTotals returns the totals and resets them. stuck reports that a call has been active since at
 // least the last but one TakeTotals.
-func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
+func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {
 		t.currentSlot.Store(1 - now)
@@ -279,15 +279,15 @@ func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts an active call and returns its slot for endCall.
-func (t *HandlerTimes) startCall() (slot int32) {
-	slot = t.currentSlot.Load()
-	t.active[slot].Add(1)
-	return slot
+// startCall counts an active call and returns its activeSlot for endCall.
+func (t *WorkerCallTimes) startCall() (activeSlot int32) {
+	activeSlot = t.currentSlot.Load()
+	t.active[activeSlot].Add(1)
+	return activeSlot
 }
 
-func (t *HandlerTimes) endCall(slot int32, took time.Duration) {
-	t.active[slot].Add(-1)
+func (t *WorkerCallTimes) endCall(activeSlot int32, took time.Duration) {
+	t.active[activeSlot].Add(-1)
 	t.calls.Add(1)
 	t.duration.Add(int64(took))
 }
@@ -297,7 +297,7 @@ var epoch = time.Now()
 // MonotonicNow returns the monotonic clock of the real drivers.
 func MonotonicNow() time.Duration { return time.Since(epoch) }
 
-func (rt *Runtime) reportPanic(r Ref, peer string, value any, stack []byte) *PanicError {
+func (rt *Runtime) logAndCountPanic(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	rt.Counters.Add(Panics, 1)
 	rt.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; connection closed",
