@@ -7,9 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// memoryBudget reduces the number of workers when memory runs short. It uses the live heap found
-// by the last garbage collection; how far the heap grows above that is the collector's decision.
-// If fewer workers do not make the heap smaller, the memory is not theirs.
+// memoryBudget reduces the number of workers when memory runs short. It uses the live heap found by the last garbage
+// collection, because the collector decides how far the heap grows beyond that. If fewer workers do not reduce the
+// heap, other code uses the memory.
 type memoryBudget struct {
 	limit      int64  // bytes; MaxInt64 is no limit
 	allowed    int    // workers; 0 before the first call
@@ -21,10 +21,10 @@ type memoryBudget struct {
 }
 
 const (
-	// Above highWater per cent of the limit, workers are removed; below lowWater they may return.
+	// highWater is the percentage of the limit above which workers are removed. Below lowWater they may return.
 	highWater, lowWater = 70, 60
-	// A reduction is effective if the heap shrinks by a twentieth. After maxFutile consecutive
-	// ineffective ones there are no more.
+	// maxFutile is the maximum number of consecutive reductions without effect. A reduction has an effect if the heap
+	// shrinks by a twentieth.
 	maxFutile = 2
 )
 
@@ -42,7 +42,7 @@ func newMemoryBudget(limit int64) *memoryBudget {
 	return b
 }
 
-// updateMaxWorkers returns how many workers the memory allows, up to configuredMax, given the currentWorkers number.
+// updateMaxWorkers returns how many workers the memory allows, up to configuredMax.
 func (b *memoryBudget) updateMaxWorkers(currentWorkers, configuredMax int) int {
 	if b.limit == math.MaxInt64 {
 		return configuredMax
@@ -76,8 +76,8 @@ func (b *memoryBudget) reduceAllowedWorkers(currentWorkers int, usedBytes int64)
 	}
 }
 
-// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage
-// collection that measured them.
+// readLiveMemory returns the bytes of the live heap and of stacks, and the number of the garbage collection that
+// measured them.
 func (b *memoryBudget) readLiveMemory() (bytes int64, gcCycle uint64) {
 	metrics.Read(b.samples)
 	number := func(i int) uint64 {

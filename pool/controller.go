@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// controller is a goroutine that sets the limit of workers, sheds overdue jobs if no worker takes
-// any, limits the queue in an overload and stops idle workers. It runs every millisecond while
-// jobs wait, every 50 ms while jobs run, and once a second while there are only idle workers. A
-// pool without workers has no timer.
+// controller is the goroutine that adjusts the pool. It sets the limit of workers, sheds overdue jobs if no worker
+// takes any, limits the queue in an overload and stops idle workers. It runs every millisecond while jobs wait, every
+// 50 ms while jobs run, and once a second while there are only idle workers. A pool without workers has no timer.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // capacity 1
@@ -34,8 +33,7 @@ type controller struct {
 	minIdle     int    // minimum number of idle workers since stopQuarterOfIdleWorkers
 }
 
-// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have
-// waited.
+// Periods of the controller in nanoseconds. It uses fastPeriod until stayFast after jobs have waited.
 const (
 	fastPeriod   = int64(time.Millisecond)
 	slowPeriod   = int64(50 * time.Millisecond)
@@ -55,7 +53,6 @@ type totals struct {
 	busy, idle int64
 }
 
-// init prepares the controller. New starts its goroutine.
 func (c *controller) init(p *Pool, countRunnable func() int) {
 	c.p, c.runnable = p, countRunnable
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
@@ -97,7 +94,7 @@ func (c *controller) stopAndWait() {
 	c.done.Wait()
 }
 
-// wakeController is called when a job waits or is rejected, or a worker is started.
+// wakeController wakes the controller. It is called when a job waits or is rejected, or a worker is started.
 func (p *Pool) wakeController() {
 	if p.slow.Load() && p.slow.CompareAndSwap(true, false) {
 		select {
@@ -178,7 +175,6 @@ func (c *controller) collectTotalsAndShedOverdue(now int64, shed *[]Task) (sum t
 	return sum
 }
 
-// updateOverloadTargetAndAdmission sets the target, and the limit of the queue in an overload.
 func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	p := c.p
 	if timed := s.timed - c.lastTotals.timed; timed > 0 {
@@ -195,7 +191,6 @@ func (c *controller) updateOverloadTargetAndAdmission(now int64, s totals) {
 	c.lastTotals = s
 }
 
-// endOverloadAndRestoreLimit ends an overload because no job waits.
 func (p *Pool) endOverloadAndRestoreCapacity(now int64) {
 	if !p.control.admission.endOverloadAndRestoreLimit(&p.overload, p.cfg.Queue, now) {
 		return
@@ -214,8 +209,7 @@ func (c *controller) setWorkerLimit(limit int) {
 	}
 }
 
-// wakeWorkersForQueuedJobs wakes or starts a worker for each queued job, within the limit, and keeps Min
-// workers.
+// wakeWorkersForQueuedJobs wakes or starts a worker for every queued job, within the limit, and keeps Min workers.
 func (c *controller) wakeWorkersForQueuedJobs(queued int) {
 	p := c.p
 	for more := queued - int(p.searching.Load()); more > 0 && p.canWakeOrStartWorker(); more-- {
@@ -226,7 +220,6 @@ func (c *controller) wakeWorkersForQueuedJobs(queued int) {
 	}
 }
 
-// stopQuarterOfIdleWorkers stops a quarter of the workers that have been idle since the last call.
 func (c *controller) stopQuarterOfIdleWorkers() {
 	p := c.p
 	for n := (c.minIdle + 3) / 4; n > 0 && p.stopParkedWorker(int64(p.cfg.Min)); n-- {
@@ -234,16 +227,14 @@ func (c *controller) stopQuarterOfIdleWorkers() {
 	c.minIdle = int(p.parked.count.Load())
 }
 
-// workerSizer decides about the limit of workers, based on waiting jobs and on goroutines that wait for
-// a processor. While jobs wait and processors have nothing to run, it adds a quarter each time.
-// While many goroutines wait for a processor, it adds none and slowly removes some, which would
-// only wait for processors and use memory. If jobs wait and none finishes, it adds one worker
-// from time to time in any case.
+// workerSizer sets the limit of workers. Its input is the number of waiting jobs, and the number of goroutines that
+// wait for a processor. While jobs wait and processors have nothing to run, it adds a quarter per cycle. While many
+// goroutines wait for a processor, it slowly removes workers, because those would only wait and use memory. If jobs
+// wait and none finishes, it adds a worker from time to time in any case.
 //
-// This is the rule of Windows' I/O completion ports, which start another thread when a running
-// one blocks, as far as Go's scheduler makes that visible. It does not use throughput, which
-// reacts late and is noisy with mixed jobs, as the maintainers of .NET's thread pool have found
-// (dotnet/runtime issues 52701, 53471 and 81406).
+// This is the rule of Windows' I/O completion ports, which start another thread when a running one blocks, as far as
+// Go's scheduler makes that visible. workerSizer does not use throughput, which reacts late and is noisy with mixed
+// jobs, as the maintainers of .NET's thread pool have found (dotnet/runtime issues 52701, 53471 and 81406).
 type workerSizer struct {
 	minWorkers, maxWorkers int
 	ceiling                int // limit of the memory budget
@@ -256,15 +247,15 @@ type workerSizer struct {
 }
 
 const (
-	// initialPerProc is the initial and minimum limit for each processor: while one worker is on
-	// its way to a job, another runs one.
+	// initialPerProc is the initial and minimum limit per processor. While one worker is on its way to a job, another
+	// runs a job.
 	initialPerProc = 2
-	// If more than crowdedPerProc goroutines wait for each processor for crowdedFor, a 32nd of
-	// the workers is removed.
+	// crowdedPerProc and crowdedFor define when a 32nd of the workers is removed: more than crowdedPerProc goroutines
+	// have waited for each processor for crowdedFor.
 	crowdedPerProc = 8
 	crowdedFor     = int64(20 * time.Millisecond)
-	// If no job finishes for starvedFor while others wait, a worker is added regardless of the
-	// processors: running jobs may depend on waiting ones.
+	// starvedFor is the time without a finished job after which a worker is added while jobs wait. It ignores the load
+	// of the processors, because running jobs may depend on waiting ones.
 	starvedFor = int64(50 * time.Millisecond)
 )
 
@@ -275,7 +266,6 @@ func newWorkerSizer(minWorkers, maxWorkers, procs int) workerSizer {
 	return s
 }
 
-// loadSample is the input of a sizer.
 type loadSample struct {
 	waiting  int    // jobs that wait, and those rejected since the last call
 	runnable int    // goroutines that wait for a processor
@@ -283,7 +273,6 @@ type loadSample struct {
 	finished uint64 // jobs since the start
 }
 
-// updateQueueLimit returns the new limit of workers.
 func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	crowded := l.runnable > crowdedPerProc*s.procs
 	switch {
@@ -309,8 +298,8 @@ func (s *workerSizer) updateWorkerLimit(now int64, l loadSample) (limit int) {
 	return s.limit
 }
 
-// newRunnableGoroutineCounter returns a function that returns the number of runnable goroutines that do
-// not run, as counted by Go's scheduler. The function is not safe for concurrent use.
+// newRunnableGoroutineCounter returns a function that counts the goroutines that wait for a processor, according to
+// Go's scheduler. The function is not safe for concurrent use.
 func newRunnableGoroutineCounter() func() int {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() int {

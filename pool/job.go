@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 )
 
-// Job is a unit of work. A Job that is also a [Dropper] is told if it will not run.
+// Job is a unit of work. A Job that is also a [Dropper] is notified if it will not run.
 type Job interface {
-	// Run is called at most once, on a worker. ctx ends with the context of the submission, when
-	// [Pool.Close] stops waiting, and when Run returns.
+	// Run is called at most once, on a worker. ctx ends with the context of the submission, when [Pool.Close] stops
+	// waiting, and when Run returns.
 	Run(ctx context.Context)
 }
 
@@ -21,7 +21,6 @@ type Func func(ctx context.Context)
 // Run calls the function.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// toJobOrNil returns f as a Job, or nil if f is nil.
 func (f Func) toJobOrNil() Job {
 	if f == nil {
 		return nil
@@ -29,18 +28,17 @@ func (f Func) toJobOrNil() Job {
 	return f
 }
 
-// Dropper is a Job that is told if it was accepted but will not run.
+// Dropper is a Job that is notified if it was accepted but will not run.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed]
-	// or [ErrClosed]. It runs on a goroutine of the pool and must not block. A panic in it does
-	// not affect other jobs.
+	// Dropped is called once, instead of Run, with an error that matches [ErrExpired], [ErrShed] or [ErrClosed]. It
+	// runs on a goroutine of the pool and must not block. A panic in it does not affect other jobs.
 	Dropped(why error)
 }
 
 // Task is a job with its context.
 type Task struct {
-	// Job is required. Submitting a task without one panics.
+	// Job is required. Submitting a task without a job panics.
 	Job Job
 	// Ctx is the job's context. If it is nil, the context ends when Close stops waiting.
 	Ctx context.Context
@@ -52,11 +50,10 @@ var (
 	ErrFull = errors.New("pool: full")
 	// ErrClosed reports that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired reports that the job's context ended before it ran. The error also wraps
-	// context.Cause of that context.
+	// ErrExpired reports that the job's context ended before it ran. The error also wraps context.Cause of that
+	// context.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
-	// ErrShed reports that the job was shed: it had waited too long while the pool was
-	// overloaded.
+	// ErrShed reports that the job was shed: it had waited too long while the pool was overloaded.
 	ErrShed = errors.New("pool: shed because of overload")
 	// ErrBadConfig is wrapped by errors about an invalid Config.
 	ErrBadConfig = errors.New("pool: bad configuration")
@@ -97,10 +94,9 @@ func newPanicError(v any) *PanicError {
 	return &PanicError{Value: v, Stack: debug.Stack()}
 }
 
-// Call runs f on a worker and waits for its result. Like Submit it waits for space until ctx,
-// which must not be nil, ends. It returns the error of f; a [*PanicError] if f panicked; or
-// [ErrClosed], [ErrExpired] or [ErrShed] if f did not run. If ctx ends while f runs, Call does
-// not wait for f and returns context.Cause(ctx).
+// Call runs f on a worker and waits for its result. Like Submit, it waits for space until ctx ends; ctx must not be
+// nil. Call returns the error of f, or a [*PanicError] if f panicked. If f did not run, it returns [ErrClosed],
+// [ErrExpired] or [ErrShed]. If ctx ends while f runs, Call returns context.Cause(ctx) without waiting for f.
 func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
 	var zero T
 	c := &call[T]{f: f, done: make(chan struct{})}

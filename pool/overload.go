@@ -4,11 +4,11 @@ import (
 	"sync/atomic"
 )
 
-// standingQueue detects a standing queue: the oldest job was overdue at each observation for an
-// interval. In CoDel that indicates a queue that only adds delay.
+// standingQueue detects a standing queue: at every observation during an interval, the oldest job was overdue. In CoDel
+// that indicates a queue that only adds delay.
 type standingQueue struct{ since int64 } // 0 if the oldest job is not overdue
 
-// trackStandingQueue records the oldestJobAge of the oldest job. It reports whether the queue stands.
+// trackStandingQueue records the age of the oldest job. It reports whether there is a standing queue.
 func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload) (standing bool) {
 	switch {
 	case oldestJobAge <= o.target.Load():
@@ -19,7 +19,7 @@ func (s *standingQueue) trackStandingQueue(oldestJobAge, now int64, o *overload)
 	return s.since != 0 && now-s.since >= o.interval
 }
 
-// overload is the pool's overload state. An overload begins when the queue of a shard stands, and
+// overload is the pool's overload state. An overload begins when the queue of a shard stands (see standingQueue). It
 // ends after no queue has stood for an interval.
 type overload struct {
 	target                atomic.Int64 // set by the controller
@@ -41,25 +41,25 @@ func (o *overload) extendOverloadIfStanding(standing bool, now int64) {
 	}
 }
 
-// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within
-// the target. Jobs that would be shed are then rejected instead, which is cheaper and informs
-// their submitters at once, and goodput does not depend on the size of the queue. The controller
-// owns it.
+// queueAdmission limits the queue in an overload to the jobs that the busy workers can start within the target. The
+// pool then rejects jobs that it would otherwise shed. Rejection is cheaper and informs submitters immediately, and
+// goodput does not depend on the size of the queue. The controller owns queueAdmission.
 type queueAdmission struct {
 	limit int     // jobs; the pool's capacity, or less
 	slack float64 // share of recent periods without rejections and waiting jobs
 }
 
 const (
-	// maxSlack is the share of slack periods above which an overload ends: jobs came in bursts.
+	// maxSlack is the share of periods without rejections and waiting jobs above which an overload ends, because jobs
+	// came in bursts.
 	maxSlack = 0.5
-	// admitted is the share of the jobs that can start within the target. With all of them, half
-	// would be overdue by the time they start.
+	// admitted is the share of the jobs that can start within the target. With a share of 1, half of the jobs would be
+	// overdue by the time they start.
 	admitted = 0.75
 )
 
-// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the
-// last one; capacity is the maximum limit; meanService is the mean duration of jobs, 0 if unknown.
+// updateQueueLimit sets the limit for the next period. anyRefused is set if jobs were rejected in the last one;
+// capacity is the maximum limit; meanService is the mean duration of jobs, or 0 if unknown.
 func (a *queueAdmission) updateQueueLimit(o *overload, now int64, s totals, anyRefused bool, capacity int, meanService int64) {
 	bounded := a.limit < capacity
 	a.limit = capacity

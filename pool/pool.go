@@ -1,21 +1,18 @@
-// Package pool runs jobs on a limited number of goroutines and keeps their latency low when more
-// jobs arrive than it can run.
+// Package pool runs jobs on a limited number of goroutines. It keeps their latency low when more jobs arrive than it
+// can run.
 //
-// The number of workers adapts to the load. It grows while jobs wait and processors are idle, and
-// shrinks when workers are idle or goroutines wait for processors: jobs that compute get a few
-// workers for each processor, jobs that block many more. It stays between Config.Min and
-// Config.Max and within a memory budget.
+// The number of workers adapts to the load, between Config.Min and Config.Max and within a memory budget. It grows
+// while jobs wait and processors are idle. It shrinks when workers are idle or goroutines wait for processors. Jobs
+// that compute therefore get a few workers per processor, and jobs that block many more.
 //
-// The queue is limited. A job that finds it full is rejected with [ErrFull], or waits in Submit
-// until its context ends. If jobs have waited longer than Config.Target for all of
-// Config.Interval, the queue no longer absorbs bursts but only adds delay: the pool is
-// overloaded. Until that is over, the queue is limited to the jobs that the workers can start
-// within Target. Jobs that still wait longer are shed, and meanwhile the newest jobs run first,
-// because their submitters are most likely still waiting.
+// The queue is limited. If it is full, a job is rejected with [ErrFull], or waits in Submit until its context ends. If
+// jobs have waited longer than Config.Target for all of Config.Interval, the queue no longer absorbs bursts but only
+// adds delay: the pool is overloaded. During the overload, the queue is limited to the jobs that the workers can start
+// within Target. Jobs that still wait longer are shed, and the newest jobs run first, because their submitters are most
+// likely still waiting.
 //
-// Every accepted job ends exactly once: it runs to its end (or panics), expires because its
-// context ended first, is shed, or is dropped by [Pool.Close]. A job that is a [Dropper] is told
-// about the last three.
+// Every accepted job ends exactly once. It runs to its end (or panics), expires because its context ended first, is
+// shed, or is dropped by [Pool.Close]. A [Dropper] is notified of the last three.
 //
 // The package depends only on the standard library and this module's reader of memory limits.
 package pool
@@ -34,15 +31,15 @@ import (
 
 // Concurrency.
 //
-// The queue consists of shards, each with a lock (queue.go). Workers are goroutines (worker.go);
-// those without a job are parked on a stack (worker_count.go). If no worker searches for jobs, a
-// submitter passes its job to a parked worker or, within the limit, starts one; otherwise it queues
-// the job (submit.go). So a pool with a spare worker never rejects a job, whatever Config.Queue is.
-// Submits that wait for space receive from a channel (submit_wait.go).
+// The queue consists of shards with separate locks (queue.go). Workers are goroutines (worker.go). Workers without a
+// job are parked on a stack (worker_count.go). If no worker searches for jobs, a submitter passes its job to a parked
+// worker or, within the limit, starts one. Otherwise it queues the job (submit.go). A pool with a spare worker
+// therefore never rejects a job, whatever Config.Queue is. Submits that wait for space receive from a channel
+// (submit_wait.go).
 //
-// One goroutine, the controller (controller.go), runs every millisecond while jobs wait and rarely
-// otherwise. Only it sets the limit of workers. Close rejects new jobs, lets the workers drain the
-// queue and exit, then stops the controller and waits for all of them.
+// The controller is a goroutine that runs every millisecond while jobs wait, and rarely otherwise (controller.go). Only
+// the controller sets the limit of workers. Close rejects new jobs and lets the workers drain the queue and exit. It
+// then stops the controller and waits for all goroutines.
 
 // Pool is a pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
@@ -85,8 +82,8 @@ const closedBit = 1 << 40
 // closeGrace is how long Close waits for jobs after it has cancelled their contexts.
 const closeGrace = time.Second
 
-// New returns a pool with Min workers started. The error wraps [ErrBadConfig]. Close must be
-// called to release its goroutines.
+// New returns a pool with Min workers started. Its error wraps [ErrBadConfig]. Call Close to release the pool's
+// goroutines.
 func New(cfg Config) (*Pool, error) { return newPool(cfg, newRunnableGoroutineCounter()) }
 
 // newPool is New with a function that counts the goroutines waiting for a processor.
@@ -116,14 +113,12 @@ func newPool(cfg Config, countRunnable func() int) (*Pool, error) {
 // now returns the time since the pool was created, never 0.
 func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
 
-// Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close
-// drops the queued jobs and returns them, cancels the contexts of the running ones with the cause
-// [ErrClosed], and waits at most a second for them. The error then has the number of jobs that
-// still run and wraps ctx's cause. Further calls behave the same; each dropped job is returned
-// once.
+// Close rejects further jobs and waits until all accepted jobs have run. If ctx ends first, Close drops the queued jobs
+// and returns them. It cancels the contexts of running jobs with the cause [ErrClosed], and waits at most a second for
+// those jobs. The error then contains the number of jobs that still run and wraps ctx's cause. Further calls behave the
+// same; every dropped job is returned once.
 //
-// A job that calls Close waits for itself: call it in a new goroutine, or with a context that
-// ends.
+// A job that calls Close waits for itself. Call Close in a new goroutine, or with a context that ends.
 func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	if p.markClosedOnce() {
 		go p.stopWorkersAndSignalDone()
@@ -147,9 +142,9 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 	return dropped, err
 }
 
-// Block runs f, within a job, for waiting that more workers can't speed up, such as for a slow
-// client. Meanwhile the job does not count towards [Config].Max, and another worker may run in
-// its place. The caller must limit how many jobs block like this; each uses a goroutine.
+// Block runs f within a job. Use it if f waits for something that more workers can't speed up, such as a slow client.
+// Meanwhile the job does not count towards [Config].Max, and another worker may run in its place. The caller must limit
+// the number of jobs in Block, because each uses a goroutine.
 func (p *Pool) Block(f func()) {
 	p.blocked.Add(1)
 	defer p.blocked.Add(-1)
@@ -160,7 +155,6 @@ func (p *Pool) Block(f func()) {
 	f()
 }
 
-// markClosedOnce makes the pool reject jobs. It reports whether this call was the first.
 func (p *Pool) markClosedOnce() (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +175,6 @@ func (p *Pool) markClosedOnce() (first bool) {
 	return true
 }
 
-// stopWorkersAndSignalDone waits until the workers have drained the queue and exited.
 func (p *Pool) stopWorkersAndSignalDone() {
 	for w := p.popParked(); w != nil; w = p.popParked() {
 		p.wakeToSearch(w)
@@ -211,7 +204,6 @@ func (p *Pool) dropQueuedAndNotify() (dropped []Task) {
 	return dropped
 }
 
-// notifyDropped calls Dropped if j is a Dropper, and recovers from panics in it.
 func (p *Pool) notifyDropped(j Job, why error) {
 	d, ok := j.(Dropper)
 	if !ok {
@@ -234,8 +226,8 @@ func (p *Pool) notifyShedAndClear(shed []Task) []Task {
 	return shed[:0]
 }
 
-// reportPanic passes a recovered value to Config.Panicked. It must be called by the deferred
-// function that recovered it. A panic in Panicked is ignored.
+// reportPanic passes a recovered value to Config.Panicked. The deferred function that recovered the value must call it.
+// reportPanic ignores a panic in Panicked.
 func (p *Pool) reportPanic(v any) {
 	if p.cfg.Panicked == nil {
 		return
@@ -244,32 +236,30 @@ func (p *Pool) reportPanic(v any) {
 	p.cfg.Panicked(newPanicError(v))
 }
 
-// Stats is a snapshot of a pool's counters. They count since New, except those described as
-// current ("now"). Jobs being submitted or finishing at that moment may not be counted
-// consistently.
+// Stats is a snapshot of a pool's counters. Counters cover the time since New, except those described as current
+// ("now"). They may be inconsistent for jobs that are being submitted or finishing.
 type Stats struct {
-	// Workers is the number of workers now, Idle the number of those without a job, and Limit the
-	// current limit.
+	// Workers is the number of workers now, and Idle the number of workers without a job. Limit is the current limit of
+	// workers.
 	Workers, Idle, Limit int
-	// Queued is the number of jobs waiting for a worker now, Running the number running.
+	// Queued is the number of jobs that wait for a worker now. Running is the number of jobs that run now.
 	Queued, Running int
-	// Overloaded reports whether the pool is overloaded: fewer jobs may wait, and those that wait
-	// too long are shed.
+	// Overloaded reports whether the pool is overloaded. In an overload fewer jobs may wait, and jobs that wait too
+	// long are shed.
 	Overloaded bool
 
-	// Accepted counts accepted jobs: those that finished, expired, were shed or dropped, wait or
-	// run.
+	// Accepted counts accepted jobs. It includes jobs that still wait or run.
 	Accepted uint64
-	// Finished counts jobs that have run, Panicked those of them that panicked.
+	// Finished counts jobs that have run, including those that panicked. Panicked counts jobs that panicked.
 	Finished, Panicked uint64
-	// Expired counts jobs whose context ended while they were queued, Shed those that were shed,
-	// and Dropped those that Close dropped.
+	// Expired counts jobs whose context ended while they were queued. Shed counts jobs that were shed, and Dropped jobs
+	// that Close dropped.
 	Expired, Shed, Dropped uint64
-	// Full, Late and Closed count rejected jobs: because the queue was full; because their
-	// context had ended, possibly while they waited for space; because the pool was closed.
+	// Full, Late and Closed count rejected jobs. The queue was full for Full, the job's context had ended for Late, and
+	// the pool was closed for Closed. The context of a Late job may have ended while the job waited for space.
 	Full, Late, Closed uint64
 
-	// Wait is the time jobs were queued before they ran, Service the time they ran.
+	// Wait is the time for which jobs were queued before they ran. Service is the time for which they ran.
 	Wait, Service Histogram
 }
 
@@ -303,15 +293,15 @@ const Buckets = 36
 
 // Histogram counts durations in buckets of increasing size.
 type Histogram struct {
-	// Count is the number of durations, Sum their total.
+	// Count is the number of durations; Sum is their total.
 	Count uint64
 	Sum   time.Duration
-	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last
-	// bucket also counts all longer ones.
+	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound. The last bucket also counts all
+	// longer ones.
 	Buckets [Buckets]uint64
 }
 
-// Bound returns the upper bound of bucket i: 1 µs for the first, doubled for each further one.
+// Bound returns the upper bound of bucket i: 1 µs doubled i times.
 func Bound(i int) time.Duration { return histogram.UpperBound(i) }
 
 func (h *Histogram) add(d time.Duration) {
@@ -336,8 +326,8 @@ func (h *Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the
-// quantile. It returns 0 if there are no durations.
+// Quantile returns an upper bound of the q-quantile, 0 ≤ q ≤ 1, which is at most twice the quantile. It returns 0 if
+// there are no durations.
 func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
 
 // errNoCapacity is replaced by ErrFull when the rejection is counted.

@@ -5,19 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// The queue is split into shards to reduce contention between submitters and workers. A submitter uses
-// the shard of its goroutine, and others if that is full; a worker takes a job from each shard in turn.
-// A shard's lock is held for about 20 ns and never while a job or a Dropper runs. It is taken with
-// TryLock, and the next shard is tried if that fails, so goroutines rarely block, which matters to
-// event loops that are locked to their threads.
+// The queue is split into shards to reduce contention between submitters and workers. A submitter uses the shard of its
+// goroutine, and other shards if that is full. A worker takes a job from each shard in turn. A shard's lock is held for
+// about 20 ns, and never while a job or a Dropper runs. The lock is taken with TryLock; if that fails, the next shard
+// is tried. Goroutines therefore rarely block, which matters to event loops that are locked to their threads.
 
-// lockTries is how often all locked shards are tried again before blocking for one.
+// lockTries is the number of times that all locked shards are tried again before blocking for one.
 const lockTries = 4
 
 // maxShedBatch limits the jobs that are shed at a time.
 const maxShedBatch = 32
 
-// queuedTask is a job in the queue.
 type queuedTask struct {
 	Task
 	submittedAt int64 // when it was submitted
@@ -48,7 +46,6 @@ type outcomeCounts struct {
 	wait, service                              Histogram
 }
 
-// makeShards creates n shards with a total capacity.
 func (p *Pool) makeShards(capacity, count int) {
 	p.shards = make([]shard, count)
 	p.shift = 64
@@ -65,7 +62,6 @@ func (p *Pool) makeShards(capacity, count int) {
 	}
 }
 
-// setAdmitLimit sets how many jobs may be queued, up to the shard's capacity.
 func (s *shard) setAdmitLimit(maxJobs int) {
 	s.admitLimit = min(maxJobs, s.cap)
 	s.full.Store(s.n >= s.admitLimit)
@@ -87,7 +83,7 @@ func (s *shard) enqueue(t *Task, submittedAt int64, extraCapacity int) (added bo
 	return true
 }
 
-// dequeue moves the oldest job, or the takeNewest, to to. The queue must not be empty.
+// dequeue moves the oldest job, or the newest if takeNewest is set, to dst. The queue must not be empty.
 func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	if s.n == s.admitLimit {
 		s.full.Store(false)
@@ -99,9 +95,8 @@ func (s *shard) dequeue(takeNewest bool, dst *queuedTask) {
 	}
 }
 
-// dequeueOrShedOverdue moves the next job to run to to, and appends jobs that it sheds on the way to shed.
-// If it has shed maxShedBatch jobs and the next one is overdue, too, it returns false; the caller
-// must call it again.
+// dequeueOrShedOverdue moves the next job to run to dst, and appends jobs that it sheds to shed. If it has shed
+// maxShedBatch jobs and the next one is overdue, too, it returns false; the caller must call it again.
 func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (dequeued bool) {
 	if s.n == 0 {
 		return false
@@ -128,7 +123,7 @@ func (s *shard) dequeueOrShedOverdue(now int64, dst *queuedTask, shed *[]Task) (
 	return true
 }
 
-// shedOverdue sheds overdue jobs, up to maxShedBatch, except the last one, which may as well run.
+// shedOverdue sheds overdue jobs, up to maxShedBatch. It keeps the last job of the queue, which may as well run.
 func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	for s.overload.shedding && len(*shed) < maxShedBatch && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
 		var e queuedTask
@@ -138,8 +133,8 @@ func (s *shard) shedOverdue(now int64, shed *[]Task) {
 	}
 }
 
-// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. It returns when the oldestSubmittedAt remaining
-// job was submitted, or 0 if there is none.
+// updateOverloadAndShedOverdue sheds overdue jobs if no worker takes any. It returns the time of submission of the
+// oldest remaining job, or 0 if there is none.
 func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSubmittedAt int64) {
 	if s.n == 0 {
 		return 0
@@ -153,8 +148,8 @@ func (s *shard) updateOverloadAndShedOverdue(now int64, shed *[]Task) (oldestSub
 	return s.oldest()
 }
 
-// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the
-// shard limits its length.
+// ring is a queue in order of arrival with removal at both ends. Its size is a power of two; the shard limits its
+// length.
 type ring struct {
 	entries  []queuedTask
 	first, n int // n is the length
@@ -175,10 +170,10 @@ func (r *ring) push(e queuedTask) {
 	r.n++
 }
 
-// oldest returns when the oldest job was submitted. The ring must not be empty.
+// oldest returns the time of submission of the oldest job. The ring must not be empty.
 func (r *ring) oldest() int64 { return r.entries[r.first].submittedAt }
 
-// newest returns when the newest job was submitted. The ring must not be empty.
+// newest returns the time of submission of the newest job. The ring must not be empty.
 func (r *ring) newest() int64 { return r.entries[r.index(r.n-1)].submittedAt }
 
 func (r *ring) pop(takeNewest bool, dst *queuedTask) {

@@ -6,15 +6,14 @@ import (
 	"unsafe"
 )
 
-// Submit runs job on a worker. It waits for space until ctx, which is also the job's context,
-// ends. The error is [ErrClosed], or [ErrExpired] with the cause of ctx's end; then the job does
-// not run. Submit panics if job is nil.
+// Submit runs job on a worker. It waits for space until ctx ends; ctx is also the job's context. If the job will not
+// run, the error is [ErrClosed], or [ErrExpired] with the cause of ctx's end. Submit panics if job is nil.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
 	return p.SubmitTask(Task{Job: job.toJobOrNil(), Ctx: ctx})
 }
 
-// TrySubmit runs job on a worker. If that is impossible, it returns [ErrFull] or [ErrClosed] at
-// once. It panics if job is nil.
+// TrySubmit runs job on a worker. If no worker or queue space is available, it returns [ErrFull] or [ErrClosed]
+// immediately. It panics if job is nil.
 func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.toJobOrNil()}) }
 
 // SubmitTask is Submit for a task. It waits until t.Ctx ends.
@@ -31,8 +30,7 @@ func (p *Pool) SubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the
-// cause.
+// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended, the error is [ErrExpired] with the cause.
 func (p *Pool) TrySubmitTask(t Task) error {
 	if t.Job != nil && p.isFull() { // first, because it is the usual result in an overload
 		return p.countAndTranslateRefusal(errNoCapacity)
@@ -53,8 +51,8 @@ func (p *Pool) TrySubmitTask(t Task) error {
 	return p.countAndTranslateRefusal(err)
 }
 
-// returningWorkerTries is how often TrySubmit looks again for a worker if no job can wait: one
-// may just be returning from the job whose end caused this submission.
+// returningWorkerTries is the number of times that TrySubmit looks again for a worker if no job can wait. A worker may
+// just be returning from the job whose end caused this submission.
 const returningWorkerTries = 8
 
 // background and todo never end and need not be watched.
@@ -90,7 +88,6 @@ func (p *Pool) countAndTranslateRefusal(err error) error {
 	return err
 }
 
-// handToWorkerOrEnqueue passes a job to a worker, or queues it.
 func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	if p.closed.Load() {
 		return ErrClosed
@@ -112,13 +109,12 @@ func (p *Pool) handToWorkerOrEnqueue(t *Task) error {
 	return p.enqueueInAnyShard(t, now, true)
 }
 
-// needsWorker reports whether a submitter must wake a worker for its job: none searches, and one
-// is available.
+// needsWorker reports whether a submitter must wake a worker for its job. That is the case if no worker searches and
+// one is available.
 func (p *Pool) needsWorker() bool { return p.searching.Load() == 0 && p.canWakeOrStartWorker() }
 
-// extraWorkersWithoutQueue returns how many workers above the limit may be started if jobs can't wait:
-// workers that are just returning from a job can't take another yet, and an idle pool must not
-// reject one.
+// extraWorkersWithoutQueue returns the number of workers that may be started above the limit if jobs can't wait.
+// Workers that are just returning from a job can't take another yet, and an idle pool must not reject one.
 func (p *Pool) extraWorkersWithoutQueue() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
@@ -126,7 +122,6 @@ func (p *Pool) extraWorkersWithoutQueue() int64 {
 	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
 }
 
-// handToWorker passes a job to a parked worker or a new one.
 func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 	if !p.canWakeOrStartWorker() && extraWorkers == 0 {
 		return false
@@ -142,7 +137,7 @@ func (p *Pool) handToWorker(t *Task, extraWorkers int64) (accepted bool) {
 }
 
 // enqueueInAnyShard queues a job in the first shard with space, beginning with the submitter's own. With
-// useSearcherCapacity, each searching worker adds space for one job.
+// useSearcherCapacity, every searching worker adds space for one job.
 func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) error {
 	first, mask := p.shardByStackAddress(), len(p.shards)-1
 	for round := 0; ; round++ {
@@ -181,7 +176,6 @@ func (p *Pool) enqueueInAnyShard(t *Task, now int64, useSearcherCapacity bool) e
 	}
 }
 
-// hasCapacity reports whether the queue or a worker can take a job.
 func (p *Pool) hasCapacity() bool {
 	if p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers() {
 		return true
@@ -199,9 +193,9 @@ func (p *Pool) isFull() bool {
 	return p.searching.Load() == 0 && p.cfg.Queue > 0 && !p.hasCapacity() && !p.closed.Load()
 }
 
-// shardByStackAddress returns the shard of the running goroutine. Any shard would do, as long as it is
-// usually the same for one goroutine and different for two. The address of the goroutine's stack
-// provides that for free, spread by Fibonacci hashing.
+// shardByStackAddress returns the shard of the running goroutine. A goroutine should usually get the same shard, and
+// two goroutines different ones. The address of the goroutine's stack, spread by Fibonacci hashing, provides that for
+// free.
 func (p *Pool) shardByStackAddress() int {
 	var here byte
 	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)

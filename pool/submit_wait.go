@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// Submits that wait for space receive from one channel, which serves them in order. A Submit counts
-// itself, looks for space and then receives; a worker looks at the count after it has taken a job. So
-// one of the two sees the other. The worker wakes one Submit, and no further one until that has run: it
-// takes the space it finds and wakes the next if there is more. So a worker with short jobs does not
-// pay for each waiting Submit, and no Submit waits while there is space. One that finds no space,
-// because a newcomer was faster, receives again, after the others; after the third time, newcomers must
-// wait, too. When the pool closes, each Submit wakes the next.
+// Submits that wait for space receive from one channel, which serves them in order. A Submit counts itself, looks for
+// space and then receives. A worker looks at the count after it has taken a job. At least one of the two therefore
+// notices the other.
+//
+// The worker wakes one Submit, and no other until that one has run. The woken Submit takes the space it finds and wakes
+// the next Submit if there is more. A worker with short jobs therefore does not spend time on every waiting Submit, and
+// no Submit waits while there is space. If a newcomer was faster, the woken Submit receives again, behind the others;
+// after the third time, newcomers must wait, too. When the pool closes, every Submit wakes the next.
 
-// maxVainWakeups is how often a Submit may be woken without finding space before newcomers must
-// wait.
+// maxVainWakeups is the number of times that a Submit may be woken without finding space before newcomers must wait.
 const maxVainWakeups = 3
 
 // waiters are the Submits that wait for space.
@@ -26,8 +26,7 @@ type waiters struct {
 	wake          chan struct{} // capacity 1
 }
 
-// wakeWaitingSubmit wakes the first waiting Submit, unless one was woken already. It reports whether it
-// did.
+// wakeWaitingSubmit wakes the first waiting Submit, unless one has already been woken. It reports whether it did.
 func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	if l.waiting.Load() == 0 || l.wakePending.Load() || !l.wakePending.CompareAndSwap(false, true) {
 		return false
@@ -36,7 +35,6 @@ func (l *waiters) wakeWaitingSubmit() (woken bool) {
 	return true
 }
 
-// waitForCapacityAndSubmit submits a job as soon as there is space.
 func (p *Pool) waitForCapacityAndSubmit(t *Task) error {
 	l := &p.waiters
 	l.totalWaits.Add(1)

@@ -9,33 +9,33 @@ import (
 	"weak"
 )
 
-// A worker repeatedly takes a job and runs it. If there is none, it searches: it looks a few more times,
-// yielding in between, and then parks. While a worker searches, submitters wake no worker. It stops
-// searching when it finds a job; the last searching worker then wakes another if more jobs wait. So a
-// worker is always on its way to a waiting job, and jobs shorter than a wake-up run on few workers.
-// (Go's scheduler does the same with its threads.)
+// A worker repeatedly takes a job and runs it. If there is none, it searches: it looks a few more times, yields in
+// between, and then parks. While a worker searches, submitters wake no worker. A worker that finds a job stops
+// searching; the last searching worker then wakes another if more jobs wait. A worker is therefore always on its way to
+// a waiting job, and jobs shorter than a wake-up run on few workers. (Go's scheduler manages its threads in the same
+// way.)
 //
-// A parked worker looks at the queue once more before it sleeps, and submitters look for parked workers
-// after they have queued a job. So one of the two sees the other.
+// A worker looks at the queue once more after it has parked itself. Submitters look for parked workers after they have
+// queued a job. At least one of the two therefore notices the other.
 //
-// The worker counts outcomes and adds them to a shard's tally when it next holds its lock, to take a job
-// or to park.
+// The worker counts outcomes. It adds them to a shard's tally when it next holds the shard's lock, to take a job or to
+// park.
 
 const (
-	// searchRounds is how often a searching worker looks again before it parks.
+	// searchRounds is the number of times that a searching worker looks again before it parks.
 	searchRounds = 3
-	// searchYield is the maximum duration of a yield if few goroutines are runnable. If a yield
-	// takes longer, the worker stops searching.
+	// searchYield is the maximum duration of a yield if few goroutines are runnable. If a yield takes longer, the
+	// worker stops searching.
 	searchYield = 20 * time.Microsecond
-	// quantum is how long a worker runs jobs before it yields. Otherwise another worker, which
-	// already has a job, might wait for a processor until Go preempts this one after 10 ms. Less
-	// would be worse with thousands of runnable goroutines. If jobs block, a job that took this
-	// long has mostly waited, and the worker takes the next one at once.
+	// quantum is the time for which a worker runs jobs before it yields. Without a yield, another worker that already
+	// has a job might wait for a processor until Go preempts this one after 10 ms. A shorter quantum would be worse
+	// with thousands of runnable goroutines. If jobs block, the worker does not yield, because a job that took this
+	// long has mostly waited.
 	quantum = time.Millisecond
 )
 
-// worker is a goroutine that runs jobs. Its fields belong to that goroutine or, while it is
-// parked, to the goroutine that popped it from the stack, until it is woken.
+// worker is a goroutine that runs jobs. Its fields belong to that goroutine. While it is parked, they belong to the
+// goroutine that popped it from the stack, until the worker is woken.
 type worker struct {
 	p    *Pool
 	wake chan wakeOrder // capacity 1
@@ -54,13 +54,12 @@ type worker struct {
 	idleJobCtx weak.Pointer[jobContext] // jobCtx while the worker is parked, which must not retain it
 }
 
-// wakeOrder tells a woken worker to run a job, to exit or, if it is zero, to search.
+// wakeOrder makes a woken worker run a job or exit. The zero value makes it search.
 type wakeOrder struct {
 	queuedTask
 	exit bool
 }
 
-// workerTally counts outcomes that were not yet added to a shard's tally.
 type workerTally struct {
 	finished, panicked, expired uint64
 	timed                       bool // wait and service are those of one job
@@ -82,8 +81,7 @@ func (s *shard) addWorkerTallyAndReset(t *workerTally) {
 	*t = workerTally{}
 }
 
-// runUntilExit is the worker's goroutine. After a job that ended the goroutine (runtime.Goexit),
-// a new one replaces it.
+// runUntilExit is the worker's goroutine. If a job ends the goroutine with runtime.Goexit, a new goroutine replaces it.
 func (w *worker) runUntilExit(firstOrder wakeOrder) {
 	returned := false
 	defer func() {
@@ -96,7 +94,7 @@ func (w *worker) runUntilExit(firstOrder wakeOrder) {
 	returned = true
 }
 
-// runJobsUntilPanicOrExit runs jobs until the worker must exit, or a job panics; then panicked is true.
+// runJobsUntilPanicOrExit runs jobs until the worker must exit or a job panics. panicked reports the latter.
 func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 	running := false
 	defer func() {
@@ -126,7 +124,7 @@ func (w *worker) runJobsUntilPanicOrExit(o *wakeOrder) (panicked bool) {
 	}
 }
 
-// waitForNextJob waits for the worker's next job. It reports false if the worker must exit.
+// waitForNextJob waits for the worker's next job. It returns false if the worker must exit.
 func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	p := w.p
 	for {
@@ -147,8 +145,8 @@ func (w *worker) waitForNextJob(o *wakeOrder) (found bool) {
 	}
 }
 
-// takeQueuedJob takes a job from the queue. It wakes further workers if they are needed, and a
-// Submit that waits for space.
+// takeQueuedJob takes a job from the queue. It wakes further workers if they are needed, and a Submit that waits for
+// space.
 func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	p := w.p
 	mask := len(p.shards) - 1
@@ -193,8 +191,8 @@ func (w *worker) takeQueuedJob(now int64) (taken bool) {
 	}
 }
 
-// notifyShedAndWake notifies shed jobs, wakes a Submit that waits for space and, with more, another
-// worker if jobs wait. It reports whether it didWork any of that.
+// notifyShedAndWake notifies shed jobs and wakes a Submit that waits for space. If wakeWorkerIfQueued is set and jobs
+// wait, it wakes another worker. It reports whether it did any of that.
 func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	p := w.p
 	if didWork = len(w.shed) > 0; didWork {
@@ -208,8 +206,7 @@ func (w *worker) notifyShedAndWake(wakeWorkerIfQueued bool) (didWork bool) {
 	return didWork
 }
 
-// yieldAfterQuantum yields if the quantum has passed, jobs wait and jobs do not block. It returns
-// the time.
+// yieldAfterQuantum yields if the quantum has passed, jobs wait and jobs do not block. It returns the current time.
 func (w *worker) yieldAfterQuantum() (now int64) {
 	now = w.endedAt
 	if now == 0 {
@@ -238,8 +235,8 @@ func (w *worker) recordJobFinished() {
 	}
 }
 
-// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order
-// with which the worker was woken.
+// searchThenPark searches for jobs, and parks the worker if there are none. It returns the order with which the worker
+// was woken.
 func (w *worker) searchThenPark() wakeOrder {
 	p := w.p
 	w.endedAt = 0
@@ -270,7 +267,7 @@ func (w *worker) searchThenPark() wakeOrder {
 	}
 	p.pushParked(w)
 	if p.anyQueued() || p.closed.Load() {
-		// A job was queued, or the pool was closed, meanwhile: some worker must handle that.
+		// A job was queued meanwhile, or the pool was closed. A worker must handle that.
 		if x := p.popParked(); x == w {
 			w.startSearching()
 			return wakeOrder{}
@@ -296,7 +293,6 @@ func (w *worker) stopSearching() {
 	}
 }
 
-// flushTallyToShard adds the worker's counts to those of a shard.
 func (w *worker) flushTallyToShard() {
 	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
@@ -306,8 +302,8 @@ func (w *worker) flushTallyToShard() {
 	}
 }
 
-// exitIfOverLimit reports whether the worker exits because there are too many. It makes sure that
-// another worker takes waiting jobs.
+// exitIfOverLimit reports whether the worker exits because there are too many. It ensures that another worker takes
+// waiting jobs.
 func (w *worker) exitIfOverLimit() (exiting bool) {
 	p := w.p
 	w.flushTallyToShard()
@@ -321,8 +317,8 @@ func (w *worker) exitIfOverLimit() (exiting bool) {
 	return true
 }
 
-// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It
-// then wakes a parked worker to do the same.
+// exitIfClosedAndDrained reports whether the worker of a closed pool exits because the queue is empty. It then wakes a
+// parked worker to do the same.
 func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	p := w.p
 	if p.anyQueued() || !p.decrementWorkersIfAbove(0) {
@@ -334,8 +330,7 @@ func (w *worker) exitIfClosedAndDrained() (exiting bool) {
 	return true
 }
 
-// contextUnlessExpired returns the context for a task that has one. If that has ended, it drops the job and
-// returns nil.
+// contextUnlessExpired returns the context of a task. If that context has ended, it drops the job and returns nil.
 func (w *worker) contextUnlessExpired(t Task) context.Context {
 	if t.Ctx.Err() != nil {
 		w.tally.expired++
@@ -351,9 +346,9 @@ func (w *worker) contextUnlessExpired(t Task) context.Context {
 	return w.jobCtx
 }
 
-// jobContext is a job's own context that also ends with the pool's and, if its Done channel was
-// requested, with the job. Most jobs do not request it; then the worker reuses the jobContext for
-// the next job with the same context, without allocation.
+// jobContext is a job's own context that also ends with the pool's context. If the job requests the Done channel, it
+// ends with the job as well. Most jobs do not request the channel; the worker then reuses the jobContext for the next
+// job with the same context, without allocation.
 type jobContext struct {
 	context.Context
 	pool       context.Context
@@ -394,8 +389,8 @@ func (j *jobContext) Err() error {
 	return j.pool.Err()
 }
 
-// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the
-// pool has ended the job.
+// Value implements context.Context. context.Cause uses it, and must find the pool's cause if the pool has ended the
+// job.
 func (j *jobContext) Value(key any) any {
 	if j.Context.Err() == nil && j.pool.Err() != nil {
 		if v := j.pool.Value(key); v != nil {
@@ -405,7 +400,6 @@ func (j *jobContext) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-// cancelMergedContext is called by the worker after the job has returned.
 func (j *jobContext) cancelMergedContext() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

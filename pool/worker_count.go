@@ -5,13 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// ensureMinWorkers starts workers until there are n.
 func (p *Pool) ensureMinWorkers(minWorkers int) {
 	for int(p.workerCount()) < minWorkers && p.startWorkerIfAllowed(wakeOrder{}, 0) {
 	}
 }
 
-// startWorkerIfAllowed starts a worker with an order, if there are fewer than the limit plus extraWorkersWithoutQueue.
+// startWorkerIfAllowed starts a worker with an order, if there are fewer than the limit plus extraWorkers.
 func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (started bool) {
 	var size int64
 	for {
@@ -32,8 +31,7 @@ func (p *Pool) startWorkerIfAllowed(firstOrder wakeOrder, extraWorkers int64) (s
 	return true
 }
 
-// decrementWorkersIfAbove reduces the number of workers if it exceeds minWorkers. On success a worker must
-// exit.
+// decrementWorkersIfAbove reduces the number of workers if it exceeds minWorkers. On success a worker must exit.
 func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	for {
 		size := p.size.Load()
@@ -50,7 +48,6 @@ func (p *Pool) decrementWorkersIfAbove(minWorkers int64) (decremented bool) {
 	}
 }
 
-// stopParkedWorker stops a parked worker if there are more than minWorkers workers.
 func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
 	w := p.popParked()
 	if w == nil {
@@ -64,26 +61,22 @@ func (p *Pool) stopParkedWorker(minWorkers int64) (stopped bool) {
 	return true
 }
 
-// updateMaxWorkers returns how many workers there may be. Those in Block do not count.
+// maxWorkers returns the maximum number of workers. Workers in Block do not count.
 func (p *Pool) maxWorkers() int64  { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workerCount() int64 { return p.size.Load() &^ closedBit }
 
-// unparkedUnblockedWorkers returns the number of workers that are neither parked nor in Block.
 func (p *Pool) unparkedUnblockedWorkers() int64 {
 	return p.workerCount() - p.parked.count.Load() - p.blocked.Load()
 }
 
-// busyWorkers returns the number of active workers that run a job or are about to.
 func (p *Pool) busyWorkers() int {
 	return int(max(0, p.unparkedUnblockedWorkers()-int64(p.searching.Load())))
 }
 
-// canWakeOrStartWorker reports whether a worker is parked or another may be started.
 func (p *Pool) canWakeOrStartWorker() bool {
 	return p.parked.count.Load() > 0 || p.workerCount() < p.maxWorkers()
 }
 
-// anyQueued reports whether jobs wait in the queue.
 func (p *Pool) anyQueued() bool {
 	for i := range p.shards {
 		if p.shards[i].nonEmpty.Load() {
@@ -102,13 +95,13 @@ func (p *Pool) wakeOrStartWorker() {
 	}
 }
 
-// wakeToSearch makes a worker search that was popped from the stack.
+// wakeToSearch makes a worker that was popped from the stack search for jobs.
 func (p *Pool) wakeToSearch(w *worker) {
 	w.startSearching()
 	w.wake <- wakeOrder{}
 }
 
-// workerStack holds the parked workers. The last one is on top, because its stack and caches are
+// workerStack holds the parked workers. The most recently parked worker is on top, because its stack and caches are
 // warm.
 type workerStack struct {
 	count   atomic.Int64 // len(workers)
@@ -124,8 +117,7 @@ func (p *Pool) pushParked(w *worker) {
 	s.count.Add(1)
 }
 
-// popParked removes a parked worker, which the caller must wake, and returns nil if there is
-// none.
+// popParked removes a parked worker, which the caller must wake. It returns nil if there is none.
 func (p *Pool) popParked() *worker {
 	s := &p.parked
 	if s.count.Load() == 0 {

@@ -8,10 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxPrefixes limits the length of Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
-// checkAllowAndDenyLists validates Allow and Deny.
 func (s *Server) checkAllowAndDenyLists() error {
 	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
 		return err
@@ -31,7 +29,6 @@ func checkPrefixes(field string, list []netip.Prefix) error {
 	return nil
 }
 
-// configureAdmission sets the engine's admission rules.
 func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	cfg.Admission = engine.AdmissionRules{
 		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,
@@ -42,8 +39,8 @@ func (s *Server) configureAdmission(cfg *engine.Config, l Limits) {
 	}
 }
 
-// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy.
-// An invalid address, as of a unix socket, is local and trusted.
+// newTrustedProxyMatcher returns a function that reports whether an address belongs to a trusted proxy. An invalid
+// address, as of a unix socket, is local and trusted.
 func newTrustedProxyMatcher(trusted []netip.Prefix) func(netip.Addr) bool {
 	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contains(a) }

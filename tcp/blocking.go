@@ -8,40 +8,35 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle
-// connection has no goroutine; when there is input, Serve is called on one.
+// Blocking is a Handler for code that blocks, such as a library that takes a net.Conn. An idle connection has no
+// goroutine. When input arrives, the server calls Serve on a goroutine.
 //
-// For each connection the functions are called one at a time, in the order Begin, Serve, End,
-// each on a goroutine. At most MaxCalls run at a time; further connections wait in order. A panic
-// or runtime.Goexit closes the connection with a *PanicError. ListenAndServe returns after all
-// calls have returned.
+// For one connection the functions are called one at a time, in the order Begin, Serve, End. At most MaxCalls calls run
+// at a time; further connections wait in order. A panic or runtime.Goexit closes the connection with a *PanicError.
+// ListenAndServe returns after all calls have returned.
 //
-// While a call runs, neither a drain nor the peer's end closes the connection, so a request that
-// has begun is answered. If the connection closes for another reason, Read and Write fail.
+// While a call runs, neither a drain nor the peer's end closes the connection, so the call can still answer its
+// request. If the connection closes for another reason, Read and Write fail.
 type Blocking struct {
-	// Serve is called when there is input. It should handle one request, or all that are
-	// available, and may wait in Read for the rest of a request. When it returns nil, the
-	// connection is idle until more input arrives; if it read some of the input but not all, it
-	// is called again at once. Unread input is kept.
+	// Serve is called when there is input. It should handle one request or all available ones, and may wait in Read for
+	// the rest of a request. When Serve returns nil, the connection is idle until more input arrives. Unread input is
+	// kept; if Serve read some of the input but not all, it is called again immediately.
 	//
-	// Input that Serve has read into a buffer of its own, such as a bufio.Reader, does not
-	// trigger another call: return only when that buffer is empty, or keep the reader with
-	// NetConn.SetValue and return with nothing buffered.
+	// Input that Serve has read into its own buffer, such as a bufio.Reader, does not trigger another call. Return only
+	// when that buffer is empty, or keep the reader with NetConn.SetValue.
 	//
-	// When Serve returns an error, the connection sends its output and closes with that reason.
-	// io.EOF, as returned by Read, means that the peer has ended.
+	// When Serve returns an error, the connection sends its output and closes with that reason. Read returns io.EOF if
+	// the peer has ended, so Serve may return that.
 	//
-	// Deadlines that Serve sets are cleared when it returns. Do not use n after that, except for
-	// n.Ref. A connection with 64 KiB of input that Serve has not read is closed with
-	// ErrMessageTooLong.
+	// Deadlines that Serve sets are cleared when it returns. Do not use n afterwards, except for n.Ref. A connection
+	// with 64 KiB of input that Serve has not read is closed with ErrMessageTooLong.
 	Serve func(n *NetConn) error
-	// Begin, if set, is called first under the same rules, for protocols in which the server
-	// speaks first.
+	// Begin, if set, is called first under the same rules, for protocols in which the server sends first.
 	Begin func(n *NetConn) error
-	// End, if set, is called last, with the reason as in Handler.Closed. n keeps its Value.
+	// End, if set, is called last, with the reason as in Handler.Closed. n still has its Value.
 	End func(n *NetConn, why error)
-	// MaxCalls limits the calls, and so the goroutines, that run at a time for all connections of
-	// this handler. The default is 4,096.
+	// MaxCalls limits the concurrent calls, and therefore the goroutines, for all connections of this handler. The
+	// default is 4,096.
 	MaxCalls int
 
 	mu      sync.Mutex
@@ -63,7 +58,6 @@ func (b *Blocking) validate(fieldName string) error {
 	return nil
 }
 
-// callback names one of the functions of a Blocking.
 type callback uint8
 
 const (
@@ -72,7 +66,6 @@ const (
 	endCallback
 )
 
-// getOrCreateNetConn returns the NetConn of c, and creates it on first use.
 func getOrCreateNetConn(c *Conn) *NetConn {
 	n, ok := c.Value().(*NetConn)
 	if !ok {
@@ -121,7 +114,6 @@ func (b *Blocking) Closed(c *Conn, why error) {
 	b.scheduleEndIfConnClosed(n)
 }
 
-// scheduleEndIfConnClosed schedules End once if the connection has closed and no other callback is scheduled.
 func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	n.mu.Lock()
 	ends := n.connClosed && !n.busy && b.End != nil && n.callback != endCallback
@@ -135,8 +127,7 @@ func (b *Blocking) scheduleEndIfConnClosed(n *NetConn) {
 	}
 }
 
-// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection
-// open for it.
+// scheduleCallbackIfIdle schedules cb unless a callback is already scheduled, and keeps the connection open for it.
 func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	n.mu.Lock()
 	begins := !n.busy
@@ -151,8 +142,7 @@ func (b *Blocking) scheduleCallbackIfIdle(c *Conn, n *NetConn, cb callback) {
 	}
 }
 
-// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls
-// run.
+// startOrQueueCallback runs the next callback of n on a new goroutine, or queues n if MaxCalls calls run.
 func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +158,7 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 	go b.runCallbackThenWaiting(n)
 }
 
-// runCallbackThenWaiting runs the callback of n and then those of queued connections until none is queued.
+// runCallbackThenWaiting runs the callback of first and then those of queued connections until the queue is empty.
 // Server.blockingCalls counts connections whose callbacks run or are queued.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	engine.RerunAfterGoexit(func() {
@@ -184,8 +174,8 @@ func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
 	})
 }
 
-// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it returns nil and gives
-// up the goroutine's slot in running.
+// dequeueWaitingOrFreeSlot returns the next queued connection. If there is none, it returns nil and frees the
+// goroutine's slot in running.
 func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,8 +190,8 @@ func (b *Blocking) dequeueWaitingOrFreeSlot() (n *NetConn) {
 	return n
 }
 
-// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It
-// turns a panic or runtime.Goexit into a *PanicError.
+// invokeCallbackAndPostResult runs the next callback of n and passes its result to the connection's owner. It turns a
+// panic or runtime.Goexit into a *PanicError.
 func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	n.mu.Lock()
 	cb, reason := n.callback, n.closeReason
@@ -237,8 +227,8 @@ func (b *Blocking) invokeCallbackAndPostResult(n *NetConn) {
 	returned = true
 }
 
-// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again,
-// makes the connection idle, or closes it.
+// serveAgainReleaseOrClose runs on the connection's owner after a callback. It schedules Serve again, makes the
+// connection idle, or closes it.
 func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr error) {
 	n.mu.Lock()
 	unread := len(n.in) - n.readOffset
@@ -271,7 +261,6 @@ func (b *Blocking) serveAgainReleaseOrClose(c *Conn, n *NetConn, callbackErr err
 	b.markIdleAndScheduleEnd(n)
 }
 
-// stopDeadlinesAndResumeReading clears deadlines, resumes reading and releases the empty input buffer.
 func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
 	n.readDeadline.stopAndClear()
 	n.writeDeadline.stopAndClear()
@@ -284,7 +273,6 @@ func (n *NetConn) stopDeadlinesAndResumeReading(c *Conn) {
 	}
 }
 
-// markIdleAndScheduleEnd records that no callback of n is scheduled, and schedules End if it is due.
 func (b *Blocking) markIdleAndScheduleEnd(n *NetConn) {
 	n.mu.Lock()
 	n.busy = false

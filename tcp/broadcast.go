@@ -11,8 +11,8 @@ import (
 
 // Broadcast is a message for Server.Broadcast.
 type Broadcast struct {
-	// All selects every connection of the server. Otherwise the BroadcastHandler interprets Kind
-	// and Group. Group has at most 1 MiB.
+	// All selects every connection of the server. Otherwise the BroadcastHandler interprets Kind and Group. Group is
+	// limited to 1 MiB.
 	All   bool
 	Kind  uint32
 	Group string
@@ -20,50 +20,44 @@ type Broadcast struct {
 	Message []byte
 }
 
-// BroadcastHandler is a Handler or MessageHandler with groups of connections, such as chat rooms,
-// that it can look up by name in any process.
+// BroadcastHandler is a Handler or MessageHandler with groups of connections, such as chat rooms, that it can find by
+// name in any process.
 type BroadcastHandler interface {
-	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group
-	// select, and returns their number. It is called by Server.Broadcast, or by a goroutine of
-	// the server for broadcasts that were queued or made in the other process, possibly
-	// concurrently. It must not retain b.Message. State that it changes, such as a newest value,
-	// changes in both processes.
+	// SendToGroup sends b.Message to the connections of this process that b.Kind and b.Group select, and returns their
+	// number. Server.Broadcast calls it. A goroutine of the server calls it, possibly concurrently, for broadcasts that
+	// were queued or come from the other process of an upgrade. SendToGroup must not retain b.Message. Its changes to
+	// the handler's state, such as a newest value, happen in both processes.
 	SendToGroup(b Broadcast) (receivers int)
 }
 
-// Held is the number of receivers that Broadcast returns for a message that it has queued during
-// an upgrade.
+// Held is the number of receivers that Broadcast returns for a message that it has queued during an upgrade.
 const Held = broadcastlog.Queued
 
-// Broadcast sends a message to all connections of the server, or calls the BroadcastHandler on
-// this goroutine to send it to a group. It does not block and returns the result of SendToGroup,
-// or 0 for All, whose receivers are not counted. Broadcasts of one goroutine arrive in the order
-// of its calls.
+// Broadcast sends a message to all connections of the server. For a group, it calls the BroadcastHandler on this
+// goroutine. It does not block. It returns the result of SendToGroup, or 0 for All, whose receivers are not counted.
+// Broadcasts of one goroutine arrive in the order of its calls.
 //
-// For All, the server keeps one copy of the message. Each loop sends it to a few hundred
-// connections at a time and serves others in between; several waiting broadcasts are sent
-// together. There is no order between broadcasts and Ref.Send, and a connection that opens
-// meanwhile may or may not get the message. Server.SlowConsumer applies to connections whose
-// output is full.
+// For All, the server keeps one copy of the message. A loop sends it to a few hundred connections at a time and serves
+// others in between; it sends several waiting broadcasts together. Broadcasts and Ref.Send are not ordered with each
+// other. A connection that opens meanwhile may or may not get the message. Server.SlowConsumer applies to connections
+// whose output is full.
 //
-// Broadcast returns ErrFull if 1,024 broadcasts to all, or Limits.MaxMailBytes of them, are
-// already in progress; ErrTooLarge for more than Limits.MaxUnsent bytes; ErrServerClosed before
-// the start and after the end; and, for a group, ErrBadUse if the Handler is not a
-// BroadcastHandler.
+// Broadcast returns ErrFull if 1,024 broadcasts to all, or Limits.MaxMailBytes of them, are already in progress. It
+// returns ErrTooLarge for more than Limits.MaxUnsent bytes, and ErrServerClosed before the start and after the end. For
+// a group, it returns ErrBadUse if the Handler is not a BroadcastHandler.
 //
-// An upgrade does not lose, repeat or reorder broadcasts: each connection that stays connected
-// gets each of them once. While connections move to the new process, Broadcast queues a copy and
-// returns Held; both processes send it afterwards. From then until the old process ends, both
-// send what either of them broadcasts, and the result counts the receivers in this process. Each
-// transfer queues at most Limits.MaxMail broadcasts with Limits.MaxMailBytes in all (64 MiB if
-// that is not set), counting 64 extra bytes for each. Broadcast returns ErrFull, and sends the
-// message to nobody, beyond these limits, while queued broadcasts are still being sent after 10
-// seconds, and if the new process does not accept them.
+// An upgrade does not lose, repeat or reorder broadcasts: each connection that stays connected gets every broadcast
+// once. While connections move to the new process, Broadcast queues a copy and returns Held. Both processes send the
+// queue afterwards. From then until the old process ends, both processes send every broadcast of either one, and the
+// result counts the receivers in the calling process.
 //
-// With Server.Processes, a broadcast to a group reaches the connections of this process. One to
-// all may be sent from any worker or from the supervisor; it reaches all workers, in one order.
-// It has at most 1 MiB, and each process on the way queues at most 64. A worker that accepts none
-// for a second misses one, which is logged.
+// During a transfer, Broadcast queues at most Limits.MaxMail messages with Limits.MaxMailBytes in all (64 MiB if that
+// is not set), counting 64 extra bytes per message. It returns ErrFull and sends nothing in three cases: beyond these
+// limits, if queued broadcasts are still being sent after 10 seconds, and if the new process does not accept them.
+//
+// With Server.Processes, a broadcast to a group reaches the connections of this process. A broadcast to all may be sent
+// from any worker or the supervisor. It reaches all workers, in one order. It is limited to 1 MiB, and every process on
+// its path queues at most 64 of them. A worker that accepts none for a second misses one, which is logged.
 func (s *Server) Broadcast(b Broadcast) (receivers int, err error) {
 	if b.All {
 		s.mu.Lock()
@@ -97,21 +91,21 @@ func (s *Server) callHandlerSendToGroup(b Broadcast) (receivers int, err error) 
 
 var errNoGroups = badUse("Broadcast to a group: Server.Handler is not a BroadcastHandler")
 
-// Upgrading reports whether an upgrade is in progress: in the old process from before SaveState
-// until it ends or the upgrade fails, in the new one from its start until the old one has ended.
-// While it is false, Broadcast to a group only calls SendToGroup, so a BroadcastHandler may call
-// that directly to save time. Its SaveState must then wait for calls that checked Upgrading
-// earlier.
+// Upgrading reports whether an upgrade is in progress. In the old process, the upgrade lasts from before SaveState
+// until the process ends or the upgrade fails. In the new process, it lasts from the start until the old process has
+// ended.
+//
+// While Upgrading returns false, Broadcast to a group only calls SendToGroup. To save time, a BroadcastHandler may then
+// call SendToGroup directly. In that case its SaveState must wait for calls that checked Upgrading earlier.
 func (s *Server) Upgrading() bool {
 	g := s.broadcasts.Load()
 	return g != nil && g.IsUpgrading()
 }
 
-// maxHeldBytes returns the limit of bytes in broadcasts that an upgrade queues.
 func (s *Server) maxHeldBytes() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
 
-// initBroadcastLog creates the queue for broadcasts during upgrades. If there is a predecessor, it
-// stays paused until the predecessor has handed everything over.
+// initBroadcastLog creates the queue for broadcasts during upgrades. If there is a predecessor process, the queue stays
+// paused until the transfer is complete.
 func (s *Server) initBroadcastLog(e engine.Engine, l Limits) {
 	log := s.rateLimitedLogger()
 	g := &broadcastlog.Log{ErrFull: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeldBytes()}

@@ -9,21 +9,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Conn is a connection as its handler sees it. It is valid only during the call it was passed to:
-// its methods are for the handler, during that call, and need no lock. Use [Ref] from other
-// goroutines and after the call. No method blocks.
+// Conn is a connection as its handler sees it. It is valid only during the call that received it, and its methods need
+// no lock. No method blocks. Use [Ref] from other goroutines and after the call.
 //
-// Methods of a Conn that was kept after its call do nothing. They return ErrOutsideCall or, if
-// they have no error result, log the misuse once per method and server. This always holds within
-// a call for another connection. In another goroutine it is a data race, which goes unnoticed if
-// a call for the same connection happens to run; the race detector finds it.
+// Methods of a Conn that was kept after its call do nothing. They return ErrOutsideCall or, if they have no error
+// result, log the misuse once per method and server. This check is reliable on the same event loop, within a call for
+// another connection. On another goroutine, such a use is a data race that the check may miss; the race detector finds
+// it.
 type Conn engine.Conn
 
-// core returns c as the engine's type.
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
-// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. If not, it logs the
-// misuse, for methods that can't return ErrOutsideCall.
+// inHandlerCallOrLogMisuse reports whether a call for the connection is in progress. Methods without an error result
+// use it. It logs any misuse.
 func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	if c.core().InHandlerCall() {
 		return true
@@ -36,17 +34,15 @@ func (c *Conn) inHandlerCallOrLogMisuse(method string) bool {
 	return false
 }
 
-// Write appends a copy of p to the output. The output is sent in one system call after the
-// handler has returned for all available input. A piece of 16 KiB or more is sent at once,
-// together with earlier output of this turn, such as its header; only what the kernel does not
-// accept is copied. That shortcut does not apply with TLS, with Server.Workers, behind output
-// that the peer has not yet taken, and to the goroutine model except on Linux.
+// Write appends a copy of p to the output. The server sends the output in one system call after the handler has
+// returned for all available input. If p has 16 KiB or more, the server sends it immediately, together with earlier
+// output, and copies only what the kernel does not accept. That shortcut does not apply with TLS, with Server.Workers,
+// behind output that the peer has not yet taken, or to the goroutine model except on Linux.
 //
-// Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this
-// connection, with ErrClosed once the connection is closing, and with ErrTooLarge if p alone
-// exceeds Limits.MaxUnsent. If the peer does not read and more than Limits.MaxUnsent bytes would
-// be waiting, Server.SlowConsumer decides: Write fails with ErrSlowConsumer and the connection is
-// closed, or it fails with ErrFull. Check Paused before writing large output.
+// Write accepts all of p or nothing. It fails with ErrOutsideCall outside of a call for this connection, with ErrClosed
+// once the connection is closing, and with ErrTooLarge if p alone exceeds Limits.MaxUnsent. If the unsent output would
+// exceed Limits.MaxUnsent, Server.SlowConsumer decides: Write closes the connection and fails with ErrSlowConsumer, or
+// it fails with ErrFull. Check Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -54,9 +50,9 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.core().Write(p)
 }
 
-// Writev writes the concatenation of pieces like Write, with the errors that Write has for their
-// total size. A total of 16 KiB or more in fewer than 64 pieces is sent at once, in one system
-// call. It accepts net.Buffers: c.Writev(buffers...).
+// Writev writes the concatenation of pieces like Write, with the same errors for their total size. The server sends a
+// total of 16 KiB or more in fewer than 64 pieces immediately, in one system call. Writev accepts net.Buffers:
+// c.Writev(buffers...).
 func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	if !c.core().InHandlerCall() {
 		return 0, ErrOutsideCall
@@ -72,10 +68,9 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return c.core().WriteString(s)
 }
 
-// Close starts to close the connection: the handler gets no more input, pending output is sent,
-// and Closed is called with a nil reason. Limits.CloseTimeout bounds the sending, and
-// Limits.Linger the wait for the peer's end. Further calls do nothing. It fails only with
-// ErrOutsideCall.
+// Close starts to close the connection. The handler receives no more input, the server sends pending output, and Closed
+// is called with a nil reason. Limits.CloseTimeout limits the sending, and Limits.Linger the wait for the peer's end.
+// Further calls do nothing. The only error is ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -84,36 +79,34 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is Close with a reason, which Closed gets as why.
+// CloseWith is Close with a reason, which the server passes to Closed.
 func (c *Conn) CloseWith(why error) {
 	if c.inHandlerCallOrLogMisuse("CloseWith") {
 		c.core().CloseWith(why)
 	}
 }
 
-// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In
-// the goroutine model, which has no loops, it is 0.
+// Loop returns the index of the event loop that owns the connection, from 0 to Stats.Loops-1. In the goroutine model it
+// returns 0.
 func (c *Conn) Loop() int { return c.core().LoopIndex() }
 
-// Pending returns the number of output bytes not yet accepted by the kernel, including those of
-// files (SendFile). In Closed it returns the number of bytes that were dropped.
+// Pending returns the number of output bytes that the kernel has not yet accepted, including bytes of files (SendFile).
+// In Closed it returns the number of dropped bytes.
 func (c *Conn) Pending() int { return c.core().UnsentBytes() }
 
-// Dropped returns the number of messages that the connection missed because its peer reads too
-// slowly: writes and broadcasts under SlowConsumer DropMessage for which the output had no space,
-// and values of Group.SendLatest that newer ones replaced.
+// Dropped returns the number of messages that the connection missed because its peer reads too slowly. It counts writes
+// and broadcasts dropped under SlowConsumer DropMessage, and values of Group.SendLatest that newer ones replaced.
 func (c *Conn) Dropped() int64 { return c.core().MissedMessages() }
 
-// Paused reports whether the connection accepts no more input for now: its unsent output has
-// exceeded Limits.HighWater and not yet dropped to Limits.LowWater, or it is closing. A handler
-// that still has unused input should then return; that input is passed again after output has
-// been sent.
+// Paused reports whether the connection accepts no more input for now. It is paused from when its unsent output exceeds
+// Limits.HighWater until that has dropped to Limits.LowWater, and while it is closing. A handler that still has unused
+// input should then return. The server passes that input again after it has sent output.
 func (c *Conn) Paused() bool { return c.core().IsPaused() }
 
-// CloseWrite ends our direction after everything has been sent, including what Refs sent before.
-// The peer reads the end and may go on sending. Later writes fail with ErrClosed; what Refs send
-// later is dropped and counted in Stats.Dropped. The connection closes when the peer ends its
-// direction, too. CloseWrite fails only with ErrOutsideCall.
+// CloseWrite ends the server's direction after it has sent all output, including earlier messages from Refs. The peer
+// reads the end and may continue to send. Later writes fail with ErrClosed; later messages from Refs are dropped and
+// counted in Stats.Dropped. The connection closes when the peer ends its direction, too. The only error is
+// ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -122,74 +115,71 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Pause stops reading: Received and Ended are not called until Resume, which passes input that
-// the current call leaves unused again even if nothing new has arrived. A few buffers of input
-// may still be held; beyond that the kernel's buffers fill and the peer has to wait, which does
-// not count as silence of the peer. Writing is not affected. From elsewhere use Ref.Do. Pause and
-// Resume have no effect in a relay or before one.
+// Pause stops reading: the server does not call Received and Ended until Resume. Resume passes input that the current
+// call leaves unused again, even if nothing new has arrived. The server may still hold a few buffers of input; then the
+// kernel's buffers fill, and the peer has to wait. That wait does not count as silence of the peer. Writing is not
+// affected. Outside of a call, use Ref.Do. Pause and Resume have no effect in a relay or before one.
 func (c *Conn) Pause() {
 	if c.inHandlerCallOrLogMisuse("Pause") {
 		c.core().SetReading(false)
 	}
 }
 
-// Resume undoes Pause.
+// Resume ends the effect of Pause.
 func (c *Conn) Resume() {
 	if c.inHandlerCallOrLogMisuse("Resume") {
 		c.core().SetReading(true)
 	}
 }
 
-// Retain keeps the connection open for output that is still to come, such as an answer computed
-// by another goroutine. Neither the peer's end nor a drain closes it until Release or Ref.Release
-// has been called as often as Retain. After its end, a peer is kept for at most
-// Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above 0; a drain has its own limit.
-// Close and all limits still close the connection.
+// Retain keeps the connection open for later output, such as an answer computed by another goroutine. Neither the
+// peer's end nor a drain closes the connection until Release or Ref.Release has been called as often as Retain. After
+// the peer's end, the connection remains for at most Limits.IdleTimeout, or Limits.WriteTimeout while Pending is above
+// 0. A drain has its own limit. Close and all limits still close the connection.
 func (c *Conn) Retain() {
 	if c.inHandlerCallOrLogMisuse("Retain") {
 		c.core().Retain()
 	}
 }
 
-// Release undoes one Retain.
+// Release undoes one call of Retain.
 func (c *Conn) Release() {
 	if c.inHandlerCallOrLogMisuse("Release") {
 		c.core().Release()
 	}
 }
 
-// SetTimer calls Timer of a TimerHandler once after d; on an event loop up to 400 ms later. A
-// connection has one timer: each call replaces the previous one, and 0 stops it.
+// SetTimer calls Timer of a TimerHandler once, after d. On an event loop the call may be up to 400 ms late. A
+// connection has one timer: a further call replaces it, and 0 stops it.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetTimer") {
 		c.core().SetTimer(min(d, forever))
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d, or up to 400 ms later, after
-// sending the output written so far. Each call replaces the previous one; 0 removes the deadline.
+// SetDeadline closes the connection with ErrDeadline after d, or up to 400 ms later. The server first sends the output
+// written so far. A further call replaces the deadline, and 0 removes it.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.inHandlerCallOrLogMisuse("SetDeadline") {
 		c.core().SetDeadline(min(d, forever))
 	}
 }
 
-// Relay connects this connection with another one of the same server: from now on, input of
-// either is sent to the other, with backpressure, and the end of either direction is passed on
-// (half-close). Both close after both directions have ended, or when either closes for any
-// reason, after sending pending output. Of their handlers only Closed is called. Input that the
-// current call leaves unused, or that a paused connection holds, is relayed first. Pause to
-// before calling Relay, or its handler may still receive input. Relay resumes both.
+// Relay connects this connection with another one of the same server. From now on, input of one is sent to the other,
+// with backpressure, and the end of a direction is passed on (half-close). Both connections close after both directions
+// have ended. If one closes for any reason, the other sends its pending output and closes. Of their handlers only
+// Closed is called. The relay first passes on input that the current call leaves unused or that a paused connection
+// holds. Pause the other connection before calling Relay, or its handler may still receive input. Relay resumes both.
 //
-// Each direction buffers at most Limits.HighWater plus one read (64 KiB), or twice as much if the
-// connections are on two loops or have none. Neither gets heartbeats or broadcasts. For
-// IdleTimeout, input of either counts. A drain waits for relays to end, within its limit.
+// A direction buffers at most Limits.HighWater plus one read (64 KiB). The limit is twice that in the goroutine model,
+// or if the connections are on two loops. Neither connection receives heartbeats or broadcasts. Input of either one
+// restarts IdleTimeout. A drain waits for relays to end, within its limit.
 //
-// Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this
-// one; with ErrBadUse if this one is already relayed, starting TLS or being detached, or to is
-// this one; and with ErrFull if the mailbox of to is full. Problems found later close this
-// connection: with ErrBadUse if to is relayed with another one, is detached or has ended its
-// direction, with ErrClosed if to has closed.
+// Relay fails with ErrClosed if either connection is closing or CloseWrite was called for this one. It fails with
+// ErrBadUse if this connection is already relayed, starting TLS or being detached, or is the other connection itself.
+// It fails with ErrFull if the other connection's mailbox is full. Problems found later close this connection: with
+// ErrBadUse if the other connection is relayed with a third, is detached or has ended its direction, and with ErrClosed
+// if it has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -197,18 +187,17 @@ func (c *Conn) Relay(to Ref) error {
 	return c.core().RequestRelayWith(to.r)
 }
 
-// Ref returns a handle for use from anywhere. It stays the same until Closed has returned.
+// Ref returns a handle that any goroutine may use at any time. It stays the same until Closed has returned.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
-// RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name.
-// Behind a proxy in Server.TrustedProxies it is the client's address as reported by the proxy. It
-// remains available in Closed.
+// RemoteAddr returns the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a proxy in
+// Server.TrustedProxies it returns the client's address as reported by the proxy. It also works in Closed.
 func (c *Conn) RemoteAddr() net.Addr { return toNetAddr(c.core().Peer()) }
 
-// LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr
-// without a name; behind a proxy, the address that the proxy connected to. It is nil once the
-// connection is closing. It makes a system call; if loops have their own descriptor tables
-// (Server.Loops), a call on a worker waits for the loop.
+// LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
+// trusted proxy it returns the address to which the client connected at the proxy. It returns nil once the connection
+// is closing. LocalAddr makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a
+// worker waits for the loop.
 func (c *Conn) LocalAddr() net.Addr {
 	addr, ok := c.core().Ref().LocalAddr()
 	if !ok {
@@ -217,11 +206,13 @@ func (c *Conn) LocalAddr() net.Addr {
 	return toNetAddr(addr)
 }
 
-// Value returns the value last set by SetValue, initially nil.
+// LocalAddr returns the local address of the connection: a *net.TCPAddr, or a *net.UnixAddr without a name. Behind a
+// proxy, the local address is the one to which the proxy connected. LocalAddr returns nil once the connection is
+// closing. It makes a system call. If loops have their own descriptor tables (Server.Loops), a call on a worker waits
+// for the loop.
 func (c *Conn) Value() any { return c.core().Value() }
 
-// SetValue attaches v to the connection until Closed has returned. Ref.Value returns it to
-// others.
+// SetValue attaches v to the connection until Closed has returned. Other goroutines read it with Ref.Value.
 func (c *Conn) SetValue(v any) {
 	if c.inHandlerCallOrLogMisuse("SetValue") {
 		c.core().SetValue(v)

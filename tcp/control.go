@@ -9,27 +9,25 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// operatorCommands are what an operator can do to a running server. Engines implement them; with
-// worker processes, a forwarder passes them on to all workers.
+// operatorCommands are the commands of an operator to a running server. Engines implement them. With worker processes,
+// a forwarder passes them on to all workers.
 type operatorCommands interface {
 	PauseAccept(on bool) error
 	ClosePeerConns(peer netip.AddrPort) error
 }
 
-// PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in
-// the kernel's queue; beyond its length the kernel rejects or ignores them. Open connections are
-// not affected. PauseAccepting returns at once; Stats.AcceptingPaused reports when all loops have
-// paused, and until then a few more connections may be accepted. A drain resets the waiting
-// clients.
+// PauseAccepting stops accepting connections. The listeners stay open, and new clients wait in the kernel's queue. If
+// that is full, the kernel rejects or ignores them. Open connections are not affected. PauseAccepting returns
+// immediately. A few more connections may be accepted until Stats.AcceptingPaused reports that all loops have paused. A
+// drain resets the waiting clients.
 //
-// With Server.Processes it applies to all workers and may be called in any of them or in their
-// supervisor; a worker that is restarted later may accept a few connections before it pauses. It
-// returns ErrServerClosed before the start, while the server drains and after the end, and
-// ErrFull if too many commands wait for the workers. In a worker that drains it does nothing and
-// returns nil.
+// With Server.Processes, PauseAccepting applies to all workers and may be called in any worker or the supervisor. A
+// worker that is restarted later may accept a few connections before it pauses. PauseAccepting returns ErrServerClosed
+// before the start, while the server drains and after the end, and ErrFull if too many commands wait for the workers.
+// In a worker that drains, it does nothing and returns nil.
 func (s *Server) PauseAccepting() error { return s.setAcceptPaused(true) }
 
-// ResumeAccepting undoes PauseAccepting.
+// ResumeAccepting ends the effect of PauseAccepting.
 func (s *Server) ResumeAccepting() error { return s.setAcceptPaused(false) }
 
 func (s *Server) setAcceptPaused(paused bool) error {
@@ -41,18 +39,15 @@ func (s *Server) setAcceptPaused(paused bool) error {
 	return publicError(to.PauseAccept(paused))
 }
 
-// CloseConns closes the connections from a remote address and port: usually one or none; it does
-// not report how many. Behind a proxy (TrustedProxies), remote is the client's address as in
-// Conn.RemoteAddr, or the proxy's own address as seen by the kernel; if it matches one connection
-// either way, both are closed. They are closed without sending pending output, with the reason
-// ErrClosedByOperator, and counted in Stats.Closed.Operator; if a handler runs on a worker or
-// goroutine, after it has returned. CloseConns does not wait for that, so it is safe in a
-// handler.
+// CloseConns closes the connections from a remote address and port, usually at most one. Behind a proxy
+// (TrustedProxies), remote is compared with the client's address as in Conn.RemoteAddr and with the proxy's own
+// address, and connections that match either one are closed. The server does not send their pending output. The close
+// reason is ErrClosedByOperator, counted in Stats.Closed.Operator. If a handler runs on a worker or goroutine, its
+// connection closes after the handler has returned. CloseConns does not wait for that, so it is safe in a handler.
 //
-// It visits all connections, on event loops 512 a turn. It returns ErrFull if 16 calls are
-// already in progress, ErrServerClosed before the start and after the end, and ErrBadConfig if
-// remote is not valid; unix sockets have no valid address. With Server.Processes it applies to
-// all workers.
+// CloseConns visits all connections, on event loops 512 per turn. It returns ErrFull if 16 calls are already in
+// progress, ErrServerClosed before the start and after the end, and ErrBadConfig if remote is not valid. Unix sockets
+// have no valid address. With Server.Processes, it applies to all workers.
 func (s *Server) CloseConns(remote netip.AddrPort) error {
 	if !remote.IsValid() || remote.Port() == 0 {
 		return badConfig("remote address %v; expected an IP address and a port above 0", remote)
@@ -64,8 +59,8 @@ func (s *Server) CloseConns(remote netip.AddrPort) error {
 	return publicError(to.ClosePeerConns(netip.AddrPortFrom(remote.Addr().Unmap().WithZone(""), remote.Port())))
 }
 
-// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if
-// the server has not started.
+// workerOrStartedEngine returns the engine or forwarder that executes operator commands, or an error if the server has
+// not started.
 func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +70,6 @@ func (s *Server) workerOrStartedEngine() (operatorCommands, error) {
 	return s.startedEngine()
 }
 
-// engineServingConns returns the engine that serves the connections of this process.
 func (s *Server) engineServingConns() (engine.Engine, error) {
 	if s.isSupervisor() {
 		return nil, errConnsInWorkers
@@ -96,13 +90,11 @@ func (s *Server) startedEngine() (engine.Engine, error) {
 	return nil, errNotStarted
 }
 
-// Variants of ErrServerClosed that explain themselves.
 var (
 	errNotStarted     = &kindError{errors.New("myriad: the server has not started yet; call this in Server.Listening or later"), ErrServerClosed}
 	errConnsInWorkers = &kindError{errors.New("myriad: worker processes serve the connections (Server.Processes); call this in a worker, see WorkerProcess"), ErrServerClosed}
 )
 
-// publicError converts errors of the engines to those of this package.
 func publicError(err error) error {
 	if errors.Is(err, engine.ErrClosed) {
 		return ErrServerClosed
@@ -120,8 +112,8 @@ func (s *Server) ListenAddr() net.Addr {
 	return s.engine.Addr()
 }
 
-// Drain calls Shutdown with a limit of Limits.ShutdownTimeout, as happens when the context of
-// ListenAndServe ends. In a worker process it drains only that worker.
+// Drain calls Shutdown with a limit of Limits.ShutdownTimeout, like the end of ListenAndServe's context. In a worker
+// process it drains only that worker.
 func (s *Server) Drain() error {
 	s.mu.Lock()
 	most := s.limits.ShutdownTimeout

@@ -19,22 +19,19 @@ import (
 type Dial struct {
 	// Network is "tcp", the default, or "unix".
 	Network string
-	// Addr is host:port, or the path of a unix socket. A host name is resolved off the event
-	// loops, and its first address is used. At most 256 lookups run at a time; at most 16,384
-	// wait.
+	// Addr is host:port, or the path of a unix socket. A host name is resolved outside the event loops, and its first
+	// address is used. At most 256 lookups run and 16,384 wait at a time.
 	Addr string
-	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it
-	// is told about failures.
+	// Handler handles this connection instead of Server.Handler. If it is a DialFailedHandler, it receives failures.
 	Handler Handler
-	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which
-	// Limits.HandshakeTimeout bounds. If ServerName is empty, the host of Addr is verified. The
-	// configuration must not be changed afterwards. A failed handshake is counted in
-	// Stats.Refused and passed to DialFailed.
+	// TLSConfig, if set, encrypts the connection. Opened is called after the handshake, which Limits.HandshakeTimeout
+	// limits. If ServerName is empty, the host of Addr is verified. Do not change the configuration afterwards. A
+	// failed handshake is counted in Stats.Refused and passed to DialFailed.
 	TLSConfig *tls.Config
 	// Source is the local address to connect from. By default the kernel chooses it.
 	Source netip.Addr
-	// Timeout bounds the lookup and the connection attempt, each; event loops may take up to 400
-	// ms longer. The default is 30 s, the maximum 10 min.
+	// Timeout limits the lookup and, separately, the connection attempt. Event loops may take up to 400 ms longer. The
+	// default is 30 s, the maximum 10 min.
 	Timeout time.Duration
 	// Value is the connection's initial Value.
 	Value any
@@ -47,18 +44,18 @@ const (
 	maxPendingLookups  = 16 << 10
 )
 
-// Dial starts an outgoing connection on one of the server's loops and returns at once. The
-// connection counts towards MaxConns. Its handler gets the result: Opened, or DialFailed if it is
-// a DialFailedHandler. FirstByteTimeout does not apply to dialed connections.
+// Dial starts an outgoing connection on one of the server's loops and returns immediately. The connection counts
+// towards MaxConns. The result is a call of Opened or, if the handler is a DialFailedHandler, of DialFailed.
+// FirstByteTimeout does not apply to dialed connections.
 //
-// Dial fails with ErrBadConfig if d is invalid, with ErrFull if more than 1,024 dials wait for a
-// loop, and with ErrServerClosed before Server.Listening is called, after the end and in a
-// supervisor (Processes); the error text says which. The handler is not called then. Dial is safe
-// for concurrent use, also in a handler; Conn.Dial keeps both connections on one loop.
+// Dial fails with ErrBadConfig if d is invalid, and with ErrFull if more than 1,024 dials wait for a loop. It fails
+// with ErrServerClosed before Server.Listening is called, after the end, and in a supervisor (Processes); the error
+// text contains the reason. After such an error the handler is not called. Dial is safe for concurrent use and within a
+// handler; Conn.Dial keeps both connections on one loop.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
-// Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the
-// two connections, such as Relay, is cheapest.
+// Dial is like Server.Dial, but prefers this connection's event loop, where interaction of the two connections, such as
+// Relay, is cheapest.
 func (c *Conn) Dial(d Dial) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -66,7 +63,7 @@ func (c *Conn) Dial(d Dial) error {
 	return c.Server().dial(d, c.core().LoopIndex()+1)
 }
 
-// Server returns the server that the connection belongs to.
+// Server returns the server of the connection.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
 
 func (s *Server) dial(d Dial, loop int) error {
@@ -123,8 +120,7 @@ func (s *Server) startDial(e engine.Engine, req engine.DialRequest) error {
 	return publicError(e.Dial(req))
 }
 
-// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS
-// name.
+// newDialHandler returns the engine's handler for a dialed connection. host is its default TLS name.
 func (s *Server) newDialHandler(d Dial, host string) engine.ConnHandler {
 	o := &pendingDial{connHandler: connHandler{handlerAdapter{d.Handler}, d.Value}, dial: d}
 	if d.TLSConfig == nil {
@@ -173,7 +169,6 @@ func (o *connHandler) Value() any { return o.value }
 
 func (o *connHandler) SetValue(v any) { o.value = v }
 
-// pendingDial is the handler of a connection that is being dialed.
 type pendingDial struct {
 	connHandler
 	dial   Dial
@@ -200,10 +195,9 @@ func (o *pendingDial) DialFailed(err error) {
 	}
 }
 
-// SetHandler replaces the connection's handler, from the next call on, for protocols that switch
-// during a connection. The Value is kept, and input that the current call leaves unused is passed
-// to h. It fails with ErrBadUse if h is nil or wraps nil, such as Lines(nil), and with
-// ErrOutsideCall.
+// SetHandler replaces the connection's handler, from the next call on, for protocols that switch during a connection.
+// The connection keeps its Value. Input that the current call leaves unused is passed to h. SetHandler fails with
+// ErrOutsideCall, and with ErrBadUse if h is nil or wraps nil, such as Lines(nil).
 func (c *Conn) SetHandler(h Handler) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
@@ -215,7 +209,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	return nil
 }
 
-// resolver resolves host names for Dial, each on its own goroutine. stop waits for them.
+// resolver resolves host names for Dial, with a goroutine per lookup. stop waits for the goroutines.
 type resolver struct {
 	mu      sync.Mutex
 	ctx     context.Context // nil before the start
@@ -237,7 +231,6 @@ func (n *resolver) stopAndWait() {
 	n.running.Wait()
 }
 
-// lookupAsync starts to resolve host and calls done with its first address, or with an error.
 func (n *resolver) lookupAsync(host string, timeout time.Duration, onResult func(netip.Addr, error)) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

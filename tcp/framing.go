@@ -9,13 +9,11 @@ import (
 	"io"
 )
 
-// MessageHandler handles connections that carry messages. See [Handler] for when its methods are
-// called.
+// MessageHandler handles connections that carry messages. See [Handler] for when its methods are called.
 type MessageHandler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Message is called for each message, in order. msg is valid only during the call and must
-	// not be changed.
+	// Message is called for each message, in order. msg is valid only during the call and must not be changed.
 	Message(c *Conn, msg []byte)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
@@ -30,35 +28,33 @@ func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
 
 func (f MessageFunc) Closed(*Conn, error) {}
 
-// Lines returns a Handler that passes each line to h, without its end ("\n" or "\r\n"). If the
-// peer ends without one, the remaining input is the last line. A line longer than
-// Limits.MaxMessage, its end included, closes the connection with ErrMessageTooLong.
+// Lines returns a Handler that passes each line to h, without its line end ("\n" or "\r\n"). If the peer ends without a
+// line end, the remaining input is the last line. A line longer than Limits.MaxMessage, line end included, closes the
+// connection with ErrMessageTooLong.
 func Lines(h MessageHandler) Handler {
 	f := newFramer(h)
 	f.lines = true
 	return f
 }
 
-// Split returns a Handler that passes each token found by split to h. split follows the rules of
-// [bufio.Scanner]. An error of split closes the connection with that reason; bufio.ErrFinalToken
-// closes it with a nil reason. A token that takes more than Limits.MaxMessage bytes of input
-// closes the connection with ErrMessageTooLong.
+// Split returns a Handler that passes each token found by split to h. The function split follows the rules of
+// [bufio.Scanner]. Its error becomes the close reason; bufio.ErrFinalToken closes the connection with a nil reason. A
+// token that takes more than Limits.MaxMessage bytes of input closes the connection with ErrMessageTooLong.
 //
-// All connections share split, so it must be safe for concurrent use and must not keep state
-// between calls.
+// All connections share split, so it must be safe for concurrent use and must not keep state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 	f := newFramer(h)
 	f.split = split
 	return f
 }
 
-// LengthPrefixed returns a function for Split that finds messages prefixed by their length: a
-// number of 1, 2, 4 or 8 bytes in the given order that counts the bytes after it. The token is
-// the message without its length. A length above Limits.MaxMessage closes the connection at once
-// with ErrMessageTooLong. LengthPrefixed panics if prefixBytes is another number or order is nil.
+// LengthPrefixed returns a function for Split that finds messages prefixed by their length. The length is a number of
+// 1, 2, 4 or 8 bytes in the given order, and counts the bytes after it. The token is the message without its length. A
+// length above Limits.MaxMessage closes the connection immediately with ErrMessageTooLong. LengthPrefixed panics if
+// prefixBytes is another number or order is nil.
 //
-// The function only works with Split, not with bufio.Scanner: it requests more input by an error
-// that contains the required length.
+// The function works only with Split, not with bufio.Scanner, because it requests more input by an error that contains
+// the required length.
 func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	switch prefixBytes {
 	case 1, 2, 4, 8:
@@ -87,8 +83,8 @@ func LengthPrefixed(prefixBytes int, order binary.ByteOrder) bufio.SplitFunc {
 	}
 }
 
-// incompleteError is the total size in bytes, framing included, of an incomplete message.
-// LengthPrefixed passes it to the framer.
+// incompleteError is the total size in bytes, framing included, of an incomplete message. LengthPrefixed passes it to
+// the framer.
 type incompleteError uint64
 
 func (n incompleteError) Error() string {
@@ -110,7 +106,6 @@ func decodeLength(b []byte, order binary.ByteOrder) uint64 {
 // maxEmptyTokens limits consecutive tokens that use no input, as in bufio.Scanner.
 const maxEmptyTokens = 100
 
-// framer splits input into messages.
 type framer struct {
 	MessageHandler
 	shed  MessageShedHandler // the same handler; nil if it does not shed
@@ -124,7 +119,6 @@ func newFramer(h MessageHandler) *framer {
 	return f
 }
 
-// deliverOrShed passes msg to Message or, if shedReason is not nil, to Shed.
 func (f *framer) deliverOrShed(c *Conn, msg []byte, shedReason error) {
 	if shedReason != nil {
 		f.shed.Shed(c, msg, shedReason)
@@ -143,8 +137,7 @@ func (f *framer) deliverMessages(c *Conn, in []byte, shedReason error) (used int
 	return f.deliverTokens(c, in, false, shedReason)
 }
 
-// deliverLines passes complete lines to the handler. It skips bytes that an earlier call has
-// already searched.
+// deliverLines passes complete lines to the handler. It does not search bytes that an earlier call has searched.
 func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 	seen, messages := c.core().RefusedBytes(), 0
 	for !c.Paused() {
@@ -174,7 +167,6 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// deliverTokens passes the tokens in data to the handler and returns the number of bytes used.
 func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason error) (used int) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
@@ -214,7 +206,6 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 	return used
 }
 
-// checkSplitResult validates the result of a SplitFunc against its rules and Limits.MaxMessage.
 func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	switch {
 	case splitErr != nil:

@@ -6,32 +6,28 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones.
-// The zero value sends none.
+// Heartbeat sends messages to silent peers, to keep connections alive and to detect lost ones. The zero value sends
+// none.
 type Heartbeat struct {
-	// Interval is the silence of the peer after which a heartbeat is sent, and the time between
-	// heartbeats. It is at least 100 ms; 0, the default, disables heartbeats. A peer that sends
-	// anything within the interval gets none.
+	// Interval is the time of silence after which the server sends a heartbeat, and the time between heartbeats. It is
+	// at least 100 ms. The default, 0, disables heartbeats.
 	Interval time.Duration
-	// Message is sent, except to connections whose handler is a HeartbeatHandler. It must not be
-	// changed while the server runs.
+	// Message is the heartbeat, except for connections whose handler is a HeartbeatHandler. It must not be changed
+	// while the server runs.
 	Message []byte
-	// Send, if set, writes the heartbeat instead. It is called like a handler, never at the same
-	// time as another call for the connection, and on the event loop also with Server.Workers, so
-	// it must not block.
+	// Send, if set, writes the heartbeat instead. It is called like a method of the handler, never concurrently with
+	// another call for the connection. It runs on the event loop, even with Server.Workers, and must not block.
 	Send func(c *Conn)
-	// MaxMissed is the number of unanswered heartbeats, after which, one interval later, the
-	// connection is closed with ErrHeartbeatTimeout. Any byte from the peer is an answer. The
-	// default is 2, the maximum 255.
+	// MaxMissed is the maximum number of unanswered heartbeats. One interval after the last of them, the connection is
+	// closed with ErrHeartbeatTimeout. Any byte from the peer is an answer. The default is 2, the maximum 255.
 	MaxMissed int
 }
 
-// HeartbeatHandler is a Handler or MessageHandler that writes the heartbeats of its connections
-// itself, such as pings of a protocol, at the times set by Server.Heartbeat.
+// HeartbeatHandler is a Handler or MessageHandler that writes the heartbeats of its connections, such as pings of a
+// protocol, at the times set by Server.Heartbeat.
 type HeartbeatHandler interface {
-	// Heartbeat is called under the rules of Heartbeat.Send. If it returns false, no answer is
-	// expected: the peer's silence starts anew, also for Limits.IdleTimeout, so neither limit
-	// closes the connection.
+	// Heartbeat is called under the rules of Heartbeat.Send. It returns false if it expects no answer. The peer's
+	// silence then starts anew, also for Limits.IdleTimeout, so neither limit closes the connection.
 	Heartbeat(c *Conn) (answers bool)
 }
 
@@ -64,8 +60,7 @@ func (s *Server) checkHeartbeat() error {
 	return s.Heartbeat.validate(handled)
 }
 
-// toEngine converts the settings for the engine. defaultHandler handles connections that have no
-// handler of their own.
+// toEngine converts the settings for the engine. defaultHandler handles connections that have no handler of their own.
 func (h Heartbeat) toEngine(defaultHandler Handler) engine.Heartbeat {
 	if h.Interval == 0 || h.Interval >= forever {
 		return engine.Heartbeat{}

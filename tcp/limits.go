@@ -12,143 +12,134 @@ import (
 // Never as a time limit means no limit.
 const Never = time.Duration(math.MaxInt64)
 
-// Limits are the limits of a Server. The zero value of a field selects its default; negative
-// values are errors. Timeouts are checked periodically instead of by a timer for each connection:
-// an action may occur up to an eighth of its time late, or 400 ms if that is more.
+// Limits are the limits of a Server. A field with its zero value selects the default; negative values are errors. The
+// server checks timeouts periodically instead of with a timer for every connection. A timeout may therefore take effect
+// late, by up to an eighth of its duration or 400 ms, whichever is more.
 type Limits struct {
-	// MaxConns is the maximum number of connections. Further ones are accepted, closed at once
-	// and counted in Stats.Refused. The default is the descriptor limit minus 128, at most
-	// 1,048,576. With a higher number, each event loop gets its own descriptor table, see
-	// Server.Loops; in the goroutine model, which has no loops, that is an error.
+	// MaxConns is the maximum number of connections. The server accepts further connections, closes them immediately
+	// and counts them in Stats.Refused. The default is the descriptor limit minus 128, at most 1,048,576. With a higher
+	// number, every event loop uses its own descriptor table (see Server.Loops). The goroutine model has no loops and
+	// rejects a higher number.
 	MaxConns int
 
-	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one
-	// IPv6 prefix of SourcePrefix bits. The default is 0, no limit, because many users can share
-	// an address. With the PROXY protocol it applies to the addresses reported by proxies.
+	// MaxConnsPerSource is the maximum number of connections from one IPv4 address, or from one IPv6 prefix of
+	// SourcePrefix bits. The default is 0, no limit, because many users can share an address. With the PROXY protocol
+	// the limit applies to the addresses reported by proxies.
 	MaxConnsPerSource int
 
-	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128.
-	// The default is 64, the smallest prefix of a subscriber.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, at most 128. The default is 64, the
+	// smallest prefix of a subscriber.
 	SourcePrefix int
 
-	// AcceptRate is the maximum number of connections accepted per second; after a quiet second
-	// the same number may be accepted in a burst. Further ones wait in the kernel's queue. The
-	// default is 0, no limit. With Server.Processes it must be at least their number; each
-	// process gets an equal share, rounded down.
+	// AcceptRate is the maximum number of connections accepted per second. After a quiet second, the server may accept
+	// that number in a burst. Further connections wait in the kernel's queue. The default is 0, no limit. With
+	// Server.Processes, every process gets an equal share, rounded down, and AcceptRate must be at least Processes.
 	AcceptRate int
 
-	// MaxMessage is the maximum size of a message in bytes, framing included, and so the maximum
-	// input that a connection buffers for its handler. A longer message closes the connection
-	// with ErrMessageTooLong as soon as that many bytes have arrived without its end, or
-	// LengthPrefixed has read a larger length; the log has the limit and the size seen. The
-	// client gets the answers to its earlier messages and the end of the stream, or a reset
-	// (ECONNRESET or EPIPE) if it goes on sending for longer than Linger. For larger answers,
-	// raise MaxUnsent, too. The default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
+	// MaxMessage is the maximum size of a message in bytes, framing included. It is also the maximum input that a
+	// connection buffers for its handler. A longer message closes the connection with ErrMessageTooLong when that many
+	// bytes have arrived without the message's end, or when LengthPrefixed reads a larger length. The log contains the
+	// limit and the size.
+	//
+	// The client receives the answers to its earlier messages and then the end of the stream. If it continues to send
+	// for longer than Linger, it receives a reset (ECONNRESET or EPIPE). For larger answers, raise MaxUnsent, too. The
+	// default is 65,536, as in bufio.Scanner; the maximum is 1 GiB.
 	MaxMessage int
 
-	// MaxUnsent is the maximum number of bytes that wait for one peer: that many written by the
-	// handler, and that many sent by Refs and broadcasts. Beyond it Server.SlowConsumer applies.
-	// Waiting output must be sent within WriteTimeout, so a peer must be able to receive
-	// MaxUnsent/WriteTimeout, 34 KiB/s with the defaults; raise both for slow peers. The default
-	// is 1 MiB; the maximum is 1 GiB.
+	// MaxUnsent is the maximum number of bytes that wait for one peer. It applies separately to output of the handler,
+	// and to messages from Refs and broadcasts. Beyond it, Server.SlowConsumer applies. Waiting output must be sent
+	// within WriteTimeout, so a peer must be able to receive MaxUnsent/WriteTimeout: 34 KiB/s with the defaults. Raise
+	// both for slow peers. The default is 1 MiB; the maximum is 1 GiB.
 	MaxUnsent int
 
-	// HighWater is the number of unsent output bytes above which a connection stops reading, and
-	// LowWater the number at which it resumes. They limit the output for a peer that sends but
-	// does not read. The default of HighWater is 64 KiB, or half of MaxUnsent if that is less;
-	// the default of LowWater is half of HighWater. LowWater must not exceed HighWater, and
-	// HighWater must not exceed MaxUnsent.
+	// HighWater is the number of unsent output bytes above which a connection stops reading. LowWater is the number at
+	// which reading resumes. They limit the output for a peer that sends but does not read. The default of HighWater is
+	// 64 KiB, or half of MaxUnsent if that is less. The default of LowWater is half of HighWater. LowWater must not
+	// exceed HighWater, and HighWater must not exceed MaxUnsent.
 	HighWater, LowWater int
 
-	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections: unused
-	// input; unsent output, including messages of Refs, groups and broadcasts from the moment
-	// they are accepted; incomplete records and handshakes in TLS, and roughly what TLS retains
-	// after large records. A message to several connections counts once until it is in their
-	// outputs. Above the limit, the connections with the largest buffers are closed with
-	// ErrOverBudget. In the goroutine model, Ref.SendWait then also waits, and Ref.Send fails
-	// with ErrFull above 5/4 of the limit.
+	// MaxBuffered is the maximum memory, in bytes, of the buffers of all connections. The limit covers unused input,
+	// unsent output, incomplete TLS records and handshakes, and roughly what TLS retains after large records. Unsent
+	// output includes messages of Refs, groups and broadcasts from the moment they are accepted. A message to several
+	// connections counts once until it is in their outputs. Above the limit, the server closes the connections with the
+	// largest buffers with ErrOverBudget. In the goroutine model, Ref.SendWait then waits, and Ref.Send fails with
+	// ErrFull above 5/4 of the limit.
 	//
-	// The minimum size of a TLS session, read buffers, free buffers, the values of
-	// Group.SendLatest, the handler's memory and the kernel's are not counted. The default is a
-	// quarter of the memory available to the process: the least of the machine's, the cgroup's
-	// and GOMEMLIMIT. With Server.Processes each process gets a share of the machine's or
-	// cgroup's memory; GOMEMLIMIT already applies to each process.
+	// The limit does not cover the minimum size of TLS sessions, read buffers, free buffers, values of
+	// Group.SendLatest, and memory of the handler and the kernel. The default is a quarter of the memory available to
+	// the process: the least of the machine's memory, the cgroup's limit and GOMEMLIMIT. With Server.Processes, the
+	// memory of the machine or cgroup is divided among the processes. GOMEMLIMIT is not divided, because it applies to
+	// a single process.
 	MaxBuffered int
 
-	// MaxMail is the maximum number of messages from Refs that wait for one loop, or, in the
-	// goroutine model, for one connection. Beyond it Send fails with ErrFull; requests to close
-	// have the same number of extra places. A message to a larger group counts once for each 512
-	// members, or less. The default is 1,048,576; the maximum is 268,435,456. On loops, the
-	// memory of these messages, without their contents, is limited like MaxMailBytes.
+	// MaxMail is the maximum number of messages from Refs that wait for one loop or, in the goroutine model, for one
+	// connection. Beyond it, Send fails with ErrFull. Requests to close connections have a separate limit of the same
+	// size. A message to a large group counts once for up to 512 members. The default is 1,048,576; the maximum is
+	// 268,435,456. On loops, the memory of these messages without their contents is limited like MaxMailBytes.
 	MaxMail int
 
-	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or
-	// connection, except that an empty mailbox accepts a message of any size. A quarter of it is
-	// reserved for Ref.SendWait; the rest is for senders that can't wait. A loop may hold twice
-	// that size in addition while it delivers messages. The default is 8 MiB; the maximum is 1
-	// GiB. The mailboxes of all loops together are limited to a sixteenth of MaxBuffered, but
-	// have at least 64 KiB each. It also limits broadcasts in progress.
+	// MaxMailBytes is the maximum size in bytes of the messages that wait for one loop or connection. An empty mailbox,
+	// however, accepts a message of any size. A quarter of the limit is reserved for Ref.SendWait; the rest is for
+	// senders that can't wait. While a loop delivers messages, it may hold twice that size in addition. The default is
+	// 8 MiB; the maximum is 1 GiB. All loops' mailboxes together are limited to a sixteenth of MaxBuffered, but have at
+	// least 64 KiB each. MaxMailBytes also limits broadcasts in progress.
 	MaxMailBytes int
 
-	// MaxHandshakes is the maximum number of TLS handshakes in progress, of about 22 KiB each.
-	// Further connections wait. While others wait, a handshake whose client has sent nothing for
-	// a second is closed and counted in Stats.Refused.Handshake. The default is 4,096.
+	// MaxHandshakes is the maximum number of TLS handshakes in progress; a handshake takes about 22 KiB. Further
+	// connections wait. While connections wait, a handshake whose client has sent nothing for a second is closed and
+	// counted in Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout limits the time from the start of a connection to its first message: for
-	// the header of the PROXY protocol and the TLS handshake, if any. The handshake of
-	// Conn.StartTLS has the same limit again. The default is 10 s.
+	// HandshakeTimeout limits the time for the PROXY header and the TLS handshake together. It starts with the
+	// connection. Conn.StartTLS starts the same limit again. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// FirstByteTimeout limits the time to a peer's first byte; then the connection is closed with
-	// ErrFirstByteTimeout. The default is 1 min; use Never for servers whose clients only listen.
+	// FirstByteTimeout limits the time to a peer's first byte. A slower connection is closed with ErrFirstByteTimeout.
+	// The default is 1 min. Use Never if clients may only listen.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout limits the time from the first byte of a message to its last, however
-	// steadily bytes arrive; then the connection is closed with ErrMessageTimeout. A message is
-	// input that the handler has left unused. The default is 30 s.
+	// MessageTimeout limits the time from the first byte of a message to its last. A message is input that the handler
+	// has left unused. A slower connection is closed with ErrMessageTimeout, even if bytes arrive steadily. The default
+	// is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout limits the time without input while no message is incomplete; then the
-	// connection is closed with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost
-	// peers within 3 minutes, and a peer that is still there costs little. Keep-alive is off if
-	// heartbeats or IdleTimeout detect lost peers within 3 minutes.
+	// IdleTimeout limits the time without input while no message is incomplete. A connection that exceeds it is closed
+	// with ErrIdleTimeout. The default is Never: TCP keep-alive detects lost peers within 3 minutes, and an idle peer
+	// costs little. Keep-alive is off if heartbeats or IdleTimeout detect lost peers within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout limits the time a peer may take to receive pending output: bytes pending at
-	// any moment must be gone after this time, whatever has been added since. Otherwise the
-	// connection is closed with ErrWriteTimeout. The kernel applies it, too (TCP_USER_TIMEOUT):
-	// it drops a peer that does not acknowledge data or keeps its window closed; then the reason
-	// is syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit is at least 3
-	// minutes, unless heartbeats or IdleTimeout detect lost peers within 3 minutes, because
-	// otherwise one lost keep-alive probe would close an idle connection. The default is 30 s.
+	// WriteTimeout limits the time a peer may take to receive pending output. Every byte must be gone after this time,
+	// whatever output has been added since. A slower connection is closed with ErrWriteTimeout. The default is 30 s.
+	//
+	// The kernel applies the limit as well (TCP_USER_TIMEOUT). It drops a peer that does not acknowledge data or keeps
+	// its window closed. The close reason is then syscall.ETIMEDOUT, counted in Stats.Closed.Reset. The kernel's limit
+	// is at least 3 minutes, unless heartbeats or IdleTimeout detect lost peers sooner, because otherwise one lost
+	// keep-alive probe would close an idle connection.
 	WriteTimeout time.Duration
 
-	// HandlerTime is the duration of a handler's call above which it is logged and counted in
-	// Stats.SlowHandlers; the call is not interrupted. An event loop starts to time individual
-	// calls after a turn has taken that long: the first slow call is counted with its turn, later
-	// ones are identified. The default is 1 s.
+	// HandlerTime is the duration above which a call of the handler is logged and counted in Stats.SlowHandlers. The
+	// server does not interrupt the call. An event loop begins to time individual calls only after one of its turns has
+	// exceeded HandlerTime. It therefore reports the first slow call without naming the handler. The default is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout limits the time for a peer to receive pending output after its connection
-	// begins to close or after it has ended its own direction; then the connection ends with
-	// ErrCloseTimeout. It counts from that moment, however steadily the peer reads: a client that
-	// ends its direction after its request (shutdown(2), nc -N) and then reads a long answer
-	// needs a longer one. The default is 10 s.
+	// CloseTimeout limits the time for a peer to receive pending output after its connection begins to close, or after
+	// the peer has ended its direction. A slower connection ends with ErrCloseTimeout, even if the peer reads steadily.
+	// Raise it for clients that end their direction after the request (shutdown(2), nc -N) and then read a long answer.
+	// The default is 10 s.
 	CloseTimeout time.Duration
 
-	// Linger limits the wait for the peer's end after we have sent everything and ended our
-	// direction. Without it the kernel would answer further input with a reset, which can destroy
-	// answers that the peer has not read yet. The default is 1 s.
+	// Linger limits the wait for the peer's end after the server has sent everything and ended its direction. Without
+	// this wait the kernel would answer further input with a reset, which can destroy answers that the peer has not
+	// read yet. The default is 1 s.
 	Linger time.Duration
 
-	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve
-	// ends. Shutdown is limited by its own context instead. The default is 30 s.
+	// ShutdownTimeout limits the drain that begins when the context of ListenAndServe or Serve ends. It does not apply
+	// to Shutdown, which has its own context. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is the maximum number of connections per second that each process drains, so
-	// that clients do not all reconnect elsewhere at once. The default is 100,000; up to 10,000
-	// connections are drained within a tenth of a second.
+	// ShutdownRate is the maximum number of connections that a process drains per second. It prevents all clients from
+	// reconnecting elsewhere at the same time. The default is 100,000. Up to 10,000 connections are drained within a
+	// tenth of a second.
 	ShutdownRate int
 }
 
@@ -159,14 +150,12 @@ const (
 	defaultMaxMail      = 1 << 20
 	maxMail             = 1 << 28 // twice that fits in an int32
 	defaultMaxMailBytes = 8 << 20
-	// maxRate limits AcceptRate and ShutdownRate.
-	maxRate = 1_000_000_000
+	maxRate             = 1_000_000_000
 )
 
 // unlimitedBuffers is the default of MaxBuffered if the available memory is unknown.
 const unlimitedBuffers int64 = 4 << 30
 
-// withDefaults returns l with defaults filled in, or an error that names the invalid field.
 func (l Limits) withDefaults() (Limits, error) {
 	numbers := []struct {
 		name          string
@@ -204,7 +193,6 @@ func (l Limits) withDefaults() (Limits, error) {
 	return l, l.fillAndCheckTimeouts()
 }
 
-// fillAndCheckWaterMarks fills in and checks HighWater and LowWater, which depend on MaxUnsent.
 func (l *Limits) fillAndCheckWaterMarks() error {
 	if l.HighWater == 0 {
 		l.HighWater = max(min(l.MaxUnsent/2, defaultMaxMessage), l.LowWater)
@@ -221,9 +209,8 @@ func (l *Limits) fillAndCheckWaterMarks() error {
 	return nil
 }
 
-// defaultMaxBuffered returns a quarter of the memory available to this process, which shares the
-// machine or cgroup with the given number of processes. GOMEMLIMIT already applies to one process
-// and is not divided.
+// defaultMaxBuffered returns a quarter of the memory available to this process. The process shares the machine or
+// cgroup with the given number of processes. GOMEMLIMIT applies to a single process and is not divided.
 func defaultMaxBuffered(processes int) int {
 	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {
@@ -270,8 +257,7 @@ func formatTimeout(d time.Duration) string {
 	return d.String()
 }
 
-// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger
-// always have one.
+// toEngine converts the limits for the engine, in which 0 means no limit. CloseTimeout and Linger are always positive.
 func (l Limits) toEngine() engine.Limits {
 	bound := func(d time.Duration) time.Duration {
 		if d >= forever {

@@ -16,49 +16,42 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Listener is an additional address on which a Server listens, with its own options; see
-// Server.Listeners.
+// Listener is an additional address on which a Server listens, with its own options; see Server.Listeners.
 type Listener struct {
-	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be
-	// unique. The default is the name given by a service manager (ActivatedListeners), or the
-	// address.
+	// Name identifies the listener in Conn.Listener, ListenerStats and the log. It must be unique. The default is the
+	// name given by a service manager (ActivatedListeners), or the address.
 	Name string
 	// Network and Addr are like Server.Network and Server.Addr.
 	Network, Addr string
-	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for
-	// Serve.
+	// Listener, if set, is used instead of Addr: a *net.TCPListener or *net.UnixListener, as for Serve.
 	Listener net.Listener
-	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the
-	// Server.
+	// TLSConfig and TrustedProxies are like those of Server. They are not inherited from the Server.
 	TLSConfig      *tls.Config
 	TrustedProxies []netip.Prefix
-	// MaxConns is the maximum number of connections of this listener, in addition to
-	// Limits.MaxConns, which applies to all. Further ones are accepted, closed at once and
-	// counted as Refused. The default is 0, no separate limit. With Server.Processes it applies
-	// to each process.
+	// MaxConns is the maximum number of connections of this listener. Limits.MaxConns also applies to all listeners
+	// together. Further connections are accepted, closed immediately and counted as Refused. The default is 0, no
+	// separate limit. With Server.Processes, the limit applies to every process.
 	MaxConns int
-	// Backlog is the maximum number of connections that wait in the kernel to be accepted, on
-	// each loop's socket, at most net.core.somaxconn (Linux; ignored elsewhere). The default is
-	// 0, which selects that maximum.
+	// Backlog is the maximum number of connections that wait in the kernel to be accepted, per loop's socket (Linux;
+	// ignored elsewhere). It is limited to net.core.somaxconn. The default, 0, selects that maximum.
 	Backlog int
-	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660; write
-	// permission allows to connect. The file is created with the umask and changed afterwards; if
-	// the umask is wider, restrict access by the directory. The default is 0: only the umask
-	// applies.
+	// Mode sets the permissions of the file of a unix socket at Addr, such as 0o660. Clients need write permission to
+	// connect. The file is created with the umask and changed afterwards. If the umask permits more, restrict access
+	// with the directory. The default is 0: only the umask applies.
 	Mode fs.FileMode
 }
 
-// ListenerStats are the counters of one listener: connections that are Open now, that were
-// Accepted, and that were Refused because of MaxConns.
+// ListenerStats are the counters of one listener: connections that are Open now, were Accepted, or were Refused because
+// of MaxConns.
 type ListenerStats struct {
 	Name                    string
 	Addr                    net.Addr
 	Open, Accepted, Refused int64
 }
 
-// ListenerStats returns the counters of each listener: first that of Server.Addr or Serve, then
-// those of Server.Listeners in order. It returns nil before the start. With Processes they are
-// sums over the workers, as described at Stats.Processes. It is safe for concurrent use.
+// ListenerStats returns the counters of all listeners: first Addr or the listener of Serve, then Server.Listeners in
+// order. It returns nil before the start. With Processes, the counters are sums over the workers, as described at
+// Stats.Processes. ListenerStats is safe for concurrent use.
 func (s *Server) ListenerStats() (all []ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,11 +67,9 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 	return all
 }
 
-// Listener returns the name of the listener that accepted the connection. It remains available in
-// Closed.
+// Listener returns the name of the listener that accepted the connection. It also works in Closed.
 func (c *Conn) Listener() string { return c.core().ListenerName() }
 
-// displayName returns Name or its default.
 func (l *Listener) displayName() string {
 	switch at := l.Listener.(type) {
 	case nil:
@@ -90,7 +81,7 @@ func (l *Listener) displayName() string {
 	}
 }
 
-// collectAndCheckListeners returns all listeners of the server, validated: that of Addr or Serve, if any,
+// collectAndCheckListeners validates and returns all listeners of the server: Addr or the listener of Serve, if any,
 // and Listeners.
 func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Listener, err error) {
 	switch {
@@ -127,7 +118,7 @@ func (s *Server) collectAndCheckListeners(serveListener net.Listener) (all []Lis
 	return all, nil
 }
 
-// checkAndNormalizeListener validates a listener and fills in its network. field is used in errors.
+// checkAndNormalizeListener validates a listener and fills in its network. field names the listener in errors.
 func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 	switch {
 	case l.Listener != nil && l.Addr != "":
@@ -172,8 +163,8 @@ func (s *Server) checkAndNormalizeListener(field string, l *Listener) error {
 
 const maxBacklog = math.MaxUint16
 
-// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest
-// uses it to serve without sockets.
+// engineStarter is a listener that starts its own engine instead of a model's. Package tcptest uses it to serve without
+// sockets.
 type engineStarter interface {
 	net.Listener
 	Start(engine.Config) (engine.Engine, error)
@@ -199,8 +190,8 @@ func unwrapServableListener(field string, l net.Listener) (net.Listener, error) 
 	return nil, badConfig("%s: listener of type %T; expected a non-nil *net.TCPListener or *net.UnixListener", field, l)
 }
 
-// buildListenerConfig creates unix sockets and the engine's listener configuration. cleanup closes them
-// and removes their files.
+// buildListenerConfig creates unix sockets and the engine's listener configuration. cleanup closes the sockets and
+// removes their files.
 func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, cleanup func(), err error) {
 	var cleanups []func()
 	cleanup = func() {
@@ -239,8 +230,8 @@ func (s *Server) buildListenerConfig(listeners []Listener) (cfg engine.Config, c
 	return cfg, cleanup, nil
 }
 
-// listenUnix listens on a unix socket. remove deletes its file, unless another process, such as a
-// successor, has created its own there.
+// listenUnix listens on a unix socket. remove deletes the socket's file, unless another process, such as a successor,
+// has created its own file there.
 func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), err error) {
 	if l, err = sock.ListenUnix(cfg.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
@@ -262,8 +253,8 @@ func (s *Server) listenUnix(cfg *Listener) (l *net.UnixListener, remove func(), 
 	return l, s.newUnixSocketRemover(cfg.Addr), nil
 }
 
-// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has
-// been replaced or a new process serves on it.
+// newUnixSocketRemover returns a function that removes the unix socket at path, unless the file has been replaced or a
+// new process serves on it.
 func (s *Server) newUnixSocketRemover(path string) func() {
 	ours, err := os.Lstat(path)
 	return func() {
@@ -273,8 +264,8 @@ func (s *Server) newUnixSocketRemover(path string) func() {
 	}
 }
 
-// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time,
-// too, because a new file may reuse the inode number of a removed one.
+// isSameUnmodifiedFile reports whether a and b describe the same file. It compares the modification time, too, because
+// a new file may reuse the inode number of a removed one.
 func isSameUnmodifiedFile(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

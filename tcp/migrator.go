@@ -7,43 +7,41 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Migrator is a Handler or MessageHandler that can save its state for a connection, so that
-// another process can continue with it; see Server.Upgrade. Without it, connections with a Value
-// stay in the old process.
+// Migrator is a Handler or MessageHandler that can save its state for a connection, so that another process can
+// continue with the connection; see Server.Upgrade. Without a Migrator, connections with a Value stay in the old
+// process.
 type Migrator interface {
-	// Save appends the state that Restore needs, at most 1 MiB, to to and returns the result.
-	// After an error the connection stays in the old process, which drains it; after ErrSaveLater
-	// Save is called again. On success Closed is called with ErrHandedOver, or the connection
-	// continues in this process if the new one fails.
+	// Save appends the state that Restore needs, at most 1 MiB, to its second argument and returns the result. After an
+	// error, the connection stays in the old process, which drains it; after ErrSaveLater, Save is called again. After
+	// success, Closed is called with ErrHandedOver. If the new process fails, the connection continues in this process
+	// instead.
 	Save(c *Conn, to []byte) (state []byte, err error)
-	// Restore is the first call for a connection from another process, instead of Opened. It sets
-	// the Value and registers c.Ref() wherever Opened would. state is valid only during the call;
-	// give it a version number if its format may change. An error closes the connection for that
-	// reason, and Closed is called. What Restore writes is sent.
+	// Restore is the first call for a connection from another process, instead of Opened. It sets the Value and
+	// registers c.Ref() wherever Opened would. Its output is sent. state is valid only during the call; include a
+	// version number if its format may change. An error closes the connection with that reason, and Closed is called.
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler or MessageHandler of a Server that can save connections with their
-// own handlers; see Conn.SetHandler. Without it they stay in the old process. It may also be a
-// Migrator, for the other connections.
+// HandlerMigrator is a Handler or MessageHandler of a Server that can save connections with their own handlers; see
+// Conn.SetHandler. Without a HandlerMigrator such connections stay in the old process. The handler may also be a
+// Migrator, for all other connections.
 type HandlerMigrator interface {
-	// SaveHandler is like Migrator.Save and gets the connection's handler. It returns an error
-	// for an unknown handler, such as one of Server.Adopt or Dial, or of a NetConn.
+	// SaveHandler is like Migrator.Save and also receives the connection's handler. It returns an error for an unknown
+	// handler, such as a handler of Server.Adopt, Dial or a NetConn.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is like Migrator.Restore and sets the handler. Before that the connection
-	// has the Server's.
+	// RestoreHandler is like Migrator.Restore and sets the handler. Until then, the connection has the Server's
+	// handler.
 	RestoreHandler(c *Conn, state []byte) error
 }
 
-// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. It
-// continues in the old process, and Save is called again some milliseconds later, until it
-// succeeds or the context of Server.Upgrade ends.
+// ErrSaveLater is returned by Save, possibly wrapped, for a connection that can't move yet. The connection continues in
+// the old process. The server calls Save again some milliseconds later, until Save succeeds or the context of
+// Server.Upgrade ends.
 var ErrSaveLater = engine.ErrSaveLater
 
 // errNoHandlerSet closes a connection for which RestoreHandler has not set a handler.
 var errNoHandlerSet = errors.New("myriad: RestoreHandler has not set a handler; expected a call of SetHandler, or an error")
 
-// configureMigration connects the engine to the handler's Migrator and HandlerMigrator.
 func (s *Server) configureMigration(cfg *engine.Config) {
 	if h, ok := handlerAs[Migrator](s.Handler); ok {
 		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
@@ -69,15 +67,15 @@ func (s *Server) configureMigration(cfg *engine.Config) {
 	}
 }
 
-// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and
-// should move in an upgrade; see Server.Upgrade.
+// StateMigrator is a Handler or MessageHandler with state that is not part of a connection and should move in an
+// upgrade; see Server.Upgrade.
 type StateMigrator interface {
-	// SaveState writes the state, at most 1 GiB, in the old process before the first connection
-	// moves. From then on broadcasts are queued, so state that only SendToGroup changes stays
-	// equal in both processes. It must not change the state, because the upgrade may still fail.
+	// SaveState writes the state, at most 1 GiB, in the old process before the first connection moves. From then on
+	// broadcasts are queued, so state that only SendToGroup changes stays equal in both processes. SaveState must not
+	// change the state, because the upgrade may still fail.
 	SaveState(w io.Writer) error
-	// RestoreState reads the state in the new process before the first connection is restored;
-	// other connections may already have been accepted. Give the format a version number. An
-	// error of SaveState or RestoreState is logged and the state is lost; connections still move.
+	// RestoreState reads the state in the new process before the first connection is restored. New connections may
+	// already have been accepted. Include a version number in the format. If SaveState or RestoreState fails, the
+	// server logs the error and the state is lost. Connections still move.
 	RestoreState(r io.Reader) error
 }

@@ -10,14 +10,12 @@ import (
 
 // The I/O models, for Server.Model.
 const (
-	// Auto selects the best model available on this machine. With event loops, a pool of at most
-	// 4,096 workers first calls the handlers. After 1,000 quick calls of a loop, the loop calls
-	// them itself; if they then block it for long, workers take over again. A call that never
-	// returns blocks its loop; after Limits.HandlerTime the other loops switch to workers. Stats
-	// reports the choice.
+	// Auto selects the best model available on this machine. With event loops, a pool of at most 4,096 workers calls
+	// the handlers first. After 1,000 quick calls of a loop, the loop calls its handlers itself. If they then block the
+	// loop for long, workers take over again. A call that never returns blocks its loop; after Limits.HandlerTime, all
+	// other loops switch to workers. Stats reports the choice.
 	Auto = models.Auto
-	// Goroutine uses a goroutine for each connection, on package net. It runs on all systems, and
-	// handlers may block.
+	// Goroutine uses a goroutine per connection, on package net. It runs on all systems, and handlers may block.
 	Goroutine = "goroutine"
 	// Epoll uses event loops over epoll (Linux).
 	Epoll = "epoll"
@@ -36,8 +34,7 @@ func Models() []string {
 	return names
 }
 
-// defaultLoops leaves half of the processors to the kernel and other work; more loops would
-// compete with both.
+// defaultLoops leaves half of the processors to the kernel and other work. More loops would compete with both.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // Limits of Server.Loops and Server.Spin.
@@ -46,9 +43,8 @@ const (
 	maxSpin  = 10 * time.Millisecond
 )
 
-// autoPoolConfig is the pool for handlers that Auto moves to workers. It only provides
-// goroutines: a handler that blocks forever must not keep the next one from getting a worker, and
-// it sheds nothing.
+// autoPoolConfig configures the pool for handlers that Auto moves to workers. It allows many workers, because a handler
+// may block forever, and sheds nothing.
 var autoPoolConfig = pool.Config{Max: autoWorkers, Queue: autoWorkers, KeepQueued: true, FIFO: true, MemoryLimit: -1}
 
 const autoWorkers = 4096

@@ -14,21 +14,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to
-// its functions, and NetListener.Accept returns it. It works under every model, also over TLS.
+// NetConn is a connection as a net.Conn, for code that blocks. A [Blocking] handler passes it to its functions, and
+// NetListener.Accept returns it. It works in all models and over TLS.
 //
-// Read and Write block and are safe for concurrent use, each by several goroutines. A passed
-// deadline makes them fail with os.ErrDeadlineExceeded. Unread input is buffered, up to 64 KiB
-// plus one read (64 KiB); then reading from the peer pauses. Write copies its argument and blocks
-// like Ref.SendWait while more than Limits.HighWater bytes would be unsent, until at most
-// Limits.LowWater are. The two directions do not block each other, except that on systems other
-// than Linux nothing is read while the kernel accepts no output.
+// Read and Write block, and several goroutines may call them. After a deadline they fail with os.ErrDeadlineExceeded.
+// NetConn buffers unread input up to 64 KiB plus one read (64 KiB), and then stops reading from the peer. Write copies
+// its argument. If more than Limits.HighWater bytes would be unsent, Write blocks until at most Limits.LowWater are,
+// like Ref.SendWait. The two directions do not block each other, except that on systems other than Linux nothing is
+// read while the kernel accepts no output.
 //
-// All limits of the server apply. IdleTimeout also counts while the connection's code works, from
-// the peer's last byte. If a limit has closed the connection, Read and Write return its error,
-// such as ErrWriteTimeout.
+// All limits of the server apply. IdleTimeout counts from the peer's last byte, even while the connection's code works.
+// If a limit has closed the connection, Read and Write return the limit's error, such as ErrWriteTimeout.
 //
-// Do not call Read and Write on an event loop, as in a Handler: they would block it.
+// Do not call Read and Write on an event loop, as in a Handler: they would block the loop.
 type NetConn struct {
 	ref      Ref
 	server   *Server
@@ -60,7 +58,6 @@ type NetConn struct {
 	callback callback // that one, or the previous one
 }
 
-// maxUnreadInput is the number of unread bytes at which reading pauses.
 const maxUnreadInput = 64 << 10
 
 // maxWriteSize limits the part of a Write that is sent as one message.
@@ -82,7 +79,6 @@ func (n *NetConn) retainWithIndependentDirections(c *Conn) {
 
 // Methods called by the connection's owner.
 
-// bufferInput appends p to the unread input and pauses reading if there is too much.
 func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +97,6 @@ func (n *NetConn) bufferInput(c *Conn, p []byte) {
 	n.readable.Broadcast()
 }
 
-// markPeerEnded makes reads return io.EOF after the buffered input.
 func (n *NetConn) markPeerEnded() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -109,7 +104,7 @@ func (n *NetConn) markPeerEnded() {
 	n.readable.Broadcast()
 }
 
-// markConnClosed makes reads and writes fail with reason.
+// markConnClosed makes reads and writes fail with the close reason.
 func (n *NetConn) markConnClosed(reason error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,10 +134,10 @@ func (n *NetConn) Read(p []byte) (int, error) {
 	}
 }
 
-// WaitReadable blocks until there is input and then returns nil. If there will be none, or the
-// read deadline has passed, it returns the error of Read, such as io.EOF. While it waits, the
-// connection holds no buffer; the caller can allocate one afterwards. It is safe for concurrent
-// use, but another goroutine's Read may take the input first.
+// WaitReadable blocks until there is input and then returns nil. If no more input will come, or the read deadline has
+// passed, it returns the error of Read, such as io.EOF. The caller can allocate a read buffer afterwards: the
+// connection holds none while it waits. WaitReadable is safe for concurrent use, but another goroutine's Read may take
+// the input first.
 func (n *NetConn) WaitReadable() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +150,7 @@ func (n *NetConn) WaitReadable() error {
 	}
 }
 
-// inputReady reports whether there is unread input, or the error if there will be none.
+// inputReady reports whether there is unread input. It returns an error if there will be none.
 func (n *NetConn) inputReady() (ready bool, err error) {
 	switch {
 	case n.closed:
@@ -172,7 +167,6 @@ func (n *NetConn) inputReady() (ready bool, err error) {
 	return false, nil
 }
 
-// readBuffered copies unread input to p, and resumes reading if enough space is free.
 func (n *NetConn) readBuffered(p []byte) int {
 	m := copy(p, n.in[n.readOffset:])
 	n.readOffset += m
@@ -222,7 +216,6 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// sendBlocking sends p when the output has space. It releases n.mu while it waits.
 func (n *NetConn) sendBlocking(p []byte) error {
 	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
 		return err
@@ -237,7 +230,6 @@ func (n *NetConn) sendBlocking(p []byte) error {
 	return err
 }
 
-// wakeWriters makes blocked writers check for errors.
 func (n *NetConn) wakeWriters() {
 	if n.cancelWait != nil {
 		n.cancelWait()
@@ -248,7 +240,6 @@ func (n *NetConn) wakeWriters() {
 // mailboxRetryDelay is the pause before a full mailbox is tried again.
 const mailboxRetryDelay = time.Millisecond
 
-// sleepUnlocked waits for mailboxRetryDelay with n.mu released.
 func (n *NetConn) sleepUnlocked() {
 	n.mu.Unlock()
 	defer n.mu.Lock()
@@ -272,8 +263,7 @@ func (n *NetConn) writeError() error {
 	return nil
 }
 
-// awaitCloseReason waits until a closing connection has its reason, and returns it as a write
-// error.
+// awaitCloseReason waits until a closing connection has its reason, and returns it as a write error.
 func (n *NetConn) awaitCloseReason() error {
 	for n.writeError() == nil {
 		n.writable.Wait()
@@ -285,8 +275,7 @@ func (n *NetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: n.RemoteAddr(), Err: err}
 }
 
-// Close implements net.Conn. Written data is sent within Limits.CloseTimeout; Close does not wait
-// for that.
+// Close implements net.Conn. It does not wait: the server sends written data within Limits.CloseTimeout.
 func (n *NetConn) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -298,7 +287,6 @@ func (n *NetConn) Close() error {
 	return nil
 }
 
-// markClosedAndWakeWaiters makes Read and Write fail.
 func (n *NetConn) markClosedAndWakeWaiters() {
 	n.closed = true
 	n.in, n.readOffset = nil, 0
@@ -306,8 +294,7 @@ func (n *NetConn) markClosedAndWakeWaiters() {
 	n.wakeWriters()
 }
 
-// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading goes
-// on.
+// CloseWrite is like Conn.CloseWrite: the peer reads the end after all written data. Reading continues.
 func (n *NetConn) CloseWrite() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -320,9 +307,9 @@ func (n *NetConn) CloseWrite() error {
 	return nil
 }
 
-// postToConn makes the connection's owner call run, or onLost if the connection begins to close
-// first. It returns false, and calls neither, if the connection is already closing. The caller
-// holds n.mu, which is released while the mailbox is full.
+// postToConn makes the connection's owner call run, or onLost if the connection begins to close first. If the
+// connection is already closing, it returns false and calls neither. The caller holds n.mu, which postToConn releases
+// while the mailbox is full.
 func (n *NetConn) postToConn(run func(*Conn), onLost func()) (posted bool) {
 	for {
 		err := n.ref.r.DoOrElse(func(c *engine.Conn) { run((*Conn)(c)) }, onLost)
@@ -342,8 +329,8 @@ func (n *NetConn) unreadBytes() int {
 // RemoteAddr implements net.Conn like Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return toNetAddr(n.remote) }
 
-// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first
-// call, it returns the server's listen address.
+// LocalAddr implements net.Conn like Ref.LocalAddr. If the connection has closed before the first call, it returns the
+// server's listen address.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -360,18 +347,18 @@ func (n *NetConn) LocalAddr() net.Addr {
 	return n.local
 }
 
-// Ref returns the connection's Ref.
+// Ref returns the connection's handle.
 func (n *NetConn) Ref() Ref { return n.ref }
 
-// Value returns the value last set by SetValue, initially nil.
+// Value returns the value last set by SetValue, or nil.
 func (n *NetConn) Value() any {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.value
 }
 
-// SetValue attaches v to the connection. It makes an idle connection of a Blocking handler about
-// 500 bytes larger.
+// SetValue attaches v to the connection. With a Blocking handler, a value makes an idle connection about 500 bytes
+// larger.
 func (n *NetConn) SetValue(v any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -408,7 +395,6 @@ func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	return nil
 }
 
-// wakeIfDeadlineExpired is called when the timer of d fires.
 func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -417,8 +403,7 @@ func (n *NetConn) wakeIfDeadlineExpired(d *deadline, wake func()) {
 	}
 }
 
-// deadline limits blocking calls. Its timer may fire for an earlier setting, so markExpiredOrRearm
-// compares the time.
+// deadline limits blocking calls. A timer may fire for an earlier setting, so markExpiredOrRearm compares the time.
 type deadline struct {
 	at      time.Time // zero if there is no deadline
 	timer   *time.Timer

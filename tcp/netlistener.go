@@ -5,30 +5,27 @@ import (
 	"sync"
 )
 
-// NetListener is a Server's Handler that is also a net.Listener, for libraries such as net/http
-// that call Accept.
+// NetListener is a Server's Handler that is also a net.Listener, for libraries such as net/http that call Accept.
 //
 //	l := tcp.NewNetListener()
 //	srv := &tcp.Server{Addr: ":8080", Handler: l, Stopping: func() { go web.Shutdown(ctx) }}
 //	go web.Serve(l) // an *http.Server
 //	err := srv.ListenAndServe(ctx)
 //
-// Each connection is a [*NetConn]. A library that uses a goroutine for each connection, blocked
-// in Read, still does so; only the overhead of package net is saved. Code that can be called when
-// there is input should use a [Blocking] handler, and a library that can wait without a buffer
-// NetConn.WaitReadable.
+// Connections are of type [*NetConn]. A library that blocks a goroutine per connection in Read still does so;
+// NetListener saves only the overhead of package net. If a library can be called when there is input, use a [Blocking]
+// handler. If it can wait without a buffer, use NetConn.WaitReadable.
 //
-// Unlike with net.Listen, the server's limits close quiet connections: those that send nothing
-// within Limits.FirstByteTimeout (default 1 minute) or Limits.IdleTimeout (default Never), and
-// those that accept no output for Limits.WriteTimeout (default 30 s), such as a paused download.
-// Set them to Never to disable them.
+// Unlike with net.Listen, the server's limits close quiet connections. Limits.FirstByteTimeout (default 1 minute) and
+// Limits.IdleTimeout (default Never) apply to connections that send nothing. Limits.WriteTimeout (default 30 s) applies
+// to connections that accept no output, such as a paused download. Set these limits to Never to disable them.
 //
-// With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC;
-// otherwise clients that use ALPN are rejected.
+// With TLS, set the library's protocols in NextProtos of Server.TLSConfig, such as "h2" for gRPC. Otherwise clients
+// that use ALPN are rejected.
 //
-// Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits until
-// the library has closed its connections, so shut the library down, too, in Server.Stopping.
-// Connections that are still open at the end of the drain are closed.
+// Accept fails with net.ErrClosed after Close or when the server shuts down. A drain waits until the library has closed
+// its connections, so shut the library down in Server.Stopping. Connections that are still open at the end of the drain
+// are closed.
 type NetListener struct {
 	mu     sync.Mutex
 	queued sync.Cond
@@ -61,8 +58,8 @@ func (l *NetListener) Accept() (net.Conn, error) {
 	return n, nil
 }
 
-// Close implements net.Listener. It closes connections that were not accepted by the library and
-// new ones; the server goes on.
+// Close implements net.Listener. It closes new connections and those that the library has not accepted. The server
+// continues.
 func (l *NetListener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -76,8 +73,7 @@ func (l *NetListener) Close() error {
 	return nil
 }
 
-// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr
-// before the start.
+// Addr implements net.Listener. It returns the server's listen address, or an empty *net.TCPAddr before the start.
 func (l *NetListener) Addr() net.Addr {
 	l.mu.Lock()
 	s := l.server

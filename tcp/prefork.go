@@ -15,9 +15,9 @@ import (
 
 const maxProcesses = 1024
 
-// WorkerProcess reports whether this process is a worker started by a Server with Processes, and
-// its index, from 0. main runs in each worker as in the first process; code that must run only
-// once, such as another listener or a signal handler, should run only if ok is false.
+// WorkerProcess reports whether this process is a worker started by a Server with Processes, and returns its index,
+// from 0. Every worker runs main like the first process. Code that must run only once, such as another listener or a
+// signal handler, should run only if ok is false.
 func WorkerProcess() (index int, ok bool) {
 	if w := supervisor.CurrentWorker(); w != nil {
 		return w.Index, true
@@ -25,7 +25,6 @@ func WorkerProcess() (index int, ok bool) {
 	return 0, false
 }
 
-// isSupervisor reports whether this process starts and supervises workers.
 func (s *Server) isSupervisor() bool { return s.Processes > 1 && supervisor.CurrentWorker() == nil }
 
 func (s *Server) checkProcesses() error {
@@ -44,8 +43,8 @@ func (s *Server) checkProcesses() error {
 	return nil
 }
 
-// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and
-// AcceptRate. The supervisor gets the largest share, which is that of worker 0.
+// limitsPerProcess returns the limits of this process. Workers share MaxConns, MaxBuffered and AcceptRate. The
+// supervisor gets the share of worker 0, the largest one.
 func (s *Server) limitsPerProcess() Limits {
 	l := s.Limits
 	if s.Processes < 2 {
@@ -70,7 +69,6 @@ func (s *Server) limitsPerProcess() Limits {
 	return l
 }
 
-// totalMaxConns returns the maximum connections of all processes, given that of this one.
 func (s *Server) totalMaxConns(perProcess int) int {
 	if !s.isSupervisor() {
 		return perProcess
@@ -78,7 +76,6 @@ func (s *Server) totalMaxConns(perProcess int) int {
 	return cmp.Or(s.Limits.MaxConns, perProcess*s.Processes)
 }
 
-// workerCounts returns the number of running worker processes and of restarts.
 func (s *Server) workerCounts() (running int, restarts int64) {
 	if p, ok := s.engine.(*supervisor.Supervisor); ok {
 		return p.Processes(), p.Restarts()
@@ -86,7 +83,6 @@ func (s *Server) workerCounts() (running int, restarts int64) {
 	return 0, 0
 }
 
-// startSupervisor starts worker processes instead of an engine.
 func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: listenAddresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, OnServing: s.Listening,
@@ -98,7 +94,6 @@ func (s *Server) startSupervisor(cfg engine.Config) (engine.Engine, error) {
 	return p, nil
 }
 
-// supervisorError returns the reason why all worker processes have failed, if they have.
 func supervisorError(e engine.Engine) error {
 	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
 		return fmt.Errorf("myriad: %w", p.Err())
@@ -106,7 +101,6 @@ func supervisorError(e engine.Engine) error {
 	return nil
 }
 
-// workerForwarder forwards broadcasts and operator commands to all worker processes.
 type workerForwarder interface {
 	Broadcast(p []byte) error
 	operatorCommands
@@ -119,7 +113,6 @@ func listenAddresses(listeners []engine.Listener) (where []supervisor.Address) {
 	return where
 }
 
-// socketsOfListeners returns the inherited sockets of each listener.
 func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) {
 	for _, l := range listeners {
 		sockets = append(sockets, l.Sockets)
@@ -127,8 +120,8 @@ func socketsOfListeners(listeners []engine.Listener) (sockets [][]net.Listener) 
 	return sockets
 }
 
-// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if they
-// can't serve or if the old process goes on instead.
+// awaitWorkersServing waits until all worker processes serve, if there are any. It fails if the workers can't serve or
+// the old process continues instead.
 func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	w, ok := e.(*supervisor.Supervisor)
 	if !ok {
@@ -140,7 +133,6 @@ func awaitWorkersServing(e engine.Engine, p *upgrade.Predecessor) error {
 	return w.CheckAllServed()
 }
 
-// serveAsWorker implements ListenAndServe in a worker process.
 func (s *Server) serveAsWorker(ctx context.Context, listeners []Listener) error {
 	cfg, _, err := s.buildListenerConfig(listeners) // no cleanup: there are no unix sockets
 	if err != nil {

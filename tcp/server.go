@@ -22,148 +22,135 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Server serves a Handler. Set its fields before it starts and do not change them afterwards. The
-// zero value of each field except Addr and Handler is a good default. A Server can serve only
-// once. Its methods are safe for concurrent use.
+// Server serves a Handler. Set its fields before the start and do not change them afterwards. Only Addr and Handler are
+// required. A Server can serve only once. Its methods are safe for concurrent use.
 type Server struct {
-	// Addr is the address on which ListenAndServe listens, as for net.Listen: host:port, such as
-	// ":9000" or "127.0.0.1:0", or the path of a unix socket. Unlike with net.Listen,
-	// "0.0.0.0:9000" is IPv4 only; ":9000" and "[::]:9000" are both IPv4 and IPv6.
+	// Addr is the address on which ListenAndServe listens: host:port, such as ":9000" or "127.0.0.1:0", or the path of
+	// a unix socket. ":9000" and "[::]:9000" accept IPv4 and IPv6. "0.0.0.0:9000" accepts only IPv4, unlike with
+	// net.Listen.
 	Addr string
-	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". A unix socket left behind by a
-	// killed process is replaced. Its file is removed at the end, unless a successor has replaced
-	// it.
+	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". The server replaces a unix socket left behind by a
+	// killed process. It removes the socket's file at the end, unless a successor process has replaced the file.
 	Network string
-	// Listeners are additional addresses with their own options, such as a TLS port or a unix
-	// socket. With them Addr may be empty. Listeners and Addr are limited to 32. TLSConfig and
-	// TrustedProxies below apply only to Addr or the listener of Serve; all other fields apply to
-	// all listeners.
+	// Listeners are additional addresses with their own options, such as a TLS port or a unix socket. With Listeners,
+	// Addr may be empty. The limit is 32 addresses, including Addr. TLSConfig and TrustedProxies below apply only to
+	// Addr or the listener of Serve. All other fields apply to all listeners.
 	Listeners []Listener
 	// Handler handles the connections. It is required.
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
-	// Loops is the number of event loops, if the model has them, at most 1,024. The default is
-	// half of GOMAXPROCS, at least 1. If Loops equals GOMAXPROCS, raise GOMAXPROCS by one, so
-	// that Go's scheduler does not take processors from loops that block briefly; with workers,
-	// set it to the number of CPUs plus that of loops.
+	// Loops is the number of event loops, at most 1,024. The goroutine model ignores it. The default is half of
+	// GOMAXPROCS, at least 1. If Loops equals GOMAXPROCS, raise GOMAXPROCS by one. Otherwise Go's scheduler takes
+	// processors from loops that block briefly. With Workers, set GOMAXPROCS to the number of CPUs plus Loops.
 	//
-	// If Limits.MaxConns exceeds the descriptor limit, there are as many loops as necessary, each
-	// with its own descriptor table (a shard). A handler on such a loop can use files that were
-	// open when the server started, and those that it opens and closes within one call. It can't
-	// use descriptors that other goroutines use or open, such as those of os/exec, net.Dial or a
-	// database connection: in the loop's table their numbers, from 512 on, may belong to clients.
-	// With Workers, handlers run elsewhere and can use all descriptors. Files that are open at
-	// the start remain open in each table until the server ends; /proc/PID/task/TID/fd lists the
-	// connections, /proc/PID/fd does not.
+	// If Limits.MaxConns exceeds the descriptor limit, the server starts as many loops as necessary, and every loop has
+	// its own descriptor table. A handler on such a loop can use files that were open when the server started. It can
+	// also open files and close them within the same call. It can't use descriptors that other goroutines open, such as
+	// those of os/exec, net.Dial or a database connection: in the loop's table, descriptor numbers from 512 may belong
+	// to clients. With Workers, handlers run elsewhere and can use all descriptors. Files that are open at the start
+	// remain open in all tables until the server ends. /proc/PID/task/TID/fd lists the connections; /proc/PID/fd does
+	// not.
 	Loops int
-	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The
-	// default is 0: it blocks at once. Spinning avoids wake-ups, which helps if few connections
-	// wait for each answer: with one connection on two CPUs, 200 µs gave 26,000 instead of 13,000
-	// echoes a second, for 38 instead of 28 µs of CPU each. Under load it has no effect. It uses
-	// up to one CPU per loop and slows other work on the machine.
+	// Spin is the time for which an idle event loop polls before it blocks, at most 10 ms. The default, 0, blocks
+	// immediately. Polling avoids wake-ups when few connections wait for answers. With one connection on two CPUs, 200
+	// µs of polling raised the rate from 13,000 to 26,000 echoes per second, and the CPU time per echo from 28 to 38
+	// µs. Under load, Spin has no effect. It uses up to one CPU per loop and slows other programs on the machine.
 	Spin time.Duration
-	// Workers, if set, runs the handler on a worker pool instead of the event loops; the
-	// goroutine model ignores it. The default, nil, runs handlers on the loops, which is fastest
-	// as long as they neither block nor compute for long. Calls for one connection stay in order;
-	// it has at most one job in the pool. A connection that the pool rejects or sheds waits, and
-	// is not read from, unless the handler is a ShedHandler: no call is lost. For other handlers,
-	// set KeepQueued and FIFO in pool.Config, because shed calls are only submitted again.
+	// Workers, if set, runs the handler on a worker pool instead of the event loops. The goroutine model ignores it.
+	// The default, nil, runs handlers on the loops, which is fastest if handlers neither block nor compute for long.
+	// Calls for one connection stay in order, and a connection has at most one job in the pool. If the pool rejects or
+	// sheds a job of a ShedHandler, the server calls Shed. With other handlers the connection waits and is not read
+	// from, and no call is lost. For those handlers, set KeepQueued and FIFO in pool.Config, because the server only
+	// submits shed calls again.
 	//
-	// The caller owns the pool, may share it, and closes it after the server has ended. If it is
-	// closed earlier, each connection is closed with ErrWorkersClosed at the next call of its
-	// handler; Opened, if due, and Closed then run on the loop.
+	// The caller owns the pool, may share it, and closes it after the server has ended. If the pool is closed earlier,
+	// a connection closes with ErrWorkersClosed at the next call of its handler. The event loop then calls Closed, and
+	// Opened if that is due.
 	//
-	// During an orderly shutdown (Shutdown), pending calls still wait for the pool. A forced end
-	// (Close, or the end of Shutdown's context) closes connections that the pool rejects with
-	// ErrServerClosed, on the loop. Jobs already queued must run or be shed first: while other
-	// users occupy all workers, the server does not end.
+	// During an orderly shutdown (Shutdown), pending calls still wait for the pool. During a forced end (Close, or the
+	// end of Shutdown's context), connections that the pool rejects close with ErrServerClosed, on the loop. The server
+	// ends only after its queued jobs have run or been shed. If other users of the pool occupy all workers, the server
+	// waits for them.
 	Workers *pool.Pool
-	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0, the
-	// default, and 1 this process serves. Otherwise ListenAndServe becomes the supervisor: it
-	// starts this program that often with the same arguments, and main, which runs in each
-	// worker, must reach the same call; see WorkerProcess. A worker that ends is restarted after
-	// 100 ms, doubled up to 10 s for each consecutive life shorter than 10 s; connections to its
-	// socket wait meanwhile. ListenAndServe fails after all workers have ended 10 times in a row
-	// before serving. A worker that does not serve within 2 minutes, or does not exit within 30 s
-	// after it has stopped serving, is killed.
+	// Processes is the number of worker processes, at most 1,024 (Linux only). With 0, the default, or 1, this process
+	// serves. Otherwise ListenAndServe becomes the supervisor. It starts this program once per worker with the same
+	// arguments, and main in every worker must reach the same call; see WorkerProcess.
 	//
-	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers; other
-	// limits, Loops (default 1) and Workers apply to each. The kernel distributes connections
-	// randomly, so a worker may be full a few per cent early. Listening is called when all
-	// workers serve, and only in this process. Shutdown drains the workers and kills those that
-	// have not ended when its ctx ends; Close kills them at once.
+	// If a worker ends, the supervisor restarts it after 100 ms. The delay doubles, up to 10 s, for each consecutive
+	// run shorter than 10 s. Connections to the worker's socket wait meanwhile. ListenAndServe fails after all workers
+	// have ended 10 times in a row before serving. The supervisor kills a worker that does not serve within 2 minutes,
+	// or that does not exit within 30 s after it has stopped serving.
 	//
-	// A worker ignores SIGINT, and SIGHUP unless main handles it with os/signal; SIGTERM drains
-	// it within Limits.ShutdownTimeout. A drain ordered by the supervisor is limited by the
-	// supervisor; main then gets at most one SIGTERM. Workers drain and exit if their supervisor
-	// dies.
+	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among the workers. All other limits, Loops
+	// (default 1) and Workers apply to every worker. The kernel distributes connections randomly, so a worker may be
+	// full a few per cent early. The supervisor calls Listening when all workers serve; workers do not call it.
+	// Shutdown drains the workers, and kills those that still run when its context ends. Close kills them immediately.
+	//
+	// A worker ignores SIGINT. It ignores SIGHUP unless main handles that with os/signal. SIGTERM drains the worker
+	// within Limits.ShutdownTimeout. If the supervisor orders a drain, the supervisor sets the time limit, and main
+	// gets at most one SIGTERM. Workers drain and exit if their supervisor dies.
 	Processes int
 	// Limits are the resource and time limits.
 	Limits Limits
 	// Socket sets options of the connections' sockets.
 	Socket Socket
-	// SlowConsumer selects what happens if a peer does not read its output: CloseConn, the
-	// default, or DropMessage.
+	// SlowConsumer selects what happens if a peer does not read its output. The default is CloseConn.
 	SlowConsumer SlowConsumer
 	// Heartbeat is sent to silent peers if its Interval is set.
 	Heartbeat Heartbeat
-	// Deny lists addresses that are rejected. If Allow is not empty, only its addresses are
-	// admitted, unless Deny contains them. Connections by unix sockets are always admitted. Each
-	// list has at most 1,048,576 prefixes.
+	// Deny lists addresses that are rejected. If Allow is not empty, all addresses outside Allow are rejected as well.
+	// Connections by unix sockets are always admitted. Both lists are limited to 1,048,576 prefixes.
 	Allow, Deny []netip.Prefix
-	// TrustedProxies are addresses from which each connection begins with a PROXY protocol
-	// header, version 1 or 2. RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource use the
-	// address in the header, or the proxy's own if the header has none (LOCAL, as in health
-	// checks, UNKNOWN, or a unix socket). A connection with an invalid header, one longer than
-	// 4,096 bytes or an unspecified address (0.0.0.0 or ::) is rejected. From other addresses
-	// such a header is ordinary input. If there is any prefix here, connections by unix sockets
-	// begin with a header, too.
+	// TrustedProxies are addresses from which every connection begins with a PROXY protocol header, version 1 or 2.
+	// RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource then use the client address in the header. If the header has
+	// no address (LOCAL, as in health checks, UNKNOWN, or a unix socket), they use the proxy's address. The server
+	// rejects connections with an invalid header, a header of more than 4,096 bytes, or an unspecified address (0.0.0.0
+	// or ::). From other addresses, such a header is ordinary input. If TrustedProxies is not empty, connections by
+	// unix sockets begin with a header, too.
 	TrustedProxies []netip.Prefix
-	// TLSConfig, if set, encrypts every connection of Addr or Serve; the handler is called after
-	// the handshake. It needs a certificate, see ReloadCertificate, and must not be changed while
-	// the server runs. At most Limits.MaxHandshakes handshakes are in progress; they compute on
-	// goroutines off the loops, half as many as GOMAXPROCS.
+	// TLSConfig, if set, encrypts every connection of Addr or Serve. The server calls the handler after the handshake.
+	// The configuration needs a certificate (see ReloadCertificate) and must not change while the server runs. At most
+	// Limits.MaxHandshakes handshakes are in progress. Their computations run outside the loops, on up to GOMAXPROCS/2
+	// goroutines.
 	//
-	// If the configuration has no session ticket keys, the server generates a new key each day,
-	// and Upgrade passes the keys on. It does not if client certificates may be required
-	// (ClientAuth, GetConfigForClient), or tickets are customized (WrapSession) or disabled. With
-	// Processes each worker generates its own keys; to let clients resume at any worker, call
-	// tls.Config.SetSessionTicketKeys with the same keys in each before the start.
+	// If the configuration has no session ticket keys, the server generates a new key every day, and Upgrade passes the
+	// keys on. The server generates no keys if client certificates may be required (ClientAuth, GetConfigForClient), or
+	// if tickets are customized (WrapSession) or disabled. With Processes, every worker generates its own keys. To let
+	// clients resume sessions at any worker, call tls.Config.SetSessionTicketKeys with the same keys in all workers
+	// before the start.
 	TLSConfig *tls.Config
-	// Refuse, if set, returns the answer, or nil, for a connection rejected with why:
-	// ErrTooManyConns, ErrTooManyFromSource or ErrDenied. The answer is sent unencrypted, as far
-	// as the kernel accepts it at once, and the connection is closed. A connection that is
-	// rejected because of its PROXY header (TrustedProxies) gets the answer like ordinary output
-	// and is then closed; until then, for at most Limits.CloseTimeout and Linger, it counts
-	// towards Limits.MaxConns. Refuse may be called concurrently on any goroutine and must not
+	// Refuse, if set, returns the answer to a rejected connection, or nil for no answer. The reason is ErrTooManyConns,
+	// ErrTooManyFromSource or ErrDenied. The server sends the answer unencrypted, as far as the kernel accepts it
+	// immediately, and closes the connection. A connection that is rejected because of its PROXY header
+	// (TrustedProxies) receives the answer like ordinary output. It counts towards Limits.MaxConns until it is closed,
+	// for at most Limits.CloseTimeout plus Linger. Refuse may be called concurrently on any goroutine and must not
 	// block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
-	// Log receives messages for operators, such as panics and accept errors. The default is
-	// slog.Default().
+	// Log receives messages for operators, such as panics and accept errors. The default is slog.Default().
 	Log *slog.Logger
-	// Listening, if set, is called when the server listens on all addresses: once for each
-	// address, in the order of ListenerStats. ListenAndServe and Serve wait for its return.
+	// Listening, if set, is called after the server has begun to listen on all addresses: once for every address, in
+	// the order of ListenerStats. ListenAndServe and Serve wait for these calls.
 	Listening func(addr net.Addr)
-	// Stopping, if set, is called once when shutdown begins: by the end of ListenAndServe's
-	// context, Drain, Shutdown or Close. It runs on the goroutine that shuts down, which waits
-	// for it before it closes anything; further calls do not wait. With Processes it is called
-	// only in this process, and not if ListenAndServe fails because the workers keep ending.
+	// Stopping, if set, is called once when shutdown begins, whether by the end of ListenAndServe's context, Drain,
+	// Shutdown or Close. The goroutine that shuts the server down calls Stopping before it closes anything. Concurrent
+	// shutdowns do not wait for Stopping. With Processes, only the supervisor calls it, and not if ListenAndServe fails
+	// because the workers keep ending.
 	Stopping func()
 
-	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds
-	// to its ExtraFiles and, if that is not nil, Env. The default runs the file that the name of
-	// this process now refers to, or else its executable, with the same arguments, standard
-	// input, output and error.
+	// Successor, if set, returns the command that Upgrade starts as the new process. Upgrade adds to its ExtraFiles
+	// and, if that is not nil, Env. By default the new process has the same arguments, standard input, output and
+	// error. Its binary is the file at this process's path, or this process's executable if there is no such file.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay keeps this process running after an Upgrade, for supervisors that watch the process
-	// they started, such as an init or a shell in a container, runit and supervisord.
-	// ListenAndServe then returns when the new process, or its last successor, has ended; with an
-	// error if that failed. Until then the process forwards SIGHUP, SIGINT, SIGQUIT, SIGTERM,
-	// SIGUSR1 and SIGUSR2 to the serving process, except those that a terminal also sends to
-	// that, and adopts and reaps orphans; main still gets the signals that it handles with
-	// os/signal. The default is false. Process 1 always stays; new processes never do.
+	// Stay keeps this process running after an Upgrade. Supervisors that watch the process they started need this: an
+	// init or shell in a container, runit, supervisord. ListenAndServe then returns when the new process, or its last
+	// successor, has ended, and fails if that process failed.
+	//
+	// Until then, this process adopts and reaps orphans. It forwards SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and
+	// SIGUSR2 to the serving process, except signals that a terminal also sends to that process. The program still
+	// receives signals that it handles with os/signal. The default is false. Process 1 always stays; new processes
+	// never do.
 	Stay bool
 
 	upgradeState
@@ -182,26 +169,24 @@ type Server struct {
 	loggedMisuse sync.Map // methods of kept Conns that were already logged
 }
 
-// Socket sets options of connections' sockets. The zero value leaves them to the kernel, which
-// buffers up to net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read before
-// they count for Pending, Limits.MaxUnsent and the timeouts of slow peers. On systems other than
-// Linux they are ignored for accepted connections.
+// Socket sets options of connections' sockets. The zero value uses the kernel's defaults. The kernel then buffers up to
+// net.ipv4.tcp_wmem[2] bytes (default 4 MiB) for a peer that does not read. Pending, Limits.MaxUnsent and the timeouts
+// of slow peers count only output beyond that buffer. On systems other than Linux, the options are ignored for accepted
+// connections.
 type Socket struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The
-	// kernel doubles them and limits them to net.core.wmem_max and rmem_max. 0, the default, lets
-	// the kernel adapt them to each connection.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most 1 GiB. The kernel doubles the values
+	// and limits them to net.core.wmem_max and rmem_max. With 0, the default, the kernel adapts the buffers to each
+	// connection.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB: the kernel accepts no more output
-	// while that much has not been sent to the network. The rest waits in the server, where it is
-	// counted; data in flight is not limited. 0, the default, is net.ipv4.tcp_notsent_lowat: no
-	// limit.
+	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB. While the kernel holds that much output that it has not yet
+	// sent to the network, further output waits in the server and counts towards its limits. Data in flight is not
+	// limited. The default, 0, uses net.ipv4.tcp_notsent_lowat, normally no limit.
 	Unsent int
-	// Control, if set, is called for each TCP socket that will listen on an Addr, before it is
-	// bound, like that of net.ListenConfig: for options that connections inherit, or of the
-	// listener, such as TCP_DEFER_ACCEPT or SO_BINDTODEVICE. There is a socket for each loop or
-	// worker process, and possibly one more; the supervisor creates those of workers. The fields
-	// above are set afterwards. An error prevents the start. The default is nil. It is not called
-	// for listeners made by the caller.
+	// Control, if set, is called for every TCP socket that will listen on an Addr, before the socket is bound, like
+	// Control of net.ListenConfig. It can set options of the listener or options that connections inherit, such as
+	// TCP_DEFER_ACCEPT or SO_BINDTODEVICE. Every loop or worker process has a socket, and there may be one more; the
+	// supervisor creates the sockets of workers. The server sets the fields above afterwards. An error prevents the
+	// start. Control is not called for listeners made by the caller.
 	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
 }
 
@@ -225,16 +210,16 @@ type SlowConsumer int
 const (
 	// CloseConn closes the connection with ErrSlowConsumer.
 	CloseConn SlowConsumer = iota
-	// DropMessage keeps the connection and drops the message: Write fails with ErrFull, a
-	// broadcast skips the connection, and Stats.Dropped counts both. A peer that reads nothing at
-	// all is still closed after Limits.WriteTimeout.
+	// DropMessage keeps the connection and drops the message. Write fails with ErrFull, and a broadcast skips the
+	// connection. Stats.Dropped counts both. A peer that reads nothing at all is still closed after
+	// Limits.WriteTimeout.
 	DropMessage
 )
 
-// ListenAndServe listens on Addr and Listeners and serves until ctx ends or Shutdown or Close is
-// called. When ctx ends, it shuts down within Limits.ShutdownTimeout. It returns when everything
-// that it started has ended: nil after an orderly shutdown, an error that wraps
-// context.DeadlineExceeded if connections were cut off, or the reason why it could not serve.
+// ListenAndServe listens on Addr and Listeners, and serves until ctx ends or Shutdown or Close is called. When ctx
+// ends, it shuts down within Limits.ShutdownTimeout. It returns when everything that it started has ended. The result
+// is nil after an orderly shutdown, and wraps context.DeadlineExceeded if connections were cut off. Otherwise it is the
+// reason why the server could not serve.
 func (s *Server) ListenAndServe(ctx context.Context) error {
 	where, err := s.collectAndCheckListeners(nil)
 	if err != nil {
@@ -246,9 +231,8 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	return s.serve(ctx, where)
 }
 
-// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may
-// be nil. Listening is called with nil when Dial may be called. Otherwise Run is like
-// ListenAndServe.
+// Run serves without listening, for programs that only dial; see Server.Dial. Server.Handler may be nil. Listening is
+// called with a nil address when Dial may be called. Otherwise Run is like ListenAndServe.
 func (s *Server) Run(ctx context.Context) error {
 	if s.Processes > 1 {
 		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
@@ -259,8 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.serve(ctx, nil)
 }
 
-// tcp4IfIPv4Wildcard returns the network for addr: tcp4 for the IPv4 wildcard, which package net would
-// treat as both IPv4 and IPv6.
+// tcp4IfIPv4Wildcard returns "tcp4" for 0.0.0.0, because package net would listen on IPv6 as well.
 func tcp4IfIPv4Wildcard(addr string) string {
 	host, _, _ := net.SplitHostPort(addr) // listening reports an invalid address
 	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
@@ -269,9 +252,8 @@ func tcp4IfIPv4Wildcard(addr string) string {
 	return "tcp"
 }
 
-// Serve is ListenAndServe on a listener made by the caller or returned by ActivatedListeners: a
-// *net.TCPListener or *net.UnixListener. The server owns and closes it. The caller removes the
-// file of a unix socket.
+// Serve is like ListenAndServe on a listener made by the caller or returned by ActivatedListeners. The listener is a
+// *net.TCPListener or *net.UnixListener; the server owns and closes it. The caller removes the file of a unix socket.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if _, err := unwrapServableListener("Serve", l); err != nil {
 		return err
@@ -344,8 +326,7 @@ func (s *Server) serve(ctx context.Context, listeners []Listener) error {
 	return s.stayUntilSuccessorExits(errors.Join(err, s.aborted))
 }
 
-// checkNotStarted returns an error if the server has been started or closed before. The caller holds
-// mu.
+// checkNotStarted returns an error if the server was started or closed before. The caller holds mu.
 func (s *Server) checkNotStarted() error {
 	switch {
 	case s.engine == nil && !s.closed:
@@ -358,7 +339,6 @@ func (s *Server) checkNotStarted() error {
 	return errors.New("myriad: this Server is already serving; a Server serves only once: use a new Server")
 }
 
-// startEngine checks the settings and starts the engine.
 func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.Engine, error) {
 	model, limits, err := s.checkSettingsAndApplyDefaults()
 	if err != nil {
@@ -396,8 +376,8 @@ func (s *Server) startEngine(cfg engine.Config, listeners []Listener) (engine.En
 	return e, nil
 }
 
-// startSupervisorOrEngine starts the engine of model m, or of the one that Auto falls back to, which it
-// returns.
+// startSupervisorOrEngine starts the engine of model m. If that fails, Auto falls back to another model. The returned
+// model is the one in use.
 func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
 	if s.isSupervisor() {
 		e, err := s.startSupervisor(cfg)
@@ -419,13 +399,12 @@ func (s *Server) startSupervisorOrEngine(m engine.Model, cfg engine.Config) (eng
 	return e, m, err
 }
 
-// logModelChoice logs the chosen model and the reason for not using a better one.
 func (s *Server) logModelChoice(m engine.Model, reason error) {
 	s.rateLimitedLogger().Info("I/O model chosen", "model", m.Name, "reason", reason.Error())
 }
 
-// rateLimitedLogger returns the engine's log. Messages that each connection could cause are limited to one
-// per second for each loop, limit that closes connections, and type of handler.
+// rateLimitedLogger returns the engine's log. Clients can cause some of its messages at will, so these are limited to
+// one per second for each loop, close reason and type of handler.
 func (s *Server) rateLimitedLogger() *slog.Logger {
 	log := s.Log
 	if log == nil {
@@ -434,7 +413,6 @@ func (s *Server) rateLimitedLogger() *slog.Logger {
 	return slog.New(lograte.NewHandler(log.Handler(), "loop", "limit", "handler"))
 }
 
-// configureHandler sets the engine's callbacks.
 func (s *Server) configureHandler(cfg *engine.Config) {
 	cfg.Handler, cfg.Heartbeat = handlerAdapter{s.Handler}, s.Heartbeat.toEngine(s.Handler)
 	cfg.DropMessages = s.SlowConsumer == DropMessage
@@ -451,7 +429,6 @@ func (s *Server) configureHandler(cfg *engine.Config) {
 	s.configureMigration(cfg)
 }
 
-// configureWorkerPool sets the pool that runs the handler, and creates Auto's.
 func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 	use := s.Workers
 	if cfg.AutoWorkers = s.choosesModel() && use == nil; cfg.AutoWorkers {
@@ -466,10 +443,9 @@ func (s *Server) configureWorkerPool(cfg *engine.Config) (err error) {
 	return nil
 }
 
-// choosesModel reports whether the server chooses the model (Auto).
 func (s *Server) choosesModel() bool { return s.Model == "" || s.Model == Auto }
 
-// closePool closes Auto's pool and waits for handshakes, after the engine has ended.
+// closePool closes Auto's pool and waits for handshakes. The engine must have ended.
 func (s *Server) closePool() {
 	if s.ownPool != nil {
 		_, _ = s.ownPool.Close(context.Background()) // no jobs are left
@@ -479,7 +455,6 @@ func (s *Server) closePool() {
 	}
 }
 
-// checkSettingsAndApplyDefaults validates the settings and returns the model and the limits with defaults.
 func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err error) {
 	if err = checkHandler("Server.Handler", s.Handler); err != nil {
 		return m, l, err
@@ -505,8 +480,7 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 	return m, l, err
 }
 
-// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not
-// listen.
+// listenAddrOrZero returns the listen address, or an empty *net.TCPAddr if the server does not listen.
 func (s *Server) listenAddrOrZero() net.Addr {
 	if a := s.ListenAddr(); a != nil {
 		return a
@@ -514,8 +488,8 @@ func (s *Server) listenAddrOrZero() net.Addr {
 	return &net.TCPAddr{}
 }
 
-// resolveLoops returns the number of loops and, if they need their own descriptor tables, the
-// maximum connections of each.
+// resolveLoops returns the number of loops. If loops need their own descriptor tables, it also returns the maximum
+// number of connections per table.
 func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShard int, err error) {
 	loops = s.Loops
 	switch {
@@ -541,13 +515,14 @@ func (s *Server) resolveLoops(m engine.Model, maxConns int) (loops, connsPerShar
 	return need, connsPerShard, nil
 }
 
-// Shutdown stops accepting, lets each connection finish its current work, and closes it: idle
-// ones at once, others after the message that has begun to arrive is complete and all output is
-// sent. It returns when all connections are closed and everything has ended. If ctx ends first,
-// the remaining connections are closed at once, and Shutdown returns an error that has their
-// number and wraps ctx's cause. It then waits at most a second for running handlers;
-// ListenAndServe and Serve wait for them without limit. Further calls behave the same. A handler
-// that calls Shutdown waits for itself: call it in a new goroutine, or with a context that ends.
+// Shutdown stops accepting, lets every connection finish its current work, and closes it. Idle connections close
+// immediately. Others close after the message that has begun to arrive is complete and all output has been sent.
+// Shutdown returns when all connections are closed and everything has ended.
+//
+// If ctx ends first, Shutdown closes the remaining connections immediately. The returned error contains their number
+// and wraps ctx's cause. Shutdown then waits at most a second for running handlers; ListenAndServe and Serve wait for
+// them without limit. Further calls behave the same. A handler must call Shutdown in a new goroutine or with a context
+// that ends, because the call waits for the handler itself.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -569,9 +544,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Close closes every connection at once, without sending pending output. It returns when
-// everything has ended, or after a second if handlers have not returned, such as the one that
-// calls it.
+// Close closes every connection immediately, without sending pending output. It returns when everything has ended, or
+// after a second if handlers have not returned, such as a handler that calls Close.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

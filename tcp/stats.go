@@ -6,82 +6,79 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats is a snapshot of a server's counters. They count since the start, except those described
-// as current ("now").
+// Stats is a snapshot of a server's counters. Counters cover the time since the start, except those described as
+// current ("now").
 type Stats struct {
-	// Model is the I/O model in use, "" before the start. Loops is the number of its event loops,
-	// 0 for a model without them.
+	// Model is the I/O model in use, or "" before the start. Loops is the number of event loops, or 0 for the goroutine
+	// model.
 	Model string
 	Loops int
-	// Processes is the number of worker processes now, 0 without Server.Processes. With workers,
-	// Loops and all fields below are sums over them, up to 100 ms old. The counts of an ended
-	// worker are kept, except those of now; those of the last 100 ms of a killed worker are lost.
-	// Restarts counts restarted workers.
+	// Processes is the number of worker processes now, or 0 without Server.Processes. With workers, Loops and all
+	// fields below are sums over the workers, up to 100 ms old. Counters of ended workers are kept; current values are
+	// not. A killed worker loses the counts of its last 100 ms. Restarts counts restarted workers.
 	Processes int
 	Restarts  int64
-	// Goroutines is the number of goroutines in the workers now, GCs the number of garbage
-	// collections, and GCPause the total time they stopped a worker. They are 0 without
-	// Server.Processes; use package runtime for this process.
+	// Goroutines is the number of goroutines in the workers now. GCs is the number of garbage collections, and GCPause
+	// the total time for which they stopped a worker. All three are 0 without Server.Processes; use package runtime for
+	// this process.
 	Goroutines, GCs int64
 	GCPause         time.Duration
-	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports
-	// whether all loops have paused because of Server.PauseAccepting.
+	// Draining reports whether the server is shutting down or has ended. AcceptingPaused reports whether all loops have
+	// paused because of Server.PauseAccepting.
 	Draining, AcceptingPaused bool
 	// MaxConns is Limits.MaxConns with its default.
 	MaxConns int
 
-	// Open is the number of open connections now. Of those, Greeting have not reached their first
-	// message (PROXY header, TLS handshake), Paused are not read from because their unsent output
-	// exceeded Limits.HighWater, and Closing wait for output to be taken or for the peer's end.
+	// Open is the number of open connections now. Three fields count parts of Open. Greeting counts connections before
+	// the end of their PROXY header or TLS handshake. Paused counts connections that are not read from because their
+	// unsent output exceeded Limits.HighWater. Closing counts connections that wait until the peer has received the
+	// output or ended.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts accepted connections that were opened, Dialed those made by Dial.
-	// HandedOver counts those that continue in another process, TakenOver those received from
-	// one; see Upgrade.
+	// Accepted counts accepted connections that were opened, and Dialed connections made by Dial. HandedOver counts
+	// connections that continue in another process, and TakenOver connections received from one; see Upgrade.
 	Accepted, Dialed, HandedOver, TakenOver int64
-	// Refused counts rejected connections, Closed those that have closed, by cause.
+	// Refused counts rejected connections by cause. Closed counts connections that have closed, by cause.
 	Refused Refusals
 	Closed  Closes
-	// AcceptErrors counts failed accepts, for example because of missing descriptors.
-	// AcceptPauses counts how often Limits.AcceptRate has delayed accepting.
+	// AcceptErrors counts failed accepts, for example for lack of descriptors. AcceptPauses counts how often
+	// Limits.AcceptRate has delayed accepting.
 	AcceptErrors, AcceptPauses int64
 
-	// Reads counts receive calls that returned data, Writes send calls.
+	// Reads counts receive calls that returned data. Writes counts send calls.
 	Reads, Writes int64
 	// BytesIn and BytesOut count bytes received and sent on the wire.
 	BytesIn, BytesOut int64
 	// Messages counts the messages found by Lines and Split.
 	Messages int64
-	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and
-	// broadcasts. Replaced counts values of Group.SendLatest that were replaced before they were
-	// sent, per connection.
+	// Dropped counts messages that a slow peer missed: writes under SlowConsumer DropMessage, and broadcasts. Replaced
+	// counts values of Group.SendLatest that were replaced before they were sent, per connection.
 	Dropped, Replaced int64
-	// Broadcasts counts messages to all connections (Server.Broadcast), in each worker process
-	// they reached. Casting is the number in progress now, not yet passed to all connections,
-	// CastBytes their size in bytes, and CastAge the age of the oldest; with worker processes,
-	// that of the slowest. Output that single peers have not taken is in Buffered.
+	// Broadcasts counts messages to all connections (Server.Broadcast); with workers, once per worker. Casting is the
+	// number of broadcasts now in progress, which have not been passed to all connections. CastBytes is their size in
+	// bytes, and CastAge the age of the oldest one; with workers, of the slowest worker. Buffered includes output that
+	// single peers have not received.
 	Broadcasts, Casting, CastBytes int64
 	CastAge                        time.Duration
 	// Heartbeats counts heartbeats sent.
 	Heartbeats int64
-	// Buffered is the memory in bytes of the buffers of all connections now, including queued
-	// messages; see Limits.MaxBuffered.
+	// Buffered is the memory in bytes of the buffers of all connections now, including queued messages; see
+	// Limits.MaxBuffered.
 	Buffered int64
 
-	// Panics counts panics in handlers, SlowHandlers calls longer than Limits.HandlerTime.
+	// Panics counts panics in handlers. SlowHandlers counts calls longer than Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often
-	// Auto has moved the handlers of a loop to workers because they blocked it.
+	// OnWorkers is the number of loops whose handlers now run on workers. Moved counts how often Auto has moved a
+	// loop's handlers to workers because they blocked the loop.
 	OnWorkers, Moved int64
-	// Shed counts how often a connection's input, with any number of messages, was passed to Shed
-	// because no worker was available. Waiting connections are not counted.
+	// Shed counts calls of Shed because no worker was available; one call may cover several messages. Waiting
+	// connections are not counted.
 	Shed int64
-	// HandlerTime is the duration of handlers' calls: of every 64th, and on workers of all.
+	// HandlerTime is the duration of handlers' calls. It samples every 64th call on loops, and all calls on workers.
 	HandlerTime Histogram
-	// Lag is the duration of turns of event loops: the maximum delay of a connection that becomes
-	// ready.
+	// Lag is the duration of the turns of event loops. A connection that becomes ready waits at most that long.
 	Lag Histogram
-	// Busy is the total working time of event loops. Its increase, divided by the elapsed time
-	// and Loops, is their utilization.
+	// Busy is the total working time of event loops. Its increase, divided by the elapsed time and Loops, is their
+	// utilization.
 	Busy time.Duration
 }
 
@@ -114,12 +111,12 @@ func (s *Server) Stats() Stats {
 
 // Refusals counts connections that were rejected before their handler was called, by cause.
 type Refusals struct {
-	// Full counts those above Limits.MaxConns, Source those above Limits.MaxConnsPerSource, and
-	// Denied those excluded by Server.Allow or Server.Deny.
+	// Full counts connections above Limits.MaxConns, Source connections above Limits.MaxConnsPerSource, and Denied
+	// connections excluded by Server.Allow or Server.Deny.
 	Full, Source, Denied int64
-	// Proxy counts those with an invalid or missing PROXY header, Handshake those with a failed
-	// TLS handshake, Timeout those that exceeded Limits.HandshakeTimeout, and Other those that
-	// ended early for another reason: the peer, the network, or the server's end.
+	// Proxy counts connections with an invalid or missing PROXY header, and Handshake those with a failed TLS
+	// handshake. Timeout counts connections that exceeded Limits.HandshakeTimeout. Other counts connections ended early
+	// by the peer, the network or the server's end.
 	Proxy, Handshake, Timeout, Other int64
 }
 
@@ -128,21 +125,21 @@ func (r Refusals) Total() int64 {
 	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Other
 }
 
-// Closes counts closed connections by cause. Rejected ones are not included.
+// Closes counts closed connections by cause. Rejected connections are not included.
 type Closes struct {
-	// Peer counts those ended by the peer, also within a message or without TLS's close_notify
-	// (io.ErrUnexpectedEOF); Reset those broken by the peer or the network; Handler those closed
-	// by the handler, also because of an error of its own or of a bufio.SplitFunc.
+	// Peer counts connections ended by the peer, including ends within a message or without TLS's close_notify
+	// (io.ErrUnexpectedEOF). Reset counts connections broken by the peer or the network. Handler counts connections
+	// closed by the handler, including errors of the handler or of a bufio.SplitFunc.
 	Peer, Reset, Handler int64
-	// FirstByte, Message, Idle, Write, Close and Heartbeat count those that exceeded a time
-	// limit: Limits.FirstByteTimeout and so on.
+	// FirstByte, Message, Idle, Write, Close and Heartbeat count connections that exceeded a time limit:
+	// Limits.FirstByteTimeout and so on.
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
-	// SlowConsumer counts those that exceeded Limits.MaxUnsent; Budget those closed because of
-	// Limits.MaxBuffered; TooLong those with a message longer than Limits.MaxMessage; TLS those
-	// whose TLS failed after the handshake (TLSError) or in StartTLS.
+	// SlowConsumer counts connections that exceeded Limits.MaxUnsent, and Budget those closed because of
+	// Limits.MaxBuffered. TooLong counts connections with a message longer than Limits.MaxMessage. TLS counts
+	// connections whose TLS failed after the handshake (TLSError) or in StartTLS.
 	SlowConsumer, Budget, TooLong, TLS int64
-	// Panic counts those whose handler panicked, Shutdown those closed by the server's end,
-	// Operator those closed by Server.CloseConns, and Other the rest.
+	// Panic counts connections whose handler panicked, Shutdown those closed by the server's end, and Operator those
+	// closed by Server.CloseConns. Other counts all remaining connections.
 	Panic, Shutdown, Operator, Other int64
 }
 
@@ -151,7 +148,7 @@ const Buckets = engine.Buckets
 
 // Histogram counts durations in buckets of increasing size.
 type Histogram struct {
-	// Count is the number of durations, Sum their total.
+	// Count is the number of durations; Sum is their total.
 	Count int64
 	Sum   time.Duration
 	// Buckets[i] counts durations of at most Bound(i) that exceed the previous bound.

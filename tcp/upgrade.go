@@ -36,15 +36,14 @@ var upgradeReplyTimeout = upgrade.Timeout
 type Upgraded struct {
 	// PID is the process ID of the new process.
 	PID int
-	// Moved is the number of connections that the new process has taken over, and Lost the number
-	// that it had not confirmed when it died. All others have stayed and are drained.
+	// Moved is the number of connections that the new process has taken over. Lost is the number of connections that
+	// the new process had not confirmed when it died. All others have stayed and are drained.
 	Moved, Lost int
-	// Took is the time from the first connection to the last.
+	// Took is the time from the first transferred connection to the last.
 	Took time.Duration
-	// Stayed counts the connections that have not moved, by reason: "TLS", "value without
-	// Migrator", "NetConn" (of a NetListener or Blocking handler), "handler of its own", "relay",
-	// "half-closed", "not saved" (Save failed), "busy", and "not known" for those of worker
-	// processes (Processes). This process drains them.
+	// Stayed counts the connections that have not moved, by reason: "TLS", "value without Migrator", "NetConn" (of a
+	// NetListener or Blocking handler), "handler of its own", "relay", "half-closed", "not saved" (Save failed),
+	// "busy", and "not known" (connections of worker processes). This process drains them.
 	Stayed map[string]int
 	// Stays reports whether this process stays and forwards signals; see Server.Stay.
 	Stays bool
@@ -72,31 +71,36 @@ func (u Upgraded) String() string {
 	return text
 }
 
-// Upgrade replaces this process by a new one without losing a connection. It starts the new
-// binary (Server.Successor), waits until that serves on the same listeners, and hands it the
-// connections: with unused input, unsent output, timers and timeouts, and the state that a
-// Migrator saves. Peers notice only a pause of milliseconds. After Upgrade has returned nil, the
-// server drains the connections that stayed and ends like by Shutdown, so ListenAndServe returns.
-// The service manager has then been told MAINPID, and Notify sends nothing more. As process 1, or
-// with Server.Stay, ListenAndServe returns only after the serving process has ended.
+// Upgrade replaces this process by a new one without losing a connection. It starts the new binary (Server.Successor)
+// and waits until the new process serves on the same listeners. It then transfers the connections with their unused
+// input, unsent output, timers, timeouts, and the state that a Migrator saves. Peers notice only a pause of
+// milliseconds. After Upgrade has returned nil, the server drains the remaining connections and ends as by Shutdown, so
+// ListenAndServe returns. Upgrade reports MAINPID to the service manager; from then on, Notify sends nothing. As
+// process 1, or with Server.Stay, ListenAndServe returns only after the serving process has ended.
 //
-// These connections stay: those with TLS, whose sessions can't be saved; those with their own
-// handler (SetHandler, Adopt, Blocking, hijacked from package web) that no HandlerMigrator saves;
-// relays; those whose peer has ended; and those with a Value if the handler is not a Migrator.
-// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends.
-// For a moved connection, Closed gets ErrHandedOver.
+// These connections stay in the old process:
+//   - connections with TLS, whose sessions can't be saved
+//   - connections with their own handler (SetHandler, Adopt, Blocking, hijacked from package web), unless a
+//     HandlerMigrator saves them
+//   - relays
+//   - connections whose peer has ended
+//   - connections with a Value, if the handler is not a Migrator
 //
-// The new process inherits the environment and one more descriptor. It must call ListenAndServe
-// on one Server within 30 seconds. Listeners are matched by address; the model and the number of
-// loops may differ. To go back, upgrade to the old version.
+// Busy connections (in a handler on a worker, sending a file, retained) can move until ctx ends. For a moved
+// connection, Closed receives ErrHandedOver.
 //
-// If the new process does not start, hangs, dies, can't listen, or is another program or an
-// incompatible version, Upgrade returns an error and this server continues unchanged. If the new
-// process dies during the transfer, this one continues with the connections that it still has;
-// the others are lost and counted in Lost. Without a deadline in ctx, the transfer is limited to
-// a minute. Upgrade returns ErrUpgrading during another upgrade, ErrServerClosed before the start
-// and after the end, and errors.ErrUnsupported on systems other than Linux and in worker
-// processes (Server.Processes), whose supervisor must be upgraded instead.
+// The new process inherits the environment and one more descriptor. It must call ListenAndServe on one Server within 30
+// seconds. Listeners are matched by address; the model and the number of loops may differ. To go back, upgrade to the
+// old version.
+//
+// Upgrade returns an error and this server continues unchanged if the new process does not start, hangs, dies or can't
+// listen, or if it is another program or an incompatible version. If the new process dies during the transfer, this
+// server continues with its remaining connections. The others are lost and counted in Lost. Without a deadline in ctx,
+// the transfer is limited to a minute.
+//
+// Upgrade returns ErrUpgrading during another upgrade, and ErrServerClosed before the start and after the end. It
+// returns errors.ErrUnsupported on systems other than Linux, and in worker processes (Server.Processes), whose
+// supervisor must be upgraded instead.
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, err := s.startedEngine()
@@ -207,13 +211,11 @@ func (s *Server) runUpgrade(ctx context.Context, e engine.Engine, m engine.Migra
 	return u, nil
 }
 
-// countTimeout limits counting the connections before and after the transfer.
 const countTimeout = time.Second
 
 // netConnReason is the reason in Upgraded.Stayed for connections of blocking code.
 const netConnReason = "NetConn"
 
-// warnAboutUnmovableConns logs how many connections will stay because of the kind of their handler.
 func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	_, saves := handlerAs[Migrator](s.Handler)
 	_, savesHandlers := handlerAs[HandlerMigrator](s.Handler) // such as web.HTTP, whose own Value is a request
@@ -231,7 +233,6 @@ func (s *Server) warnAboutUnmovableConns(ctx context.Context, e engine.Engine) {
 	warn(netConnReason, "connections of a NetListener or Blocking handler will not move to the new process: clients lose them when this process has drained")
 }
 
-// countConnsByExportObstacle counts the open connections by the reason why they have not moved.
 func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) map[string]int {
 	if s.isSupervisor() {
 		return map[string]int{"not known": openConns}
@@ -259,7 +260,6 @@ func (s *Server) countConnsByExportObstacle(ctx context.Context, openConns int) 
 	return maps.Clone(counts) // late calls must not change the result
 }
 
-// newHelloMessage describes the listeners and activated files to the new process.
 func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners []Listener) upgrade.Hello {
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	sockets := m.SocketsPerListener()
@@ -276,8 +276,8 @@ func (s *Server) newHelloMessage(e engine.Engine, m engine.Migrator, listeners [
 	return hello
 }
 
-// stayUntilSuccessorExits waits, if this process stays, until the serving process has ended and returns
-// its error. Otherwise it returns serveErr, the result of this server.
+// stayUntilSuccessorExits returns serveErr, the result of this server, if this process does not stay. Otherwise it
+// waits until the serving process has ended and returns that process's error.
 func (s *Server) stayUntilSuccessorExits(serveErr error) error {
 	if !s.handedOver.Load() || s.signalRelay == nil {
 		return serveErr
@@ -292,7 +292,7 @@ func (s *Server) stayUntilSuccessorExits(serveErr error) error {
 	return nil
 }
 
-// handOverConns transfers the connections. The new process accepts from its beginning on.
+// handOverConns transfers the connections. The new process accepts connections from the beginning of the transfer.
 func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.ExportResult, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -316,7 +316,6 @@ func handOverConns(ctx context.Context, e engine.Engine, m engine.Migrator, next
 	return moved, took, err
 }
 
-// successorCommand returns the command for the new process.
 func (s *Server) successorCommand() (*exec.Cmd, error) {
 	if s.Successor != nil {
 		return s.Successor()
@@ -342,7 +341,6 @@ func listenerHandoffKey(l *Listener, addr net.Addr) string {
 	return l.Addr
 }
 
-// claimPredecessor connects to the old process if this one was started by its Upgrade.
 func (s *Server) claimPredecessor() error {
 	p, err := upgrade.ClaimPredecessor()
 	if p != nil {
@@ -369,8 +367,8 @@ func (s *Server) claimInheritedSockets(l *Listener) []net.Listener {
 }
 
 // startTakeOverFromPredecessor tells the old process that this one is ready, and receives its connections in the
-// background. The old process goes on accepting until then, because the upgrade may still fail.
-// wait waits for the end of the transfer.
+// background. The old process accepts connections until then, because the upgrade may still fail. wait blocks until the
+// transfer has ended.
 func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	p := s.predecessor
 	if p == nil {
@@ -417,7 +415,6 @@ func (s *Server) startTakeOverFromPredecessor(e engine.Engine) (wait func()) {
 	}
 }
 
-// upgradeState is the part of a Server's state that concerns upgrades.
 type upgradeState struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves on the listeners

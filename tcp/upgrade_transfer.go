@@ -19,20 +19,21 @@ import (
 
 // Besides connections, an upgrade transfers counters, the handler's state and broadcasts.
 //
-// The old process pauses broadcasts, saves the state and sends it together with one end of a socket
-// pair, the peer connection. After it has handed over the connections, it sends its counters and
-// releases the queued broadcasts, locally and to the peer. The new process queues broadcasts from its
-// start. It first sends those received from the peer and, when the peer has no more queued ones, its
-// own. From then on each process forwards its broadcasts to the other until one of them ends. At its
-// end the old process sends what it has counted since.
+// The old process pauses broadcasts, saves the state and sends it together with one end of a socket pair, the peer
+// connection. After it has handed over the connections, it sends its counters. It then releases the queued broadcasts
+// to its connections and to the peer.
+//
+// The new process queues broadcasts from its start. It first sends the broadcasts that the peer had queued, and then
+// its own. From then on, each process forwards its broadcasts to the other until one of them ends. Finally the old
+// process sends what it has counted since.
 
 const maxSavedState = 1 << 30
 
-// broadcastTimeout limits the wait for broadcasts in progress, and the time during which new
-// broadcasts are queued while queued ones are sent. holdTimeout limits the queueing before that.
+// broadcastTimeout limits the wait for broadcasts in progress. It also limits how long new broadcasts are queued while
+// queued ones are sent. holdTimeout limits the queueing before that.
 var broadcastTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
-// upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards
+// upgradeTransfer is the part of a Server's state for these transfers. Server.mu guards the fields from
 // predecessorCounts to peersClosed.
 type upgradeTransfer struct {
 	predecessorCounts    engine.Counts               // of earlier processes
@@ -47,7 +48,6 @@ type upgradeTransfer struct {
 	backlogDone          chan struct{} // closed when its queued broadcasts have been sent; nil without
 }
 
-// outgoingUpgrade is one upgrade in the old process.
 type outgoingUpgrade struct {
 	s                 *Server
 	state, peerSocket *os.File // nil if there is none
@@ -56,7 +56,6 @@ type outgoingUpgrade struct {
 	resumeTimer       *time.Timer // releases broadcasts after holdTimeout
 }
 
-// awaitPredecessorHandover waits until the takeover from this server's own predecessor is complete.
 func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
 	if s.handoverDone == nil {
 		return nil
@@ -71,7 +70,6 @@ func (s *Server) awaitPredecessorHandover(ctx context.Context) error {
 	return nil
 }
 
-// pauseBroadcastsAndSaveState pauses broadcasts, saves the handler's state and creates the peer connection.
 func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUpgrade, err error) {
 	d = &outgoingUpgrade{s: s}
 	waiting, cancel := context.WithTimeout(ctx, broadcastTimeout)
@@ -96,12 +94,10 @@ func (s *Server) pauseBroadcastsAndSaveState(ctx context.Context) (d *outgoingUp
 	return d, nil
 }
 
-// resumeBroadcastsAfterTimeout is called when the new process begins to take connections.
 func (d *outgoingUpgrade) resumeBroadcastsAfterTimeout() {
 	d.resumeTimer = time.AfterFunc(holdTimeout, func() { d.addPeerAndResumeBroadcasts(d.peer) })
 }
 
-// resumeBroadcastsOnce resumes broadcasts once, and forwards them to peer unless that is nil.
 func (d *outgoingUpgrade) addPeerAndResumeBroadcasts(peer *broadcastlog.Peer) {
 	d.resumeOnce.Do(func() {
 		if peer != nil && !d.s.addPeerAndStartReading(peer, true) {
@@ -113,7 +109,7 @@ func (d *outgoingUpgrade) addPeerAndResumeBroadcasts(peer *broadcastlog.Peer) {
 	})
 }
 
-// resumeBroadcastsAndClose resumes broadcasts and closes files. connsMoved is set if the connections have connsMoved.
+// resumeBroadcastsAndClose resumes broadcasts and closes files. connsMoved reports whether the connections have moved.
 func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	if d.resumeTimer != nil {
 		d.resumeTimer.Stop()
@@ -134,7 +130,6 @@ func (d *outgoingUpgrade) resumeBroadcastsAndClose(connsMoved bool) {
 	}
 }
 
-// newDoneMessage returns the final message to the new process, with the counters.
 func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	s := d.s
 	for _, l := range s.ListenerStats() {
@@ -151,14 +146,12 @@ func (d *outgoingUpgrade) newDoneMessage() (done upgrade.Done) {
 	return done
 }
 
-// addPredecessorCounts adds counters of the old process.
 func (s *Server) addPredecessorCounts(counters map[string]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.predecessorCounts.AddByName(counters)
 }
 
-// predecessorListenerCounts returns the counts of a listener in earlier processes.
 func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.ListenerCounts {
 	for _, base := range s.predecessorListeners {
 		if base.Network == addr.Network() && base.Addr == listenerHandoffKey(l, addr) {
@@ -168,7 +161,6 @@ func (s *Server) predecessorListenerCounts(l *Listener, addr net.Addr) upgrade.L
 	return upgrade.ListenerCounts{}
 }
 
-// awaitAndAddPredecessorCounts waits for the old process's last message and adds its counters.
 func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	d, err := p.WaitDone()
 	if err != nil {
@@ -180,8 +172,7 @@ func (s *Server) awaitAndAddPredecessorCounts(p *upgrade.Predecessor) {
 	s.predecessorListeners = d.Listeners
 }
 
-// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first
-// connection.
+// restoreStateAndAddPeer restores the handler's state and opens the peer connection, before the first connection.
 func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	if stateFile != nil {
 		if err := s.restoreHandlerState(stateFile); err != nil {
@@ -199,7 +190,6 @@ func (s *Server) restoreStateAndAddPeer(stateFile, peerSocket *os.File) {
 	s.addPeerAndStartReading(l, false)
 }
 
-// resumeAfterHandover ends the takeover.
 func (s *Server) resumeAfterHandover() {
 	s.mu.Lock()
 	linked := len(s.peers) > 0
@@ -210,8 +200,7 @@ func (s *Server) resumeAfterHandover() {
 	close(s.handoverDone)
 }
 
-// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after those of the old
-// one.
+// resumeBroadcastsOnce sends the broadcasts queued in this process, once, after the old process's queue.
 func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	s.resumeOnce.Do(func() {
 		defer close(s.backlogDone)
@@ -221,8 +210,8 @@ func (s *Server) resumeBroadcastsOnce(peer *broadcastlog.Peer) {
 	})
 }
 
-// addPeerAndStartReading starts to read a peer connection, to a isSuccessor or from a predecessor. It reports
-// whether the server still accepts one.
+// addPeerAndStartReading starts to read the connection to a successor or predecessor process. It returns false if the
+// server accepts no more peers.
 func (s *Server) addPeerAndStartReading(peer *broadcastlog.Peer, isSuccessor bool) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,8 +266,7 @@ func (s *Server) relayBroadcastsFromPeer(peer *broadcastlog.Peer, isSuccessor bo
 	s.mu.Unlock()
 }
 
-// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has
-// ended.
+// sendCountersAndClosePeers sends final counters to a successor and closes all peers, after the engine has ended.
 func (s *Server) sendCountersAndClosePeers() {
 	s.mu.Lock()
 	s.peersClosed = true
@@ -302,7 +290,7 @@ func (s *Server) sendCountersAndClosePeers() {
 	s.peerReaders.Wait()
 }
 
-// saveHandlerState makes the handler write its state to a file in memory; nil if it has none.
+// saveHandlerState makes the handler write its state to a file in memory. It returns nil if the handler has no state.
 func (s *Server) saveHandlerState() (f *os.File, err error) {
 	h, ok := handlerAs[StateMigrator](s.Handler)
 	if !ok || s.isSupervisor() {
@@ -335,7 +323,6 @@ func (s *Server) restoreHandlerState(f *os.File) error {
 	return callConvertingPanic(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }
 
-// callConvertingPanic calls f and converts a panic to an error.
 func callConvertingPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -345,7 +332,6 @@ func callConvertingPanic(f func() error) (err error) {
 	return f()
 }
 
-// limitedWriter fails after a number of bytes.
 type limitedWriter struct {
 	w         io.Writer
 	remaining int

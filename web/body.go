@@ -13,15 +13,13 @@ import (
 // maxChunkLine limits the line before a chunk, extensions included, in bytes.
 const maxChunkLine = 256
 
-// maxChunkOverhead limits the bytes of chunk lines beyond 16 for each chunk and 2 for each byte
-// of data, as in net/http.
+// maxChunkOverhead limits the total bytes of chunk lines. It does not count 16 bytes per chunk and 2 per byte of data,
+// as in net/http.
 const maxChunkOverhead = 16 << 10
 
-// maxTrailer limits the trailer of a chunked body, in bytes.
 const maxTrailer = 8 << 10
 
-// bodyDecoder separates the bytes of a request's body from its framing. It belongs to the
-// connection's owner.
+// bodyDecoder separates the data of a request's body from its framing. It belongs to the connection's owner.
 type bodyDecoder struct {
 	remaining int64 // bytes of the body, or of the current chunk including its line end
 	chunked   bool
@@ -36,8 +34,8 @@ func newBodyDecoder(length int64) bodyDecoder {
 	return bodyDecoder{remaining: max(length, 0), chunked: length < 0, done: length == 0}
 }
 
-// nextData returns the next bytes of the body in in, at most maxBytes, and the number of bytes of in
-// that it has used. It uses nothing if it needs more input.
+// nextData returns the next bytes of the body, at most maxBytes, and the number of input bytes used. It uses nothing if
+// it needs more input.
 func (f *bodyDecoder) nextData(in []byte, maxBytes int) (data []byte, used int, err error) {
 	if f.done || len(in) == 0 {
 		return nil, 0, nil
@@ -122,8 +120,8 @@ func (f *bodyDecoder) parseTrailer(in []byte) (_ []byte, used int, _ error) {
 // maxUnreadBody is the number of unread bytes of a body at which reading pauses.
 const maxUnreadBody = 64 << 10
 
-// requestBody buffers a request's body between the connection's owner, which fills it, and the handler's
-// goroutine, which reads it. The exchange's lock guards it.
+// requestBody buffers a request's body. The connection's owner fills it, and the handler's goroutine reads it. The
+// exchange's lock guards it.
 type requestBody struct {
 	x *exchange
 
@@ -190,8 +188,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	}
 }
 
-// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller
-// holds the lock, which is released while the mailbox is full.
+// sendContinue sends 100 Continue, unless the handler starts its response meanwhile. The caller holds the lock, which
+// is released while the mailbox is full.
 func (b *requestBody) sendContinue() {
 	b.continueSent = true
 	b.x.retryWhileMailboxFull(func() error {
@@ -214,7 +212,6 @@ func (b *requestBody) readBuffered(p []byte) int {
 	return n
 }
 
-// setTrailerAndReturnError returns the error at the end of the body, and sets the request's Trailer.
 func (b *requestBody) setTrailerAndReturnError() error {
 	if b.err == io.EOF && b.framing.trailer != nil {
 		r := b.x.req
@@ -246,5 +243,4 @@ func (b *requestBody) closeAndDiscardUnread() {
 	}
 }
 
-// isComplete reports whether the whole body has arrived.
 func (b *requestBody) isComplete() bool { return b.framing.done }

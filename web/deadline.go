@@ -15,7 +15,6 @@ type deadline struct {
 	cancel  context.CancelFunc
 }
 
-// callWithContext calls f with a context that ends at the deadline.
 func (d *deadline) callWithContext(mu *sync.Mutex, f func(context.Context) error) error {
 	mu.Lock()
 	ctx := d.ctx
@@ -56,7 +55,6 @@ func (d *deadline) reset() {
 	*d = deadline{}
 }
 
-// stopTimer stops the timer and keeps expired.
 func (d *deadline) stopTimer() {
 	if d.timer != nil {
 		d.timer.Stop()

@@ -14,7 +14,7 @@ import (
 
 // This file implements permessage-deflate (RFC 7692) without context takeover.
 
-// acceptsDeflate reports whether one of the client's offers is compatible with our compression.
+// acceptsDeflate reports whether one of the client's offers is compatible with this implementation.
 func acceptsDeflate(offers []string) bool {
 	for e := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		name, parameters, _ := strings.Cut(e, ";")
@@ -39,8 +39,8 @@ func acceptsDeflate(offers []string) bool {
 	return false
 }
 
-// deflateTail is the end of a flate stream: the sender omits the first four bytes after each
-// message, the rest is an empty final block.
+// deflateTail is the end of a flate stream. The sender omits the first four bytes after each message; the rest is an
+// empty final block.
 const deflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -51,7 +51,6 @@ var deflateWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// compressFrame returns a message as a compressed frame.
 func compressFrame(kind Kind, message []byte) []byte {
 	var out bytes.Buffer
 	w := deflateWriters.Get().(*flate.Writer)
@@ -68,8 +67,8 @@ var (
 	decompressBuffers = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. Pass the
-// result to recycleDecompressed.
+// decompress returns a decompressed message of at most maxBytes bytes. It may append to p. Pass the result to
+// recycleDecompressed.
 func decompress(p []byte, maxBytes int) ([]byte, error) {
 	r := inflateReaders.Get().(io.ReadCloser)
 	defer inflateReaders.Put(r)
@@ -97,16 +96,15 @@ func recycleDecompressed(p []byte) {
 	}
 }
 
-// Group is a set of WebSockets that get the same messages. Each message is encoded once, and
-// compressed once for sockets that use compression. The zero value is empty. A Group is safe for
-// concurrent use like [tcp.Group]. It takes 80 bytes with one socket in it.
+// Group is a set of WebSockets that receive the same messages. A message is encoded once, and compressed once for
+// sockets that use compression. The zero value is empty. A Group is safe for concurrent use, like [tcp.Group]. A group
+// of one socket takes 80 bytes.
 type Group struct{ plain, deflate tcp.Group }
 
 // Add adds a socket.
 func (g *Group) Add(s Socket) { g.groupFor(s).Add(s.Ref()) }
 
-// Remove removes a socket like tcp.Group.Remove: no message of the group follows what the
-// socket's Ref sends afterwards.
+// Remove removes a socket like tcp.Group.Remove: no message of the group follows later messages from the socket's Ref.
 func (g *Group) Remove(s Socket) { g.groupFor(s).Remove(s.Ref()) }
 
 // Len returns the number of sockets in the group, which may include some that have closed.

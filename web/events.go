@@ -13,18 +13,18 @@ import (
 
 // Event is a server-sent event for the EventSource of a browser (HTML, 9.2).
 type Event struct {
-	// ID is sent by the browser as Last-Event-ID when it reconnects; "" leaves it unchanged.
+	// ID is sent by the browser as Last-Event-ID when it reconnects. "" leaves the browser's value unchanged.
 	ID string
 	// Name is the event's type; "" means "message".
 	Name string
-	// Data is the event's data, which may have several lines.
+	// Data is the event's data. It may have several lines.
 	Data string
-	// Retry, if set, is the time after which the browser reconnects.
+	// Retry, if set, is the delay after which the browser reconnects.
 	Retry time.Duration
 }
 
-// Bytes returns the encoded event, for any number of streams: for Ref.Send, Group.Broadcast and
-// so on. Line ends in ID and Name are removed.
+// Bytes returns the encoded event, which can be sent to any number of streams, for example with Ref.Send or
+// Group.Broadcast. It removes line ends from ID and Name.
 func (e Event) Bytes() []byte {
 	b := make([]byte, 0, len(e.ID)+len(e.Name)+len(e.Data)+40)
 	if e.ID != "" {
@@ -52,37 +52,35 @@ func removeLineEnds(s string) string {
 	}, s)
 }
 
-// Events turns the connections of requests into streams of server-sent events. It is an
-// [http.Handler] that can be registered directly; a handler that decides itself calls Subscribe.
-// If it is marked as [Quick], a subscription uses no goroutine either.
+// Events turns the connections of requests into streams of server-sent events. It is an [http.Handler] that can be
+// registered directly. A handler can also decide by itself and call Subscribe. If the handler is marked as [Quick], a
+// subscription uses no goroutine.
 //
-// A stream has no goroutine. It takes about 50 bytes more than an idle connection, and gets what
-// is sent to its Ref, groups and broadcasts: Event.Bytes. It ends when the client disconnects,
-// when it is closed, or when the server shuts down. Server.Heartbeat sends comments, which
-// browsers ignore, so that proxies do not close it.
+// A stream has no goroutine and takes about 50 bytes more than an idle connection. Send events (Event.Bytes) with its
+// Ref, groups or broadcasts. A stream ends when the client disconnects, when it is closed, or when the server shuts
+// down. Server.Heartbeat sends comments, which browsers ignore, so that proxies do not close the stream.
 type Events struct {
-	// Opened, if set, is called when a stream begins, under the rules of a tcp.Handler: for
-	// example to store c.Ref() or add it to a tcp.Group.
+	// Opened, if set, is called when a stream begins, under the rules of a tcp.Handler. It can store c.Ref() or add it
+	// to a tcp.Group.
 	Opened func(c *tcp.Conn)
 	// Closed, if set, is called when a stream has ended, like tcp.Handler.Closed.
 	Closed func(c *tcp.Conn, why error)
-	// Save and Restore, if set, work like those of a tcp.Migrator for streams that move to
-	// another process; see HTTP.Endpoints. Restore is called instead of Opened. Without Save,
-	// streams with a Value stay in the old process; without Restore, all do if Opened is set.
+	// Save and Restore, if set, work like those of a tcp.Migrator for streams that move to another process; see
+	// HTTP.Endpoints. Restore is called instead of Opened. Without Save, streams with a Value stay in the old process.
+	// If Opened is set but Restore is not, all streams stay.
 	Save    func(c *tcp.Conn, to []byte) (state []byte, err error)
 	Restore func(c *tcp.Conn, state []byte) error
 }
 
-// ErrNoStream reports that a request can't become a stream of events. It has been answered.
+// ErrNoStream reports that a request can't become a stream of events. The request has been answered.
 var ErrNoStream = errors.New("web: the request can't become a stream of events")
 
 // ServeHTTP implements http.Handler.
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) { _ = e.Subscribe(w, r, nil) }
 
-// Subscribe turns the request's connection into a stream of events, with value as its Value,
-// after the request's handler has returned. The fields of w's header are sent, too. If that is
-// impossible, the request is answered with an error, and Subscribe returns an error that wraps
-// ErrNoStream; see WebSocket.Upgrade.
+// Subscribe turns the request's connection into a stream of events with the given Value, after the request's handler
+// has returned. It also sends the fields of w's header. If that is impossible, Subscribe answers the request with an
+// error and returns an error that wraps ErrNoStream. See WebSocket.Upgrade for middleware.
 func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) error {
 	res, status, why := unwrapResponse(w), 0, ""
 	switch {
@@ -114,8 +112,8 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	return nil
 }
 
-// scheduleHandlerSwitch passes the connection to another tcp.Handler after the HTTP handler has returned and
-// the head in out was sent.
+// scheduleHandlerSwitch passes the connection to another tcp.Handler after the HTTP handler has returned and the head
+// in out has been sent.
 func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c *tcp.Conn)) {
 	w.setState(responseSwitching)
 	w.x.switchHandler = func(c *tcp.Conn) {
@@ -128,7 +126,6 @@ func (w *response) scheduleHandlerSwitch(h tcp.Handler, value any, opened func(c
 	}
 }
 
-// eventStream is the tcp.Handler of streams of events.
 type eventStream struct{ events *Events }
 
 // Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.

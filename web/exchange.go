@@ -17,15 +17,14 @@ import (
 
 // exchange is one request and its response; state.go describes its states.
 //
-// If its handler runs off the event loop, the exchange is the connection's Value until the
-// response, and the body if that is later, are complete. The owner puts input into body; the
-// handler's goroutine has all the rest until its handler has returned. It is not reused, because
-// a handler may keep the Request and the ResponseWriter. The exchange of a Quick handler is
-// reused.
+// If the handler runs outside the event loop, the exchange is the connection's Value until the response and the
+// request's body are complete. The connection's owner puts input into body. All other fields belong to the handler's
+// goroutine until the handler has returned. Such an exchange is not reused, because a handler may keep the Request and
+// the ResponseWriter. The exchange of a Quick handler is reused.
 //
-// Pipelined requests that arrive together form a list, which does not change after dispatch. One
-// worker runs their handlers in order. The connection's Value is the first one that is not done.
-// The owner finishes it, and those after it whose responses are complete in memory.
+// Pipelined requests that arrive together form a list, which does not change after dispatch. One worker runs their
+// handlers in order. The connection's Value is the first exchange that is not done. The owner finishes that exchange
+// and the following ones whose responses are complete in memory.
 type exchange struct {
 	h       *HTTP
 	handler http.Handler
@@ -57,20 +56,16 @@ type exchange struct {
 	memoryCost  int  // bytes for Limits.MaxBuffered: without the body, with the requests after it
 }
 
-// maxDiscardedBody limits the unread body that is discarded to reuse the connection, as in
-// net/http.
+// maxDiscardedBody limits how much of an unread body is discarded to reuse the connection, as in net/http.
 const maxDiscardedBody = 256 << 10
 
-// discardTimeout limits the time for that.
+// discardTimeout limits the time for discarding a body.
 const discardTimeout = 30 * time.Second
 
-// quickExchanges are exchanges for reuse.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
-// blankRequests are Requests for parsing heads.
 var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
-// newExchange returns an exchange for the next request of c.
 func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	x := quickExchanges.Get().(*exchange)
 	x.h, x.handler, x.ref, x.limits = h, h.handlerOrDefaultMux(), c.Ref(), &c.Server().Limits
@@ -81,8 +76,8 @@ func (h *HTTP) newExchange(c *tcp.Conn) *exchange {
 	return x
 }
 
-// maxKeptFields limits the fields of a header that is reused: a map never shrinks, and clearing
-// it takes time in proportion.
+// maxKeptFields limits the number of fields in a header map that is reused. A map never shrinks, and clearing it takes
+// time in proportion to its size.
 const maxKeptFields = 64
 
 // recycleExchange makes x, which no worker has seen, available for another request.
@@ -98,8 +93,8 @@ func recycleExchange(x *exchange) {
 	quickExchanges.Put(x)
 }
 
-// mustCloseAfterResponse reports whether the connection must close after this response: as agreed, or because
-// the client might not send the rest of its body, or it is too long.
+// mustCloseAfterResponse reports whether the connection must close after this response. It must if that was agreed, if
+// the client might not send the rest of its body, or if the rest is too long.
 func (x *exchange) mustCloseAfterResponse() bool {
 	if x.head.closeAfter || x.res.conn != nil {
 		return x.head.closeAfter
@@ -110,8 +105,8 @@ func (x *exchange) mustCloseAfterResponse() bool {
 	return x.draining || !b.isComplete() && (x.expectsContinue && !b.continueSent || b.err != nil || b.readDeadline.expired || !b.framing.chunked && b.framing.remaining > maxDiscardedBody)
 }
 
-// submitToPoolOrReject submits the handlers of x and the requests after it to the pool, or answers with 503
-// if the pool is full.
+// submitToPoolOrReject submits the handlers of x and of the requests after it to the pool. If the pool is full, it
+// answers with 503.
 func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	state := stateActive
 	for y := x; y != nil; y = y.next {
@@ -137,8 +132,7 @@ func (x *exchange) submitToPoolOrReject(c *tcp.Conn) {
 	x.sendReadyResponses(c)
 }
 
-// makeCurrentExchange makes x the connection's Value. It reports whether the response is responseBuffered in
-// memory.
+// makeCurrentExchange makes x the connection's Value. It reports whether the response is complete in memory.
 func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	c.SetValue(x)
 	if d := x.h.WriteTimeout; d > 0 {
@@ -157,14 +151,13 @@ func (x *exchange) makeCurrentExchange(c *tcp.Conn) (responseBuffered bool) {
 	return false
 }
 
-// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for
-// its body.
+// Memory in bytes of a request on a worker besides its head, and of a goroutine that waits for its body.
 const (
 	requestMemory = 2 << 10
 	waiterMemory  = 8 << 10
 )
 
-// estimateOwnMemory is memoryCost without the requests after x.
+// estimateOwnMemory returns memoryCost without the requests after x.
 func (x *exchange) estimateOwnMemory() int {
 	n := requestMemory + 2*len(x.headMemory.text) // twice, for the map of its fields
 	if x.length != 0 {
@@ -173,7 +166,6 @@ func (x *exchange) estimateOwnMemory() int {
 	return n
 }
 
-// initRequestAndResponse prepares the Request, body and response for the handler.
 func (x *exchange) initRequestAndResponse() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel((*connContext)(x))
@@ -192,8 +184,8 @@ func (x *exchange) initRequestAndResponse() {
 	x.res.init(x, nil)
 }
 
-// exchangeJob is a list of exchanges in the pool. It becomes empty when their connection closes before it
-// runs, so that the pool's queue does not retain them.
+// exchangeJob is a list of exchanges in the pool. If their connection closes before the job runs, the job is emptied,
+// so that the pool's queue does not retain the exchanges.
 type exchangeJob struct{ x atomic.Pointer[exchange] }
 
 // takeExchange empties the job and returns its first exchange, or nil if it is already empty.
@@ -206,8 +198,8 @@ func (j *exchangeJob) Run(context.Context) {
 	}
 }
 
-// runHandler runs the handler. It returns the next request to run, and how many bytes of
-// responses are buffered for the owner.
+// runHandler runs the handler. It returns the next request to run, and the number of response bytes that are buffered
+// for the owner.
 func (x *exchange) runHandler(bufferedBefore int) (next *exchange, buffered int) {
 	defer func() { next = x.markReadyAndPostResponses() }() // also after runtime.Goexit
 	x.callHandlerRecoveringPanic()
@@ -227,8 +219,8 @@ func (j *exchangeJob) Dropped(error) {
 	}
 }
 
-// markReadyAndPostResponses passes the response to the owner. It returns the next request to run. If there is
-// none because the connection ends, it releases those after x.
+// markReadyAndPostResponses passes the response to the owner. It returns the next request to run. If the connection
+// ends, it returns nil and releases the requests after x.
 func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -243,8 +235,8 @@ func (x *exchange) markReadyAndPostResponses() (next *exchange) {
 	return x.next
 }
 
-// cancelRequestAndMarkReady records that the handler has returned or will not run. It reports whether the
-// owner must ownerMustSend the response now. The caller holds the lock.
+// cancelRequestAndMarkReady records that the handler has returned or will not run. It reports whether the owner must
+// now send the response. The caller holds the lock.
 func (x *exchange) cancelRequestAndMarkReady() (ownerMustSend bool) {
 	x.cancelRequest()
 	switch {
@@ -278,14 +270,12 @@ func (x *exchange) cancelRequest() {
 	x.cancelCtx()
 }
 
-// writeServiceUnavailable writes a 503 response, because no worker is available.
 func (x *exchange) writeServiceUnavailable() {
 	x.res.Header().Set("Retry-After", "1")
 	http.Error(&x.res, "503 Service Unavailable", http.StatusServiceUnavailable)
 	x.res.finishResponse()
 }
 
-// callHandlerRecoveringPanic calls the handler and completes the response, also after a panic.
 func (x *exchange) callHandlerRecoveringPanic() {
 	returned := false
 	defer func() {
@@ -310,7 +300,7 @@ func (x *exchange) callHandlerRecoveringPanic() {
 	returned = true
 }
 
-// logPanicAndAbortResponse closes the connection, as net/http does. Output already sent is not affected.
+// logPanicAndAbortResponse closes the connection, like net/http. Output already sent is not affected.
 func (x *exchange) logPanicAndAbortResponse(v any) {
 	if v != http.ErrAbortHandler {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
@@ -325,8 +315,8 @@ func (x *exchange) logPanicAndAbortResponse(v any) {
 	x.res.setState(responseAborted)
 }
 
-// markActiveBeforeSending records that the handler's goroutine sends part of the response, so that
-// the owner does not finish it earlier.
+// markActiveBeforeSending records that the handler's goroutine sends part of the response. The owner then does not
+// finish the response earlier.
 func (x *exchange) markActiveBeforeSending() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -335,13 +325,12 @@ func (x *exchange) markActiveBeforeSending() {
 	}
 }
 
-// postToConnOwner makes the connection's owner call f. The caller holds the lock.
 func (x *exchange) postToConnOwner(f func(*tcp.Conn)) {
 	x.retryWhileMailboxFull(func() error { return x.ref.Do(f) })
 }
 
-// retryWhileMailboxFull calls send until the mailbox is no longer full. The caller holds the lock, which
-// is released while it waits.
+// retryWhileMailboxFull repeats send until the mailbox is no longer full. The caller holds the lock, which is released
+// during waits.
 func (x *exchange) retryWhileMailboxFull(send func() error) {
 	for x.state < stateAborted && errors.Is(send(), tcp.ErrFull) {
 		x.mu.Unlock()
@@ -350,7 +339,6 @@ func (x *exchange) retryWhileMailboxFull(send func() error) {
 	}
 }
 
-// connDone returns a channel that is closed when the connection closes.
 func (x *exchange) connDone() <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -364,8 +352,7 @@ func (x *exchange) connDone() <-chan struct{} {
 
 // Methods called by the connection's owner.
 
-// receiveBodyInput handles input after the request's head and returns how many bytes belonged to its
-// body.
+// receiveBodyInput handles input after the request's header and returns how many bytes belonged to the body.
 func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
 	if len(in) == 0 {
 		return 0
@@ -395,14 +382,13 @@ func (x *exchange) receiveBodyInput(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// resumeUnlessInputPaused resumes reading the body.
 func (x *exchange) resumeUnlessInputPaused(c *tcp.Conn) {
 	if !x.inputPaused {
 		c.Resume()
 	}
 }
 
-// sendReadyResponses sends the response, and those after it that are complete in memory.
+// sendReadyResponses sends the response of x and the complete responses after it.
 func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	for x.sendResponseAndAdvance(c) {
 		if x = x.next; !x.makeCurrentExchange(c) {
@@ -411,7 +397,6 @@ func (x *exchange) sendReadyResponses(c *tcp.Conn) {
 	}
 }
 
-// sendResponseAndAdvance sends the response. It reports whether the next request is to be processed.
 func (x *exchange) sendResponseAndAdvance(c *tcp.Conn) (hasNextResponse bool) {
 	x.res.writeOnConnOwner(c)
 	if l := &x.res.trailing; l.f != nil {
@@ -470,7 +455,6 @@ func (x *exchange) awaitNextRequest(c *tcp.Conn) {
 	x.h.startIdleTimer(c)
 }
 
-// cancelOnPeerEnd records that no more input will arrive, and cancels the request's context.
 func (x *exchange) cancelOnPeerEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -481,7 +465,6 @@ func (x *exchange) cancelOnPeerEnd() {
 	x.cancelCtx()
 }
 
-// abortOnConnClosed records that the connection has closed.
 func (x *exchange) abortOnConnClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -506,8 +489,7 @@ func (x *exchange) abortOnConnClosed(why error) {
 	}
 }
 
-// connContext is the parent of a request's context. It never ends, and has the values that
-// net/http provides.
+// connContext is the parent of a request's context. It never ends, and contains the values that net/http provides.
 type connContext exchange
 
 func (*connContext) Deadline() (t time.Time, ok bool) { return }
@@ -531,5 +513,4 @@ func (ctx *connContext) Value(key any) any {
 	return nil
 }
 
-// refKey is the key of the connection's Ref in a request's context.
 type refKey struct{}

@@ -28,21 +28,18 @@ const (
 	maxControl = wsframe.MaxControl
 )
 
-// Frame returns an encoded, uncompressed message of a server, for any number of clients: for
-// Ref.Send, Group.Broadcast and Server.Broadcast, which then send it without encoding it again.
-// See Group for compressed messages.
+// Frame returns an encoded, uncompressed message of a server for any number of clients. Ref.Send, Group.Broadcast and
+// Server.Broadcast send it without encoding it again. See Group for compressed messages.
 func Frame[T string | []byte](kind Kind, message T) []byte {
 	return append(appendFrameHead(make([]byte, 0, len(message)+10), byte(kind), len(message)), message...)
 }
 
-// appendFrameHead appends the head of a final frame with n bytes of payload.
 func appendFrameHead(b []byte, op byte, n int) []byte { return wsframe.AppendHead(b, bitFin|op, n) }
 
 func appendFrame(b []byte, op byte, payload []byte) []byte {
 	return append(appendFrameHead(b, op, len(payload)), payload...)
 }
 
-// frameHead is the head of a client's frame.
 type frameHead struct {
 	op      byte
 	fin     bool
@@ -54,7 +51,6 @@ type frameHead struct {
 
 func (h *frameHead) isControl() bool { return h.op&8 != 0 }
 
-// parseFrameHead parses the head at the beginning of in; n is 0 if it is incomplete.
 func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) {
 	head, err := wsframe.ParseHead(in)
 	h.op, h.fin, h.deflate = head.Opcode(), head.First&bitFin != 0, head.First&bitDeflate != 0
@@ -72,7 +68,7 @@ func parseFrameHead(in []byte, deflateNegotiated bool) (h frameHead, err error) 
 	return h, nil
 }
 
-// appendUnmasked appends the unmasked bytes, which begin at maskOffset within the payload.
+// appendUnmasked appends the unmasked bytes of masked, which begin at maskOffset within the payload.
 func appendUnmasked(b, masked []byte, mask [4]byte, maskOffset int) []byte {
 	start := len(b)
 	b = slices.Grow(b, len(masked))[:start+len(masked)]
@@ -85,8 +81,8 @@ type utf8Checker struct {
 	checked int // bytes of complete characters
 }
 
-// isValidPrefix reports whether p, whose beginning was checked before, is valid so far. If final is
-// set, p must not end within a character.
+// isValidPrefix reports whether p is valid so far. The beginning of p was checked before. If final is set, p must not
+// end within a character.
 func (t *utf8Checker) isValidPrefix(p []byte, final bool) bool {
 	for t.checked < len(p) {
 		if rest := p[t.checked:]; !utf8.FullRune(rest) {

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Heads are parsed strictly and only when complete. What RFC 9112 allows a server to tolerate (bare LF,
-// folded lines, space before a colon, several lengths, a length together with chunks) is rejected,
-// because a proxy in front may have interpreted it differently.
+// The parser accepts only complete and strictly valid request heads. It rejects what RFC 9112 allows a server to
+// tolerate: bare LF, folded lines, space before a colon, several lengths, a length together with chunks. A proxy in
+// front of the server may have interpreted such a head differently.
 
-// statusError rejects a request with the status of the answer.
+// statusError rejects a request with the given response status.
 type statusError struct {
 	status int
 	why    string
@@ -31,16 +31,13 @@ var (
 	errManyFields   = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head has more than 1,000 fields"}
 )
 
-// maxFields limits the fields of a head.
 const maxFields = 1000
 
-// headEnd is the end of a head.
 var headEnd = []byte("\r\n\r\n")
 
-// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or
-// 0 if it is incomplete. The first alreadySearched bytes are known not to contain its end. An empty line
-// before the head, which old clients send after a body, is part of it. A head longer than maxBytes
-// is an error.
+// completeHeadLength returns the length of the head at the beginning of in, including its blank line, or 0 if the head
+// is incomplete. The first alreadySearched bytes do not contain its end. An empty line before the head, which old
+// clients send after a body, is part of the head. A head longer than maxBytes is an error.
 func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, headEnd[:2]) {
@@ -69,7 +66,7 @@ func completeHeadLength(in []byte, alreadySearched, maxBytes int) (int, error) {
 	return 0, nil
 }
 
-// head is what is known of a request in addition to http.Request.
+// head contains the properties of a request that http.Request does not contain.
 type head struct {
 	length             int64 // of the body; -1 if chunked
 	closeAfter         bool  // no further request follows on this connection
@@ -92,7 +89,6 @@ type headBuffer struct {
 	addrText string
 }
 
-// reuseValueSlice returns a slice with the value v.
 func (s *headBuffer) reuseValueSlice(v string) []string {
 	if s.used == len(s.values) {
 		return []string{v}
@@ -102,7 +98,6 @@ func (s *headBuffer) reuseValueSlice(v string) []string {
 	return s.values[s.used-1 : s.used : s.used]
 }
 
-// parseHead parses a complete head into r, whose Header must be an empty map.
 func parseHead(raw []byte, r *http.Request, s *headBuffer) (h head, err error) {
 	s.text = string(bytes.TrimPrefix(raw, headEnd[:2]))
 	line, rest, _ := strings.Cut(s.text, "\r\n")
@@ -167,8 +162,8 @@ func parseRequestLine(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// parseUnescapedURL returns the URL of a target that is a path, possibly with a query, without
-// escapes; or nil for other targets.
+// parseUnescapedURL returns the URL of a target that is a path without escapes, possibly with a query. For other
+// targets it returns nil.
 func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	if target[0] != '/' {
 		return nil
@@ -188,7 +183,6 @@ func (s *headBuffer) parseUnescapedURL(target string) *url.URL {
 	return &s.url
 }
 
-// parseField parses one field of a head.
 func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) {
@@ -241,12 +235,11 @@ func (h *head) parseField(line string, r *http.Request, s *headBuffer) error {
 	return nil
 }
 
-// singletonFields are the fields that nginx rejects if repeated, besides those that frame the
-// message: a proxy may use the first value, and the server behind it the last.
+// singletonFields are the fields that nginx rejects if repeated, in addition to fields that frame the message. A proxy
+// may use the first value, and the server behind it the last.
 var singletonFields = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
-// validateAndCompleteRequest checks rules that involve several fields.
 func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	eleven := r.ProtoMinor == 1
 	switch {
@@ -279,7 +272,6 @@ func (h *head) validateAndCompleteRequest(r *http.Request) error {
 	return h.parseTrailerHeader(r)
 }
 
-// parseTrailerHeader sets r.Trailer to the fields announced for the end of a chunked body.
 func (h *head) parseTrailerHeader(r *http.Request) error {
 	values := r.Header["Trailer"]
 	if values == nil || !h.seenTE {
@@ -302,16 +294,14 @@ func (h *head) parseTrailerHeader(r *http.Request) error {
 	return nil
 }
 
-// isForbiddenTrailer reports whether a field frames the message and so can't follow the body.
+// isForbiddenTrailer reports whether a field frames the message and therefore must not follow the body.
 func isForbiddenTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
-// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin
-// sign as a k.
+// equalFold compares ASCII strings ignoring case. strings.EqualFold alone also treats the Kelvin sign as a k.
 func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
 
-// hasToken reports whether a comma-separated list contains a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
 		if equalFold(textproto.TrimString(v), token) {
@@ -345,13 +335,11 @@ func allInClass(class *[256]bool, s string) bool {
 
 func isToken(s string) bool { return s != "" && allInClass(&tokenChars, s) }
 
-// isValidHost reports whether s may be a host, optionally with a port.
 func isValidHost(s string) bool {
 	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && allInClass(&hostChars, s) &&
 		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
-// isValidFieldValue reports whether s contains no control characters except tabs.
 func isValidFieldValue(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

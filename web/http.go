@@ -17,41 +17,38 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a
-// connection takes no more memory than an idle connection.
+// HTTP is a [tcp.Handler] that serves an [http.Handler] over HTTP/1.1. Between two requests, a connection takes no more
+// memory than an idle connection.
 //
-// Handlers run on Pool and may block. Except for HTTP/2, they behave as with net/http's server. A
-// handler marked as [Quick] runs on the event loop.
+// Handlers run on Pool and may block. They behave as with net/http's server, without HTTP/2. A handler marked as
+// [Quick] runs on the event loop.
 //
-// Do not change the fields while it serves. One HTTP can serve several servers.
+// Do not change the fields while HTTP serves. One HTTP can serve several servers.
 type HTTP struct {
 	// Handler answers requests. The default is http.DefaultServeMux.
 	Handler http.Handler
-	// Pool runs the handlers. A request that it rejects or sheds is answered with 503. The
-	// default is a pool shared within this package, with at most 10,000 workers and 1,048,576
-	// queued requests, which sheds nothing. Handlers that wait for their client, for more of the
-	// body or for space to send, do not count as workers.
+	// Pool runs the handlers. If the pool rejects or sheds a request, the answer is 503. The default is a pool shared
+	// within this package, with at most 10,000 workers and 1,048,576 queued requests, which sheds nothing. Handlers
+	// that wait for their client, for more of the body or for space to send, do not count as workers.
 	Pool *pool.Pool
-	// MaxHeaderBytes is the maximum size of a request's head. A larger one is answered with 431.
-	// The default is 32 KiB; it must be less than the server's Limits.MaxMessage.
+	// MaxHeaderBytes is the maximum size of a request's header block, including the request line. The answer to a
+	// larger one is 431. The default is 32 KiB. It must be less than the server's Limits.MaxMessage.
 	MaxHeaderBytes int
-	// ReadHeaderTimeout limits the time from a head's first byte to its last, and IdleTimeout
-	// that from a response to the next request; then the connection is closed, up to 400 ms
-	// later. The defaults are no limit; Limits.MessageTimeout and IdleTimeout of the server
-	// always apply. IdleTimeout makes an idle connection about 200 bytes larger;
-	// Limits.IdleTimeout does not.
+	// ReadHeaderTimeout limits the time from the first byte of a request to the end of its header. IdleTimeout limits
+	// the time from a response to the next request. A connection that exceeds them is closed, up to 400 ms later. By
+	// default there is no limit, but Limits.MessageTimeout and Limits.IdleTimeout of the server always apply.
+	// IdleTimeout makes an idle connection about 200 bytes larger; Limits.IdleTimeout does not.
 	ReadHeaderTimeout, IdleTimeout time.Duration
-	// ReadTimeout limits the time from the end of a request's head to the end of its body, and
-	// WriteTimeout that to the end of its response. The defaults are no limit. A handler can set
-	// its own limits; see http.ResponseController.
+	// ReadTimeout limits the time from the end of a request's header to the end of its body. WriteTimeout limits the
+	// time from the same moment to the end of the response. By default there is no limit. A handler can set its own
+	// limits with http.ResponseController.
 	ReadTimeout, WriteTimeout time.Duration
-	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of
-	// package log.
+	// ErrorLog logs panics and mistakes in handlers. The default is the standard logger of package log.
 	ErrorLog *log.Logger
-	// Endpoints are the WebSockets and Events of Handler whose connections move to the new
-	// process in tcp.Server.Upgrade. The new process must have each under the same name. A
-	// connection with state of the user moves only if that is saved: see SocketMigrator and
-	// Events.Save. Connections of other endpoints stay and are drained. The default is none.
+	// Endpoints are the WebSockets and Events of Handler whose connections move to the new process in
+	// tcp.Server.Upgrade. The new process must have every endpoint under the same name. A connection with user state
+	// moves only if that state is saved; see SocketMigrator and Events.Save. Connections of other endpoints stay and
+	// are drained. The default is none.
 	Endpoints map[string]Endpoint
 
 	once   sync.Once
@@ -68,7 +65,6 @@ var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTim
 
 const defaultMaxHeaderBytes = 32 << 10
 
-// defaultPool is the default of HTTP.Pool.
 var defaultPool = sync.OnceValue(func() *pool.Pool {
 	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, KeepQueued: true, FIFO: true, MemoryLimit: -1})
 	if err != nil {
@@ -84,7 +80,6 @@ func (h *HTTP) handlerOrDefaultMux() http.Handler {
 	return h.Handler
 }
 
-// httpServerForContext returns the value of http.ServerContextKey.
 func (h *HTTP) httpServerForContext() *http.Server {
 	h.once.Do(func() {
 		h.server = &http.Server{Handler: h.handlerOrDefaultMux(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
@@ -101,7 +96,6 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
-// maxHeadBytes returns the limit for the head of a request on c.
 func (h *HTTP) maxHeadBytes(c *tcp.Conn) int {
 	limit := h.MaxHeaderBytes
 	if limit <= 0 {
@@ -117,7 +111,6 @@ func (h *HTTP) pool() *pool.Pool {
 	return h.Pool
 }
 
-// startIdleTimer closes c if no request arrives within IdleTimeout.
 func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 	if h.IdleTimeout > 0 {
 		c.SetTimer(h.IdleTimeout)
@@ -127,8 +120,7 @@ func (h *HTTP) startIdleTimer(c *tcp.Conn) {
 // Opened implements tcp.Handler.
 func (h *HTTP) Opened(c *tcp.Conn) { h.startIdleTimer(c) }
 
-// maxPipelined limits the pipelined requests that are answered by one worker or in one call
-// before other connections are served.
+// maxPipelined limits the pipelined requests that one worker or one call answers before other connections are served.
 const maxPipelined = 32
 
 // Received implements tcp.Handler.
@@ -158,9 +150,8 @@ func (h *HTTP) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// serveNextRequest handles the request at the beginning of in if its head is complete. The first alreadySearched
-// bytes were passed before. It returns the number of bytes used, and whether HTTP continues after
-// them.
+// serveNextRequest handles the request at the beginning of in if its header is complete. The first alreadySearched
+// bytes were passed before. It returns the number of bytes used, and reports whether HTTP continues after them.
 func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (used int, keepReading bool) {
 	n, err := completeHeadLength(in, alreadySearched, h.maxHeadBytes(c))
 	if err != nil {
@@ -189,7 +180,6 @@ func (h *HTTP) serveNextRequest(c *tcp.Conn, in []byte, alreadySearched int) (us
 	return n, true
 }
 
-// parseRequest returns an exchange for a complete head.
 func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	x := h.newExchange(c)
 	var err error
@@ -202,9 +192,8 @@ func (h *HTTP) parseRequest(c *tcp.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// parsePipelined appends the requests at the beginning of in to x, as far as they are complete,
-// valid and without a body, and returns their length. It stops at a request after which the
-// connection may no longer be HTTP.
+// parsePipelined appends the requests at the beginning of in to x and returns their length. It stops at a request that
+// is incomplete, invalid or has a body, and after a request that may end HTTP on the connection.
 func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	limit := x.h.maxHeadBytes(c)
 	for range maxPipelined - 1 {
@@ -229,7 +218,7 @@ func (x *exchange) parsePipelined(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// remoteAddr returns the peer's address. Its text is cached, because pipelined requests share it.
+// remoteAddr returns the peer's address. It caches the text, because pipelined requests share it.
 func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
@@ -241,7 +230,6 @@ func (x *exchange) remoteAddr(c *tcp.Conn) string {
 	return x.headMemory.addrText
 }
 
-// serveOnConnOwner calls a Quick handler, and reports whether HTTP continues on the connection.
 func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	x.req.Body = http.NoBody
 	x.body.framing.done = true
@@ -261,7 +249,6 @@ func (x *exchange) serveOnConnOwner(c *tcp.Conn) (keepReading bool) {
 	return keepReading
 }
 
-// rejectRequest answers an invalid request and closes the connection.
 func (h *HTTP) rejectRequest(c *tcp.Conn, err error) {
 	status, why := errorStatus(err)
 	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
@@ -302,15 +289,15 @@ func (h *HTTP) Draining(c *tcp.Conn) {
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler: HTTP/1.1 is offered instead of HTTP/2. The handshake of
-// a client that offers no common protocol fails.
+// NextProtos implements tcp.ALPNHandler. It offers HTTP/1.1 instead of HTTP/2. The handshake fails if the client offers
+// other protocols only.
 func (h *HTTP) NextProtos(configured []string) []string {
 	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
 	return append(all, "http/1.1")
 }
 
-// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats; a connection without a
-// request is closed after the silence after which unanswered heartbeats would close it.
+// Heartbeat implements tcp.HeartbeatHandler. HTTP has no heartbeats. Instead, a connection without a request is closed
+// after the time after which unanswered heartbeats would close it.
 func (h *HTTP) Heartbeat(c *tcp.Conn) (answers bool) {
 	_, busy := c.Value().(*exchange)
 	return !busy
@@ -323,13 +310,13 @@ func (h *HTTP) Timer(c *tcp.Conn) {
 	}
 }
 
-// Quick marks a handler that does not block, compute for long or read a request's body. It runs
-// on the event loop, without a goroutine; other connections of the loop wait for it. The
-// http.Request, its Header and URL, and the ResponseWriter are reused: the handler must not keep
-// them. Its output is buffered, up to the server's Limits.MaxUnsent.
+// Quick marks a handler that does not block, compute for long or read a request's body. The handler runs on the event
+// loop, without a goroutine, while other connections of the loop wait. HTTP reuses the http.Request, its Header and
+// URL, and the ResponseWriter, so the handler must not keep them. Its output is buffered, up to the server's
+// Limits.MaxUnsent.
 //
-// Mark the Handler of an HTTP, or handlers of an http.ServeMux that is one. Requests with a body
-// run on the pool like any other. Quick panics if h is nil.
+// Mark the Handler of an HTTP, or handlers within an http.ServeMux that is the Handler. Requests with a body run on the
+// pool like all others. Quick panics if h is nil.
 func Quick(h http.Handler) http.Handler {
 	if h == nil {
 		panic("web: Quick: the http.Handler is nil; expected a handler")
@@ -354,8 +341,8 @@ func (x *exchange) routeRequest() (isQuick bool) {
 	return isQuick
 }
 
-// Ref returns the connection of a request that an HTTP serves, for use beyond the request, such
-// as in logs. ok is false for a request of another server or of a Quick handler.
+// Ref returns the connection of a request that an HTTP serves, for use after the request as well, such as in logs. ok
+// is false for a request of another server or of a Quick handler.
 func Ref(r *http.Request) (ref tcp.Ref, ok bool) {
 	ref, ok = r.Context().Value(refKey{}).(tcp.Ref)
 	return ref, ok

@@ -9,8 +9,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// This file moves WebSockets and streams of events to another process; see HTTP.Endpoints. An HTTP
-// connection between two requests has no state and always moves.
+// This file moves WebSockets and streams of events to another process; see HTTP.Endpoints. An HTTP connection between
+// two requests has no state and always moves.
 
 // Endpoint is a *WebSocket or an *Events.
 type Endpoint interface{ endpoint() }
@@ -18,24 +18,22 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// SocketMigrator is a SocketHandler that can save its state for a socket, so that another process
-// can continue with it; see HTTP.Endpoints. Without it, sockets with a Value stay in the old
-// process; others move.
+// SocketMigrator is a SocketHandler that can save its state for a socket, so that another process can continue with the
+// socket; see HTTP.Endpoints. Without a SocketMigrator, sockets with a Value stay in the old process, and all others
+// move.
 type SocketMigrator interface {
-	// Save works like that of a tcp.Migrator and is called between two calls of Message. It need
-	// not save partially received messages or properties of Socket. Its state and that of package
-	// web are limited to 1 MiB together.
+	// Save works like Save of a tcp.Migrator and is called between two calls of Message. Package web saves partially
+	// received messages and properties of Socket. Both states together are limited to 1 MiB.
 	Save(s Socket, to []byte) (state []byte, err error)
-	// Restore is the first call for a socket from another process, instead of Opened. It sets the
-	// Value and registers the socket in groups and maps. state is valid only during the call. An
-	// error closes the socket, with its code if it is a *CloseError, otherwise with
-	// CloseInternal.
+	// Restore is the first call for a socket from another process, instead of Opened. It sets the Value and registers
+	// the socket in groups and maps. state is valid only during the call. An error closes the socket. The close code is
+	// that of a *CloseError, or CloseInternal for other errors.
 	Restore(s Socket, state []byte) error
 }
 
-// savedVersion is the version of SaveHandler's format: the kind of the connection and the name of
-// its endpoint; for a socket also its flags, its subprotocol and a partial message with its
-// flags; then the state written by the user's Save.
+// savedVersion is the version of SaveHandler's format: the kind of the connection and the name of its endpoint, then
+// the state written by the user's Save. For a socket, its flags, its subprotocol and a partial message with flags are
+// between these parts.
 const savedVersion = 1
 
 // Kinds of connections.
@@ -59,9 +57,8 @@ var (
 	errBadState     = errors.New("web: the saved state of a connection is truncated or of another version")
 )
 
-// SaveHandler implements tcp.HandlerMigrator for connections of h itself and of its Endpoints. A
-// handler that passes connections to an HTTP with Conn.SetHandler calls it in its own
-// SaveHandler.
+// SaveHandler implements tcp.HandlerMigrator for connections of h and of its Endpoints. If another handler passes
+// connections to an HTTP with Conn.SetHandler, it must call SaveHandler in its own SaveHandler.
 func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte, error) {
 	switch handler := handler.(type) {
 	case *HTTP:
@@ -82,8 +79,8 @@ func (h *HTTP) SaveHandler(c *tcp.Conn, handler tcp.Handler, dst []byte) ([]byte
 	return nil, errNoEndpoint
 }
 
-// RestoreHandler implements tcp.HandlerMigrator. A handler that passes connections to an HTTP
-// calls it in its own RestoreHandler.
+// RestoreHandler implements tcp.HandlerMigrator. If another handler passes connections to an HTTP, it must call
+// RestoreHandler in its own RestoreHandler.
 func (h *HTTP) RestoreHandler(c *tcp.Conn, state []byte) error {
 	r := saved.NewReader(state)
 	version, what := r.Byte(), r.Byte()
@@ -144,13 +141,12 @@ func flagBit(on bool, bit byte) byte {
 	return 0
 }
 
-// appendUserState appends the result of a user's function, which gets no access to to.
+// appendUserState appends the result of a user's function, which can't access dst.
 func appendUserState(dst []byte, save func(dst []byte) ([]byte, error)) ([]byte, error) {
 	state, err := save(dst[len(dst):])
 	return append(dst, state...), err
 }
 
-// appendState appends the part of the message that has been received.
 func (m *partialMessage) appendState(dst []byte) []byte {
 	at := m.frame.size - m.remaining
 	dst = append(dst, byte(m.kind), flagBit(m.deflate, savedDeflate)|flagBit(m.frame.fin, savedFin))
@@ -160,7 +156,6 @@ func (m *partialMessage) appendState(dst []byte) []byte {
 	return saved.AppendString(binary.AppendUvarint(dst, uint64(m.remaining)), m.message)
 }
 
-// restoreSocket makes the connection a socket again.
 func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 	flags := r.Byte()
 	k := socketOptions{r.String(), flags&savedDeflate != 0}
@@ -189,7 +184,6 @@ func (ws *WebSocket) restoreSocket(c *tcp.Conn, r *saved.Reader) error {
 	return nil
 }
 
-// restorePartialMessage reads a partially received message.
 func (v *negotiatedSocket) restorePartialMessage(r *saved.Reader) (*partialMessage, error) {
 	m := &partialMessage{negotiatedSocket: v, kind: Kind(r.Byte())}
 	flags := r.Byte()
@@ -229,7 +223,6 @@ func (h *HTTP) saveEventStream(c *tcp.Conn, e *Events, dst []byte) ([]byte, erro
 	return appendUserState(dst, func(dst []byte) ([]byte, error) { return e.Save(c, dst) })
 }
 
-// restoreEventStream makes the connection a stream again.
 func (e *Events) restoreEventStream(c *tcp.Conn, r *saved.Reader) error {
 	if !r.Complete() {
 		return errBadState

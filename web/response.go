@@ -17,12 +17,10 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks,
-// Connection) and the order of fields are those of net/http's server, so that clients see the
-// same bytes.
+// response is the http.ResponseWriter of an exchange. Its framing (Content-Length, chunks, Connection) and the order of
+// fields equal those of net/http's server, so that clients receive the same bytes.
 //
-// It belongs to the handler's goroutine until the handler has returned, then to the connection's
-// owner.
+// A response belongs to the handler's goroutine until the handler has returned, then to the connection's owner.
 type response struct {
 	x    *exchange
 	conn *tcp.Conn // set if the handler runs on the connection's owner
@@ -42,7 +40,6 @@ type response struct {
 	err error // of sending
 }
 
-// responseBuffers is the reusable memory of a response.
 type responseBuffers struct {
 	body *bufio.Writer // writes to bodyFramer
 	out  []byte        // not yet sent
@@ -50,8 +47,7 @@ type responseBuffers struct {
 
 var freeBuffers = sync.Pool{New: func() any { return &responseBuffers{body: bufio.NewWriterSize(nil, bodyBufferSize)} }}
 
-// recycleBuffers makes the memory available for other responses. Later writes of the handler
-// fail.
+// recycleBuffers releases the memory for other responses. Later writes of the handler fail.
 func (w *response) recycleBuffers() {
 	b := w.responseBuffers
 	if w.responseBuffers = nil; b == nil {
@@ -63,14 +59,12 @@ func (w *response) recycleBuffers() {
 	}
 }
 
-// bodyBufferSize is the maximum body that is sent with its length instead of chunks, as in
-// net/http.
+// bodyBufferSize is the maximum size of a body that is sent with Content-Length instead of chunks, as in net/http.
 const bodyBufferSize = 2048
 
-// flushSize is the size of buffered output that is sent.
+// flushSize is the number of buffered bytes at which output is sent.
 const flushSize = 16 << 10
 
-// bodyFramer is a response as an io.Writer that frames the body.
 type bodyFramer response
 
 func (w *response) init(x *exchange, c *tcp.Conn) {
@@ -84,7 +78,6 @@ func (w *response) init(x *exchange, c *tcp.Conn) {
 	w.body.Reset((*bodyFramer)(w))
 }
 
-// reset prepares w for another request and keeps its memory.
 func (w *response) reset() {
 	b := w.responseBuffers
 	if b != nil && cap(b.out) > 4*flushSize {
@@ -130,14 +123,12 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// ensureStatusWritten calls WriteHeader if the handler has not.
 func (w *response) ensureStatusWritten() {
 	if w.state == responsePending {
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
-// sendInformational sends a 1xx response.
 func (w *response) sendInformational(status int) {
 	if w.x.req.ProtoMinor == 0 {
 		return
@@ -169,8 +160,7 @@ func (w *response) WriteString(s string) (int, error) {
 
 var errReturned = errors.New("web: write to a response after its handler has returned")
 
-// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are
-// not allowed.
+// prepareBodyWrite calls WriteHeader if the handler has not, and returns an error if n bytes of body are not allowed.
 func (w *response) prepareBodyWrite(n int) error {
 	switch {
 	case w.state >= responseSwitching:
@@ -196,7 +186,6 @@ func statusAllowsBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Write frames a piece of the body.
 func (f *bodyFramer) Write(p []byte) (int, error) {
 	w, n := (*response)(f), len(p)
 	if w.state < responseHead {
@@ -223,7 +212,6 @@ func (f *bodyFramer) Write(p []byte) (int, error) {
 	return n, w.err
 }
 
-// sendBuffered sends the buffered output.
 func (w *response) sendBuffered() {
 	if len(w.out) > 0 && w.err == nil {
 		w.err = w.send(w.out)
@@ -242,10 +230,10 @@ func (w *response) writeOnConnOwner(c *tcp.Conn) {
 	}
 }
 
-// maxSendSize limits a message that another goroutine sends to a connection.
+// maxSendSize limits the size of a message that another goroutine sends to a connection.
 const maxSendSize = 64 << 10
 
-// send sends p. Off the event loop it waits until the peer has taken earlier output.
+// send sends p. Outside the event loop it waits until the peer has received earlier output.
 func (w *response) send(p []byte) error {
 	if w.conn != nil {
 		_, err := w.conn.Write(p)
@@ -267,8 +255,8 @@ func (w *response) send(p []byte) error {
 	return err
 }
 
-// writeHead decides about the framing and writes the head. firstData is the beginning of the
-// body, or all of it in responseWhole.
+// writeHead chooses the framing and writes the head. firstData is the beginning of the body, or all of the body in
+// responseWhole.
 func (w *response) writeHead(firstData []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
@@ -294,7 +282,7 @@ func (w *response) writeHead(firstData []byte) {
 	if w.x.keepAlive10 && (head || w.length >= 0 || !allowed) && present&connectionField == 0 {
 		connection = "keep-alive"
 	}
-	// An HTTP/1.0 client closes the connection unless it is told otherwise.
+	// An HTTP/1.0 client closes the connection unless the response asks for keep-alive.
 	keeps := w.x.keepAlive10 && (connection != "" || hasToken(wanted, "keep-alive"))
 	if closes || r.ProtoMinor == 0 && !keeps || w.x.mustCloseAfterResponse() {
 		w.closeAfter = true
@@ -340,15 +328,14 @@ func (w *response) writeHead(firstData []byte) {
 	w.out = append(w.out, "\r\n"...)
 }
 
-// ensureHeadWritten writes the head if that has not been done.
 func (w *response) ensureHeadWritten() {
 	if w.state < responseHead {
 		w.writeHead(nil)
 	}
 }
 
-// chooseBodyFraming decides how the client detects the body's end, and returns the fields of the
-// handler that contradict that.
+// chooseBodyFraming selects how the client detects the body's end, and returns the handler's fields that contradict
+// this choice.
 func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (skipFields fieldSet) {
 	switch eleven := w.x.req.ProtoMinor == 1; {
 	case noBody, w.length >= 0:
@@ -364,7 +351,6 @@ func (w *response) chooseBodyFraming(requestedEncoding string, noBody bool) (ski
 	return transferEncoding
 }
 
-// declaredTrailers returns the fields that the handler has announced for the trailer.
 func declaredTrailers(h http.Header) (keys []string) {
 	for _, v := range h["Trailer"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -388,8 +374,7 @@ func (w *response) hasTrailers() bool {
 	return false
 }
 
-// finishResponse completes the response after the handler has returned. Unsent output remains in
-// out.
+// finishResponse completes the response after the handler has returned. Unsent output remains in out.
 func (w *response) finishResponse() {
 	w.ensureStatusWritten()
 	if w.state == responseStatus {
@@ -421,7 +406,6 @@ func (w *response) finishResponse() {
 	w.setState(responseComplete)
 }
 
-// trailerFields returns the trailer that the handler has set.
 func (w *response) trailerFields() http.Header {
 	t := make(http.Header)
 	for key, values := range w.header {
@@ -439,7 +423,7 @@ func (w *response) trailerFields() http.Header {
 
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError is called by http.ResponseController. It sends all output so far.
+// FlushError sends all output so far. http.ResponseController calls it.
 func (w *response) FlushError() error {
 	if w.state >= responseSwitching {
 		return http.ErrHijacked
@@ -473,7 +457,6 @@ func appendStatusLine(b []byte, minor, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// fieldSet is a set of fields that affect the response.
 type fieldSet uint16
 
 const (
@@ -488,7 +471,6 @@ const (
 	socketPrefix  // all with the prefix Sec-Websocket-
 )
 
-// fieldBit returns the bit of a field, or 0 if it has none.
 func fieldBit(key string) fieldSet {
 	switch key {
 	case "Content-Length":
@@ -515,7 +497,6 @@ func fieldBit(key string) fieldSet {
 	return 0
 }
 
-// presentFields returns the set of fields in a header.
 func presentFields(h http.Header) (has fieldSet) {
 	for key, values := range h {
 		if f := fieldBit(key); values != nil || f == trailerPrefix {
@@ -543,8 +524,8 @@ func appendHeader(b []byte, h http.Header, skip fieldSet, exclude ...string) []b
 	return b
 }
 
-// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and
-// surrounding space is removed.
+// appendSanitizedField appends a field. As in net/http, line ends in its value become spaces and surrounding space is
+// removed.
 func appendSanitizedField(b []byte, key, value string) []byte {
 	value = textproto.TrimString(value)
 	if !isValidFieldValue(value) {
@@ -553,7 +534,6 @@ func appendSanitizedField(b []byte, key, value string) []byte {
 	return appendRawField(b, key, value)
 }
 
-// appendRawField appends a field with a valid value.
 func appendRawField(b []byte, key, value string) []byte {
 	b = append(b, key...)
 	b = append(b, ": "...)

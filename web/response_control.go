@@ -30,12 +30,12 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the
-// response is always possible.
+// EnableFullDuplex is called by http.ResponseController. Reading the body while writing the response is always
+// possible.
 func (w *response) EnableFullDuplex() error { return nil }
 
-// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
-// *tcp.NetConn if it can't be detached from its server, as with TLS.
+// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a *tcp.NetConn if it can't be
+// detached from its server, as with TLS.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	switch {
 	case w.conn != nil:
@@ -91,7 +91,6 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 }
 
-// finishHijack marks the response as hijacked and returns the results of Hijack.
 func (w *response) finishHijack(d detachedConn) (net.Conn, *bufio.ReadWriter, error) {
 	w.setState(responseHijacked)
 	r := io.Reader(d.nc)

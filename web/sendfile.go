@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// ReadFrom implements io.ReaderFrom. The rest of a regular file, or a part of it as in io.CopyN,
-// is sent by the kernel.
+// ReadFrom implements io.ReaderFrom. If src is a regular file, or a part of one as in io.CopyN, the kernel sends the
+// data.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	f, offset, n, ok := regularFilePart(src)
 	if ok && w.state >= responseSwitching {
@@ -50,16 +50,15 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// trailingFile is the part of a file at the end of a response. The owner sends it when it
-// finishes the exchange, which avoids waiting for another goroutine.
+// trailingFile is the part of a file at the end of a response. The owner sends it when it finishes the exchange, so the
+// handler's goroutine need not wait.
 type trailingFile struct {
 	f         *os.File // nil if there is none
 	offset, n int64
 }
 
-// deferFileUntilHandlerReturns leaves part of a file to the owner, as the end of the response. It reports false if
-// the response continues after it, the connection has no free file slot, or the server is not
-// known to support files.
+// deferFileUntilHandlerReturns leaves part of a file to the owner, as the end of the response. It returns false if the
+// response continues after the file, the connection has no free file slot, or the server is not known to support files.
 func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (deferred bool) {
 	if w.conn != nil || w.x.fileSlots <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
@@ -70,7 +69,6 @@ func (w *response) deferFileUntilHandlerReturns(f *os.File, offset, n int64) (de
 	return err == nil
 }
 
-// close closes the file.
 func (l *trailingFile) close() {
 	if l.f != nil {
 		l.f.Close()
@@ -78,7 +76,6 @@ func (l *trailingFile) close() {
 	}
 }
 
-// sendFile makes the connection's owner send part of a file, and waits for the result.
 func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
@@ -100,7 +97,6 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	}
 }
 
-// regularFilePart returns the part of a regular file that src would read.
 func regularFilePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	limit := int64(-1)
 	if l, limited := src.(*io.LimitedReader); limited {

@@ -4,13 +4,12 @@ import "fmt"
 
 // A request has two states, because two goroutines work on it concurrently.
 //
-// exchangeState coordinates the connection's owner and the handler's goroutine: which of them acts
-// next, and which releases resources. exchange.mu guards it from dispatch on; before that, and for a
-// Quick handler, only the owner uses the exchange, which stays in stateReading.
+// exchangeState coordinates the connection's owner and the handler's goroutine: which of them acts next, and which
+// releases resources. After dispatch, exchange.mu guards it. Before dispatch, and for a Quick handler, only the owner
+// uses the exchange, and the state is stateReading.
 //
-// responseState is the progress of the response. It belongs to the goroutine that runs the handler and
-// needs no lock. The owner reads it after stateReturned or stateBuffered, which the handler's goroutine
-// sets last.
+// responseState is the progress of the response. It belongs to the goroutine that runs the handler and needs no lock.
+// The owner reads it only after that goroutine has set stateReturned or stateBuffered, its last step.
 
 // exchangeState is the progress of one request on its connection.
 type exchangeState uint8
@@ -41,8 +40,7 @@ var exchangeTransitions = [stateDone + 1]uint16{
 
 func (s exchangeState) String() string { return exchangeStates[s] }
 
-// setState changes the state and checks that the transition is allowed. After dispatch, the
-// caller holds the lock.
+// setState changes the state and checks that the transition is allowed. After dispatch, the caller holds the lock.
 func (x *exchange) setState(newState exchangeState) {
 	if exchangeTransitions[x.state]>>newState&1 == 0 {
 		x.reportForbiddenTransition(x.state, newState)
@@ -50,7 +48,6 @@ func (x *exchange) setState(newState exchangeState) {
 	x.state = newState
 }
 
-// responseState is the progress of one response.
 type responseState uint8
 
 const (
@@ -88,7 +85,6 @@ func (w *response) setState(newState responseState) {
 // onForbidden, if set by a test, replaces the log message of reportForbiddenTransition.
 var onForbidden func(x *exchange, from, to fmt.Stringer)
 
-// reportForbiddenTransition reports a transition that the tables do not allow.
 func (x *exchange) reportForbiddenTransition(from, to fmt.Stringer) {
 	if onForbidden != nil {
 		onForbidden(x, from, to)

@@ -17,17 +17,17 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// SocketHandler is the user's code for WebSockets. Its methods are called like those of a
-// [tcp.Handler]: one at a time for each socket, and on its event loop if the model has them, so
-// they must not block. s and message are valid only during the call.
+// SocketHandler is the user's code for WebSockets. Its methods are called like those of a [tcp.Handler], one at a time
+// for each socket. In a model with event loops they run on the socket's loop and must not block. s and message are
+// valid only during the call.
 type SocketHandler interface {
 	// Opened is the first call.
 	Opened(s Socket)
 	// Message is called for each complete message.
 	Message(s Socket, kind Kind, message []byte)
-	// Closed is the last call. why is a *CloseError if the peer has closed or violated the
-	// protocol; io.ErrUnexpectedEOF if it has ended without a close frame; nil after
-	// Socket.Close; otherwise it is as in tcp.Handler.
+	// Closed is the last call. The reason is a *CloseError if the peer has closed or violated the protocol,
+	// io.ErrUnexpectedEOF if the peer has ended without a close frame, and nil after Socket.Close. All other reasons
+	// are those of tcp.Handler.
 	Closed(s Socket, why error)
 }
 
@@ -55,34 +55,32 @@ func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, mes
 // Closed implements SocketHandler.
 func (OnMessage) Closed(Socket, error) {}
 
-// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be
-// registered directly; a handler that decides itself calls Upgrade. If it is marked as [Quick],
-// an upgrade uses no goroutine either.
+// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler] that can be registered directly. A
+// handler can also decide by itself and call Upgrade. If the handler is marked as [Quick], an upgrade uses no
+// goroutine.
 //
-// An idle WebSocket takes about 50 bytes more than an idle connection. It answers pings, performs
-// the closing handshake, and pings silent peers as set by Server.Heartbeat, of which only
-// Interval and MaxMissed are needed. Do not change the fields after the first use.
+// An idle WebSocket takes about 50 bytes more than an idle connection. WebSocket answers pings and performs the closing
+// handshake. It pings silent peers as set by Interval and MaxMissed of Server.Heartbeat. Do not change the fields after
+// the first use.
 type WebSocket struct {
 	// Handler handles the sockets. It is required.
 	Handler SocketHandler
-	// Subprotocols are the protocols of the server, the preferred one first. The first one that
-	// the client also offers is selected; if there is none, the socket has no subprotocol.
+	// Subprotocols are the protocols of the server, the preferred one first. WebSocket selects the first one that the
+	// client also offers. If there is none, the socket has no subprotocol.
 	Subprotocols []string
-	// CheckOrigin reports whether a page of the request's Origin may connect. By default the
-	// Origin's host must equal the request's; requests without an Origin, which do not come from
-	// browsers, are allowed.
+	// CheckOrigin reports whether a page of the request's Origin may connect. By default the Origin's host must equal
+	// the request's host. Requests without an Origin, which do not come from browsers, are allowed.
 	CheckOrigin func(r *http.Request) bool
-	// MaxMessage is the maximum size of an uncompressed message in bytes. A longer one closes the
-	// socket with CloseTooLarge, and one that is incomplete after Limits.MessageTimeout closes it
-	// with tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Messages of the
-	// server, with their heads, are limited by Limits.MaxUnsent (default 1 MiB).
+	// MaxMessage is the maximum size of an uncompressed message from the client, in bytes. A longer message closes the
+	// socket with CloseTooLarge. A message that is incomplete after Limits.MessageTimeout closes it with
+	// tcp.ErrMessageTimeout. The default is 64 KiB, the maximum 1 GiB. Limits.MaxUnsent (default 1 MiB) limits messages
+	// of the server, including their frame headers.
 	MaxMessage int
-	// Compression offers permessage-deflate (RFC 7692) to clients that request it, without
-	// context takeover: a socket keeps no window. The default is no compression, which would take
-	// about 20 times as much CPU as sending.
+	// Compression accepts permessage-deflate (RFC 7692) from clients that request it. Without context takeover, a
+	// socket keeps no window in memory. The default is no compression, because compression takes about 20 times as much
+	// CPU as sending.
 	Compression bool
-	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is
-	// 512.
+	// MinCompressed is the minimum size in bytes of a message that is compressed. The default is 512.
 	MinCompressed int
 
 	once     sync.Once
@@ -96,15 +94,14 @@ type socketOptions struct {
 	deflate  bool
 }
 
-// negotiatedSocket is the tcp.Handler of all sockets with the same negotiated options, which
-// therefore need no memory of their own.
+// negotiatedSocket is the tcp.Handler of all sockets with the same negotiated options. Sockets share it to save memory.
 type negotiatedSocket struct {
 	*WebSocket
 	socketOptions
 }
 
-// partialMessage is the tcp.Handler of a socket that is receiving a message which is fragmented
-// or larger than maxBufferedFrame.
+// partialMessage is the tcp.Handler of a socket while it receives a message that is fragmented or larger than
+// maxBufferedFrame.
 type partialMessage struct {
 	*negotiatedSocket
 	kind      Kind
@@ -146,7 +143,7 @@ type Socket struct {
 // Conn returns the underlying connection. Data written to it is not framed; see [Frame].
 func (s Socket) Conn() *tcp.Conn { return s.conn }
 
-// Ref returns a handle for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
+// Ref returns a handle that any goroutine may use: Ref.Send(web.Frame(web.Text, "hello")).
 func (s Socket) Ref() tcp.Ref { return s.conn.Ref() }
 
 // Value returns the connection's value.
@@ -175,20 +172,20 @@ func (s Socket) Write(kind Kind, message []byte) error {
 // WriteText sends a text message.
 func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
 
-// Ping sends a ping. The answer only counts as activity of the peer.
+// Ping sends a ping. The peer's answer has no effect except that it counts as activity.
 func (s Socket) Ping() error {
 	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
 	return err
 }
 
-// Close begins to close the socket: pending output, the code and a reason of at most 123 bytes
-// are sent to the peer.
+// Close begins to close the socket. It sends pending output, and then the code and the reason to the peer. The reason
+// is limited to 123 bytes.
 func (s Socket) Close(code int, reason string) error {
 	_, _ = s.conn.Write(CloseFrame(code, reason))
 	return s.conn.Close()
 }
 
-// CloseFrame returns an encoded close frame. Send it before Ref.Close.
+// CloseFrame returns an encoded close frame. Send the frame before Ref.Close.
 func CloseFrame(code int, reason string) []byte {
 	if len(reason) > maxControl-2 {
 		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
@@ -197,8 +194,8 @@ func CloseFrame(code int, reason string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
 }
 
-// ErrNoUpgrade reports that a request is no valid or permitted upgrade to a WebSocket. It has
-// been answered.
+// ErrNoUpgrade reports that a request is not a valid or permitted upgrade to a WebSocket. The request has been
+// answered.
 var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
 
 // ServeHTTP implements http.Handler.
@@ -206,11 +203,10 @@ func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = ws.Upgrade(w, r, nil)
 }
 
-// Upgrade turns the request's connection into a WebSocket, with value as its Value, after the
-// request's handler has returned. The fields of w's header are sent, too. If that is impossible,
-// the request is answered with an error, and Upgrade returns an error that wraps ErrNoUpgrade.
-// The request must be served by an [HTTP]; middleware that wraps its ResponseWriter must
-// implement Unwrap, as for http.ResponseController.
+// Upgrade turns the request's connection into a WebSocket with the given Value, after the request's handler has
+// returned. It also sends the fields of w's header. If the upgrade is impossible, Upgrade answers the request with an
+// error and returns an error that wraps ErrNoUpgrade. The request must be served by an [HTTP]. Middleware that wraps
+// the ResponseWriter must implement Unwrap, as for http.ResponseController.
 func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
 	key, status, why := ws.checkUpgradeRequest(r)
 	res := unwrapResponse(w)
@@ -245,7 +241,6 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	return nil
 }
 
-// unwrapResponse returns our response below middleware, or nil.
 func unwrapResponse(w http.ResponseWriter) *response {
 	for {
 		switch t := w.(type) {
@@ -259,8 +254,7 @@ func unwrapResponse(w http.ResponseWriter) *response {
 	}
 }
 
-// checkUpgradeRequest validates a request for an upgrade. If it is invalid, status and why are
-// the answer.
+// checkUpgradeRequest validates a request for an upgrade. If the request is invalid, status and why are the answer.
 func (ws *WebSocket) checkUpgradeRequest(r *http.Request) (key string, status int, why string) {
 	h := r.Header
 	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
@@ -298,7 +292,7 @@ func (ws *WebSocket) originAllowed(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// handlerFor returns the tcp.Handler for negotiated options, or nil if they are not offered.
+// handlerFor returns the tcp.Handler for negotiated options, or nil if WebSocket does not offer them.
 func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	ws.once.Do(func() {
 		ws.handlers = make(map[socketOptions]*negotiatedSocket)
@@ -312,7 +306,6 @@ func (ws *WebSocket) handlerFor(options socketOptions) *negotiatedSocket {
 	return ws.handlers[options]
 }
 
-// negotiate selects the subprotocol and compression for a request.
 func (ws *WebSocket) negotiate(r *http.Request) *negotiatedSocket {
 	var k socketOptions
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
@@ -343,20 +336,19 @@ func (ws *WebSocket) minCompressedBytes() int {
 // Opened implements tcp.Handler. It is never called, because the connection was opened for HTTP.
 func (v *negotiatedSocket) Opened(*tcp.Conn) {}
 
-// maxBufferedFrame limits a frame, in bytes, that stays in the connection's unused input until it
-// is complete. A larger one is assembled in a partialMessage.
+// maxBufferedFrame is the maximum size, in bytes, of a frame that stays in the connection's unused input until it is
+// complete. A partialMessage assembles larger frames.
 const maxBufferedFrame = 8 << 10
 
-// maxWorkPerCall limits the bytes of messages that one call processes before other connections of
-// the loop are served. Each frame counts as frameWork bytes. Decompression takes time even if it
-// fails, so compressed bytes count deflateWork times.
+// maxWorkPerCall limits the bytes of messages that one call processes before other connections of the loop are served.
+// A frame counts as frameWork bytes in addition. Compressed bytes count deflateWork times, because decompression takes
+// time even if it fails.
 const (
 	maxWorkPerCall = 256 << 10
 	frameWork      = 256
 	deflateWork    = 8
 )
 
-// payloadBuffers are buffers for one payload each.
 var payloadBuffers = sync.Pool{New: func() any { b := make([]byte, 0, maxBufferedFrame); return &b }}
 
 func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
@@ -404,7 +396,8 @@ func (v *negotiatedSocket) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// checkMessageSize returns an error if the frame makes a message of receivedBytes bytes too long.
+// checkMessageSize returns an error if the frame makes a message longer than allowed; receivedBytes counts the
+// message's earlier bytes.
 func (v *negotiatedSocket) checkMessageSize(h frameHead, receivedBytes int) error {
 	if !h.isControl() && h.size > v.maxMessageBytes()-receivedBytes {
 		return &CloseError{CloseTooLarge, fmt.Sprintf("the message is larger than %d bytes", v.maxMessageBytes())}
@@ -419,10 +412,8 @@ func (m *partialMessage) Received(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// partialMemory is the size of a partialMessage without its message.
 const partialMemory = 256
 
-// readFrames processes input until the message is complete.
 func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	work := 0
 	for used < len(in) && !c.Paused() {
@@ -481,7 +472,6 @@ func (m *partialMessage) readFrames(c *tcp.Conn, in []byte) (used int) {
 	return used
 }
 
-// deliverCompletedMessage delivers the message, and reports whether the socket stays open.
 func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 	m.complete = true
 	_ = c.SetHandler(m.negotiatedSocket)
@@ -495,7 +485,7 @@ func (m *partialMessage) deliverCompletedMessage(c *tcp.Conn) (stillOpen bool) {
 
 var errInvalidUTF8 = &CloseError{CloseInvalidData, "the text is not valid UTF-8"}
 
-// validateAndDeliverMessage passes a message to the handler. It returns the cost for maxWorkPerCall, and
+// validateAndDeliverMessage passes a message to the handler. It returns the cost for maxWorkPerCall, and reports
 // whether the socket stays open.
 func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, deflate bool, p []byte, checker *utf8Checker) (cost int, stillOpen bool) {
 	if deflate {
@@ -516,7 +506,6 @@ func (v *negotiatedSocket) validateAndDeliverMessage(c *tcp.Conn, kind Kind, def
 	return cost + len(p), true
 }
 
-// handleControlFrame handles a ping, pong or close, and reports whether the socket stays open.
 func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (stillOpen bool) {
 	switch op {
 	case opPing:
@@ -539,7 +528,7 @@ func (v *negotiatedSocket) handleControlFrame(c *tcp.Conn, op byte, p []byte) (s
 	return true
 }
 
-// sendCloseFrameAndClose closes the socket with the code of why, which is the peer's close or an error.
+// sendCloseFrameAndClose closes the socket with the code of the reason, which is the peer's close or an error.
 func (v *negotiatedSocket) sendCloseFrameAndClose(c *tcp.Conn, why error) {
 	code, reason := CloseInternal, ""
 	var e *CloseError
@@ -566,7 +555,6 @@ func (m *partialMessage) Ended(c *tcp.Conn, rest []byte) int {
 	return used
 }
 
-// closeAfterPeerEndUnlessPaused closes a socket whose peer has ended without a close frame.
 func (v *negotiatedSocket) closeAfterPeerEndUnlessPaused(c *tcp.Conn) {
 	if !c.Paused() {
 		c.CloseWith(io.ErrUnexpectedEOF)

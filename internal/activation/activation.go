@@ -24,30 +24,27 @@ import (
 
 const (
 	firstFD = 3
-	// maxFDs is the maximum number of descriptors.
-	maxFDs = 1024
+	maxFDs  = 1024
 	// unknownName is the name of a descriptor without one, as in sd_listen_fds_with_names.
 	unknownName = "unknown"
 )
 
-// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager:
-// FileDescriptorName= in the .socket unit, by default the unit's name. Names need not be unique; a
-// listener without one is called "unknown". Closing it does not remove the file of a unix socket, which
-// belongs to the manager.
+// NamedListener is a *net.TCPListener or *net.UnixListener with its name in the service manager: FileDescriptorName= in
+// the .socket unit, by default the unit's name. Names need not be unique. A listener without a name is called
+// "unknown". Closing the listener does not remove the file of a unix socket, which belongs to the manager.
 type NamedListener struct {
 	Name string
 	net.Listener
 }
 
-// Listeners returns the listeners passed to this process, in order; nil if there are none. Further calls
-// return the same listeners, closed or not.
+// Listeners returns the listeners passed to this process, in order, or nil if there are none. Further calls return the
+// same listeners, closed or not.
 //
-// They are passed as descriptors from 3 on, and described by LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES.
-// The first call always unsets these, so that child processes do not use them. If LISTEN_PID is unset or
-// names another process, the result is the listeners of the process that this one replaces in an upgrade,
-// if any. There may be 1 to 1,024, and each must be a listening TCP or unix stream socket; otherwise the
-// error names the descriptor, and all of them stay as they are. The listeners are closed on exec. It
-// needs Linux.
+// LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES describe the listeners, whose descriptors start at 3. The first call always
+// unsets these variables, so that child processes do not use them. If LISTEN_PID is unset or names another process, the
+// result is the listeners of the process that this one replaces in an upgrade, if any. There may be 1 to 1,024
+// descriptors, and all must be listening TCP or unix stream sockets. Otherwise the error names the invalid descriptor,
+// and no descriptor is changed. The listeners are closed on exec. Listeners needs Linux.
 func Listeners() ([]NamedListener, error) {
 	l, err := listeners()
 	return slices.Clone(l), err
@@ -76,13 +73,11 @@ var listeners = sync.OnceValues(func() ([]NamedListener, error) {
 	return l, nil
 })
 
-// socketSet contains the service manager's sockets.
 type socketSet struct {
 	names []string
 	files []*os.File
 }
 
-// keptSockets is set by Listeners.
 var keptSockets atomic.Pointer[socketSet]
 
 // KeptActivationSockets returns the sockets that Listeners has taken and their names. Like the service manager, this
@@ -108,8 +103,8 @@ func toListeners(names []string, files []*os.File) (all []NamedListener, err err
 	return all, nil
 }
 
-// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there
-// are none. An empty variable counts as unset.
+// parseListenEnv parses the variables and returns the names of the descriptors for process pid, nil if there are none.
+// An empty variable counts as unset.
 func parseListenEnv(getenv func(name string) string, pid int) (names []string, err error) {
 	forPid, count, list := getenv("LISTEN_PID"), getenv("LISTEN_FDS"), getenv("LISTEN_FDNAMES")
 	switch {

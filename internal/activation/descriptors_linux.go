@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptListeningDescriptors returns files for the descriptors with these names. It checks all of them before it
-// changes any: with wrong variables they may belong to other code.
+// adoptListeningDescriptors returns files for the descriptors with these names. It checks all of them before it changes
+// any: with wrong variables they may belong to other code.
 func adoptListeningDescriptors(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := checkListeningSocket(firstFD + i); err != nil {

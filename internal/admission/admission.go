@@ -1,13 +1,12 @@
-// Package admission decides which connections are accepted: by their number, in total and per source, by
-// their rate, and by their address.
+// Package admission decides which connections are accepted. It checks their total number, their number per source,
+// their rate and their addresses.
 //
 // # Concurrency
 //
-// Several loops call a Controller at the same time. The total is an atomic word, updated by
-// compare-and-swap, so no thread waits for a sleeping one. The counts of sources are in 64 maps, each
-// with a mutex that is held for one look-up; a keyed hash selects the map, so that clients cannot choose
-// it. The rate is a token bucket under a mutex. The address lists are immutable. No lock is held while
-// another one is taken, and no goroutine is started.
+// Several loops call a Controller at the same time. The total is an atomic word, updated by compare-and-swap, so no
+// thread waits for a sleeping one. The counts of sources are in 64 maps, each with a mutex that is held for one
+// look-up. A keyed hash selects the map, so that clients cannot choose it. The rate is a token bucket under a mutex.
+// The address lists are immutable. No lock is held while another one is taken, and no goroutine is started.
 package admission
 
 import (
@@ -18,20 +17,19 @@ import (
 	"time"
 )
 
-// Config contains the limits of a Controller.
 type Config struct {
 	// MaxConns limits the connections in total. With 0 none are accepted.
 	MaxConns int
 	// MaxPerSource limits the connections from one source; 0 means no limit.
 	MaxPerSource int
-	// SourcePrefix is how many bits of an IPv6 address identify a source, 1 to 128; 0 means 64. Each
-	// IPv4 address, IPv4-mapped ones included, is a source.
+	// SourcePrefix is the number of bits of an IPv6 address that identify a source, 1 to 128; 0 means 64. An IPv4
+	// address, or an IPv4-mapped one, is a source by itself.
 	SourcePrefix int
-	// Rate limits the accepted connections per second; after a quiet second as many may be accepted
-	// at once. 0 means no limit, and the maximum is 1,000,000,000.
+	// Rate limits the accepted connections per second. After a quiet second, that number may be accepted in a burst. 0
+	// means no limit, and the maximum is 1,000,000,000.
 	Rate int
-	// Deny contains the addresses to reject, Allow those to accept of the others; an empty Allow
-	// accepts all others. See Prefixes for how prefixes match.
+	// Deny contains the addresses to reject. If Allow is not empty, all addresses outside Allow are rejected as well.
+	// See Prefixes for the matching of prefixes.
 	Allow, Deny []netip.Prefix
 }
 
@@ -47,8 +45,8 @@ type Controller struct {
 	_     [128]byte
 }
 
-// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid;
-// callers must validate user input.
+// NewController returns a Controller. It panics if a number is out of range or a prefix is invalid; callers must
+// validate user input.
 func NewController(c Config) *Controller {
 	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
 		panic(fmt.Sprintf("admission: Config is %+v; expected no negative number, and a SourcePrefix of at most 128", c))
@@ -65,14 +63,14 @@ func NewController(c Config) *Controller {
 
 const reservedUnit = 1 << 32
 
-// AcquireConn takes a slot for a connection. It reports false if all MaxConns are open or reserved. The
-// limit is never exceeded, not even for a moment.
+// AcquireConn takes a slot for a connection. It returns false if all MaxConns slots are open or reserved. The limit is
+// never exceeded, not even for a moment.
 func (c *Controller) AcquireConn() bool { return c.acquireUpToSlots(1, 1) == 1 }
 
-// ReserveConns reserves up to n slots for connections from another process, and returns how many.
+// ReserveConns reserves up to n slots for connections from another process, and returns their number.
 func (c *Controller) ReserveConns(n int) int { return c.acquireUpToSlots(n, reservedUnit) }
 
-// acquireUpToSlots adds slotIncrement to slots for up to n free slots, and returns how many.
+// acquireUpToSlots adds slotIncrement to slots for up to n free slots, and returns their number.
 func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int) {
 	for {
 		v := c.slots.Load()
@@ -86,20 +84,16 @@ func (c *Controller) acquireUpToSlots(n int, slotIncrement int64) (acquired int)
 // AcquireReservedConn turns a reserved slot into an open connection.
 func (c *Controller) AcquireReservedConn() { c.slots.Add(1 - reservedUnit) }
 
-// ReservedConns returns the number of reserved slots.
 func (c *Controller) ReservedConns() int { return int(c.slots.Load() >> 32) }
 
-// CancelReservedConns frees n reserved slots.
 func (c *Controller) CancelReservedConns(n int) { c.slots.Add(-reservedUnit * int64(n)) }
 
-// ReleaseConn frees the slot of a connection.
 func (c *Controller) ReleaseConn() {
 	if int32(c.slots.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
 }
 
-// OpenConns returns the number of open connections.
 func (c *Controller) OpenConns() int64 { return int64(uint32(c.slots.Load())) }
 
 // MaxPerSource returns the limit per source, 0 for none.
@@ -110,8 +104,8 @@ func (c *Controller) MaxPerSource() int {
 	return c.sources.max
 }
 
-// IsAllowed reports whether Allow and Deny accept an address, whose zone is ignored. An invalid address,
-// such as that of a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
+// IsAllowed reports whether Allow and Deny accept an address. It ignores the zone. An invalid address, such as that of
+// a unix socket, is accepted. The cost is logarithmic in the lengths of the lists.
 func (c *Controller) IsAllowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
@@ -119,8 +113,8 @@ func (c *Controller) IsAllowed(source netip.Addr) bool {
 	return !c.deny.Contains(source) && (c.allow.isEmpty() || c.allow.Contains(source))
 }
 
-// AcquireSourceConn counts a connection from a source. It reports false if there are already MaxPerSource.
-// Invalid addresses are not counted.
+// AcquireSourceConn counts a connection from a source. It returns false if the source already has MaxPerSource
+// connections. Invalid addresses are not counted.
 func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	if c.sources == nil || !source.IsValid() {
 		return true
@@ -128,17 +122,16 @@ func (c *Controller) AcquireSourceConn(source netip.Addr) (acquired bool) {
 	return c.sources.acquire(source)
 }
 
-// ReleaseSourceConn undoes AcquireSourceConn for the same address.
+// ReleaseSourceConn reverses AcquireSourceConn for the same address.
 func (c *Controller) ReleaseSourceConn(source netip.Addr) {
 	if c.sources != nil && source.IsValid() {
 		c.sources.release(source)
 	}
 }
 
-// TakeRateToken takes a token to accept one connection now, and returns 0, or returns how long to wait for
-// one: at most a second. now is the time since a start that all callers share. If it is before that of an
-// earlier call, because the caller was slower, the later time is used. A clock that goes back by more
-// than a minute is followed.
+// TakeRateToken takes a token to accept one connection and returns 0. Without a token it returns how long to wait for
+// one: at most a second. now is the time since a start that all callers share. If a slower caller passes an earlier
+// time than a previous call, the later time is used, unless the clock has gone back by more than a minute.
 func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	if c.bucket == nil {
 		return 0
@@ -146,14 +139,13 @@ func (c *Controller) TakeRateToken(now time.Duration) (wait time.Duration) {
 	return c.bucket.takeToken(now)
 }
 
-// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by
-// rounding.
+// unitsPerToken makes a nanosecond worth a whole number of units, the rate, so that nothing is lost by rounding.
 const unitsPerToken = int64(time.Second)
 
 // maxRate keeps sums of units within 64 bits.
 const maxRate = 1e9
 
-// maxClockLag is how far now may go back before the clock is considered reset. No thread is that late; if
+// maxClockLag is how far the time may go back before the clock is considered reset. No thread is normally that late; if
 // one is, the cost is one burst.
 const maxClockLag = time.Minute
 
@@ -171,7 +163,6 @@ func newTokenBucket(rate int) *tokenBucket {
 	return &tokenBucket{rate: r, units: r * unitsPerToken}
 }
 
-// takeToken takes a token and returns 0, or returns the time until there is one.
 func (b *tokenBucket) takeToken(now time.Duration) (wait time.Duration) {
 	now = max(now, 0) // prevents an overflow of the difference
 	b.mu.Lock()

@@ -1,15 +1,15 @@
-// Package broadcastlog delivers each broadcast exactly once while a server hands its connections to a
-// new process: see tcp.Server.Broadcast.
+// Package broadcastlog delivers each broadcast exactly once while a server hands its connections to a new process; see
+// tcp.Server.Broadcast.
 //
-// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause
-// makes it queue broadcasts in order, because a connection in transit would otherwise receive them in
-// both processes or in neither. Resume delivers the queue and returns to normal. A Peer forwards the
-// queue and later broadcasts to the other process's Log. So each process delivers each broadcast once,
-// and those of a goroutine in order. The old process resumes first; the new one's queue follows.
+// Normally a Log delivers a broadcast immediately on the caller's goroutine. During an upgrade, Pause makes it queue
+// broadcasts in order, because a connection in transit would otherwise receive them in both processes or in neither.
+// ReplayQueueAndResume delivers the queue and ends the pause. A Peer forwards the queue and later broadcasts to the
+// other process's Log. Each process therefore delivers every broadcast once, and broadcasts of one goroutine in order.
+// The old process resumes first; the new one's queue follows.
 //
-// Concurrency: active counts the callers inside Broadcast and is negative while the log is paused. A
-// caller increments it first; the result tells it whether it may proceed. Pause waits for earlier
-// callers. mu guards the queue and the peers; callers take it only while the log is paused.
+// Concurrency: active counts the callers inside Broadcast and is negative while the log is paused. A caller increments
+// it first; the result shows whether the caller may proceed. Pause waits for earlier callers. mu guards the queue and
+// the peers; callers take it only while the log is paused.
 package broadcastlog
 
 import (
@@ -34,7 +34,7 @@ type Broadcast struct {
 // queueSize returns the size that counts against MaxBytes, including the queue entry.
 func (m Broadcast) queueSize() int { return len(m.Group) + len(m.Message) + 64 }
 
-// Queued is returned as the number of receivers of a queued broadcast, which is not known yet.
+// Queued is the number of receivers returned for a queued broadcast. The real number is not known yet.
 const Queued = -1
 
 var errNotPaused = errors.New("the broadcast log is not paused")
@@ -42,15 +42,15 @@ var errNotPaused = errors.New("the broadcast log is not paused")
 // pausedOffset is added to active while the log is paused.
 const pausedOffset = -1 << 62
 
-// replaySpeedup is how many times faster queued broadcasts are delivered than they were made. It is
-// limited so that the connections can keep up.
+// replaySpeedup is how many times faster queued broadcasts are delivered than they were made. The limit lets the
+// connections keep up.
 const replaySpeedup = 8
 
 // retryInterval is the pause before a broadcast without space is retried.
 const retryInterval = time.Millisecond
 
-// Log delivers broadcasts or queues them. Its exported fields must be set before use. It is safe for
-// concurrent use, but each Pause must be followed by one Resume before the next.
+// Log delivers broadcasts or queues them. Set its exported fields before use. It is safe for concurrent use, but a
+// second Pause must not precede the Resume of the first.
 type Log struct {
 	// Deliver sends a broadcast to this process's connections and returns their number.
 	Deliver func(Broadcast) (receivers int, err error)
@@ -58,7 +58,7 @@ type Log struct {
 	ErrFull error
 	// OnDropped receives the error when an accepted broadcast could not be delivered.
 	OnDropped func(error)
-	// MaxMessages and MaxBytes limit what is queued during one pause.
+	// MaxMessages and MaxBytes limit the broadcasts queued during one pause.
 	MaxMessages, MaxBytes int
 
 	active   atomic.Int64
@@ -68,14 +68,14 @@ type Log struct {
 	mu             sync.Mutex
 	resumed        sync.Cond // signalled by Resume; uses mu
 	queue          []queuedBroadcast
-	queuedMessages int  // number of broadcasts accepted in this pause,
-	queuedBytes    int  // and their size
-	rejecting      bool // Resume has run out of time and accepts no more
+	queuedMessages int // broadcasts accepted in this pause
+	queuedBytes    int // their total size
+	rejecting      bool
 }
 
 type queuedBroadcast struct {
 	Broadcast
-	origin   *Peer // nil if it was made in this process
+	origin   *Peer // nil if the broadcast was made in this process
 	queuedAt time.Time
 }
 
@@ -127,10 +127,10 @@ func (g *Log) BroadcastFromPeer(m Broadcast, peer *Peer) {
 	}
 }
 
-// DeliverNow delivers a broadcast received from a peer ahead of the queued ones.
+// DeliverNow delivers a broadcast received from a peer before all queued ones.
 func (g *Log) DeliverNow(m Broadcast) { g.deliverRetryingAndForward(context.Background(), m, nil) }
 
-// deliverRetryingAndForward delivers an accepted broadcast, retrying until there is space or ctx ends.
+// deliverRetryingAndForward delivers an accepted broadcast. It retries until there is space or ctx ends.
 func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin *Peer) {
 	err := g.deliverPanicAsError(m)
 	for errors.Is(err, g.ErrFull) && ctx.Err() == nil {
@@ -146,7 +146,6 @@ func (g *Log) deliverRetryingAndForward(ctx context.Context, m Broadcast, origin
 	g.forwardToPeers(m, origin, true)
 }
 
-// deliverPanicAsError calls Deliver and converts a panic to an error.
 func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -157,7 +156,7 @@ func (g *Log) deliverPanicAsError(m Broadcast) (err error) {
 	return err
 }
 
-// forwardToPeers sends a broadcast to all peers except one. With wait it waits for space.
+// forwardToPeers sends a broadcast to all peers except one. With waitForSpace it blocks until there is space.
 func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	links := g.peers.Load()
 	if links == nil {
@@ -170,7 +169,7 @@ func (g *Log) forwardToPeers(m Broadcast, except *Peer, waitForSpace bool) {
 	}
 }
 
-// beginBroadcastUnlessPaused counts a caller in. It reports false if the log is paused.
+// beginBroadcastUnlessPaused counts a caller in. It returns false if the log is paused.
 func (g *Log) beginBroadcastUnlessPaused() (begun bool) {
 	if g.active.Add(1) > 0 {
 		return true
@@ -187,7 +186,6 @@ func (g *Log) endBroadcast() {
 	}
 }
 
-// enqueueWhilePaused adds a copy of a broadcast to the queue.
 func (g *Log) enqueueWhilePaused(m Broadcast, origin *Peer) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -213,7 +211,7 @@ func (g *Log) waitResumed() {
 	}
 }
 
-// Pause makes the log queue broadcasts until Resume. It returns when all earlier broadcasts have been
+// Pause makes the log queue broadcasts until ReplayQueueAndResume. It returns when all earlier broadcasts have been
 // delivered, or with an error if ctx ends first.
 func (g *Log) Pause(ctx context.Context) error {
 	g.mu.Lock()
@@ -236,10 +234,10 @@ func (g *Log) Pause(ctx context.Context) error {
 	return nil
 }
 
-// ReplayQueueAndResume delivers the queue in order and returns the log to normal. If peer is not nil, the queue and
-// all later broadcasts are forwarded to it as well. When ctx ends, Resume stops waiting for space, aborts
-// a peer that has none, and rejects new broadcasts until the queue is empty: otherwise it might never
-// catch up with callers, which nothing slows down while broadcasts are queued.
+// ReplayQueueAndResume delivers the queue in order and ends the pause. If peer is not nil, the queue and all later
+// broadcasts are also forwarded to it. When ctx ends, the method stops waiting for space, aborts a peer that has none,
+// and rejects new broadcasts until the queue is empty. Otherwise it might never catch up with callers, because queueing
+// does not slow them down.
 func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
 	if peer != nil {
 		g.addPeer(peer)
@@ -266,7 +264,7 @@ func (g *Log) ReplayQueueAndResume(ctx context.Context, peer *Peer) {
 	}
 }
 
-// dequeueOrResume returns the next queued broadcast. If there is none it ends the pause.
+// dequeueOrResume returns the next queued broadcast. If the queue is empty, it ends the pause.
 func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcast, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -287,7 +285,6 @@ func (g *Log) dequeueOrResume(ctx context.Context, peer *Peer) (m queuedBroadcas
 
 func (g *Log) addPeer(l *Peer) { g.updatePeers(func(all []*Peer) []*Peer { return append(all, l) }) }
 
-// RemovePeer stops forwarding to a peer.
 func (g *Log) RemovePeer(l *Peer) {
 	g.updatePeers(func(all []*Peer) []*Peer { return slices.DeleteFunc(all, func(o *Peer) bool { return o == l }) })
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The protocol between peers is a stream of frames in both directions. A frame starts with its kind.
-// Broadcasts contain Kind as a varint, and Group and Message with their lengths; counters are bytes with
+// The protocol between peers is a stream of frames in both directions. A frame starts with its kind. A broadcast
+// contains Kind as a varint, then Group and Message, both preceded by their lengths. Counters are bytes preceded by
 // their length.
 const (
 	frameMessage byte = iota + 1
@@ -32,12 +32,11 @@ const (
 	closeTimeout = time.Second
 )
 
-// Peer is the connection to another process's Log. A goroutine of its own writes; the creator calls
-// ReceiveFrames on another one.
+// Peer is the connection to another process's Log. Its own goroutine writes; the creator calls ReceiveFrames on another
+// goroutine.
 type Peer struct {
 	conn net.Conn
-	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns
-	// ErrFull.
+	// closeWhenFull closes the connection if the peer does not keep up. Otherwise Broadcast returns ErrFull.
 	closeWhenFull bool
 	maxPending    int // limit for pending, except for a single larger broadcast
 
@@ -48,9 +47,9 @@ type Peer struct {
 	closed  bool // no more is sent
 }
 
-// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except
-// for a single larger broadcast. Beyond that the connection is closed if closeWhenFull is set; otherwise
-// Broadcast returns ErrFull.
+// NewPeer creates a peer with a duplicate of socket. At most maxPendingBytes bytes wait for the peer, except for a
+// single larger broadcast. Beyond that limit, the connection is closed if closeWhenFull is set; otherwise Broadcast
+// returns ErrFull.
 func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, error) {
 	conn, err := net.FileConn(socket)
 	if err != nil {
@@ -62,7 +61,6 @@ func NewPeer(socket *os.File, maxPendingBytes int, closeWhenFull bool) (*Peer, e
 	return l, nil
 }
 
-// writePendingUntilClosed writes pending output until the peer is closed.
 func (l *Peer) writePendingUntilClosed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +93,7 @@ func (l *Peer) stopSending() {
 	l.changed.Broadcast()
 }
 
-// hasSpace reports whether a broadcast can be queued now, or never will be.
+// hasSpace reports whether the caller need not wait: a broadcast can be queued now, or can never be queued.
 func (l *Peer) hasSpace(m Broadcast) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,9 +104,9 @@ func (l *Peer) fitsInPending(m Broadcast) bool {
 	return len(l.pending) == 0 || len(l.pending)+m.queueSize() <= l.maxPending
 }
 
-// enqueueBroadcast queues a broadcast for the peer. Without space it closes the connection if
-// closeWhenFull is set; otherwise it waits if wait is set. If not, the caller has checked for space, which
-// several callers may have found at once, so the limit may be exceeded.
+// enqueueBroadcast queues a broadcast for the peer. Without space, it closes the connection if closeWhenFull is set, or
+// else waits if waitForSpace is set. If neither is set, the caller has checked for space. Several callers may have
+// found the same space, so the limit may be exceeded.
 func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +126,6 @@ func (l *Peer) enqueueBroadcast(m Broadcast, waitForSpace bool) {
 	l.changed.Broadcast()
 }
 
-// Abort closes the connection immediately.
 func (l *Peer) Abort() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +175,6 @@ func (m Broadcast) appendFrame(dst []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(m.Message))), m.Message...)
 }
 
-// FrameHandler handles received frames.
 type FrameHandler struct {
 	OnBroadcast func(Broadcast)
 	OnResumed   func() // the sender's queue has been sent

@@ -1,6 +1,5 @@
-// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard
-// library. Systems other than Linux have none of the files, and so no limits. All functions are safe for
-// concurrent use.
+// Package cgroup reads the limits of a process's control groups, versions 1 and 2. It uses only the standard library.
+// Systems other than Linux have none of the files, and so no limits. All functions are safe for concurrent use.
 package cgroup
 
 import (
@@ -25,8 +24,8 @@ type Limit struct {
 
 func (l Limit) headroom() int64 { return l.Max - l.Used }
 
-// Limits are the limits of a process's groups. Usage includes that of all groups below, so each limit is
-// the one with the least headroom among the group and those above.
+// Limits are the limits of a process's groups. The usage of a group includes all groups below it. Each limit is
+// therefore the one with the least headroom among the group and its ancestors.
 type Limits struct {
 	// Memory is in bytes. Used excludes page cache, which the kernel drops before it denies memory.
 	Memory Limit
@@ -52,11 +51,11 @@ func readLimits(root, process string) (Limits, error) {
 	}, nil
 }
 
-// MemoryLimit returns how many bytes of memory this process may use, and what limits it: the smallest of its
-// control groups' limits, the machine's memory and GOMEMLIMIT. from is like "cgroup /a/b memory.max", "the
-// machine's memory" or "GOMEMLIMIT". Without a limit it returns math.MaxInt64 and "none known"; on systems
-// other than Linux only GOMEMLIMIT is known. A call takes some tens of microseconds; limits can change while
-// a process runs.
+// MemoryLimit returns the memory that this process may use, in bytes, and the source of the limit. The limit is the
+// smallest of its control groups' limits, the machine's memory and GOMEMLIMIT. The source is like "cgroup /a/b
+// memory.max", "the machine's memory" or "GOMEMLIMIT". Without a limit, MemoryLimit returns math.MaxInt64 and "none
+// known". On systems other than Linux, only GOMEMLIMIT is known. A call takes some tens of microseconds. Limits can
+// change while a process runs.
 func MemoryLimit() (limit int64, source string) {
 	limit, source = readMemoryLimit("")
 	if own := debug.SetMemoryLimit(-1); own < limit {
@@ -83,7 +82,6 @@ func readMemoryLimit(root string) (limit int64, source string) {
 	return limit, source
 }
 
-// readMachineMemory returns the machine's memory in bytes, 0 if it is unknown.
 func readMachineMemory(root string) int64 {
 	b, err := os.ReadFile(root + "/proc/meminfo")
 	if err != nil {
@@ -98,7 +96,6 @@ func readMachineMemory(root string) int64 {
 	return int64(kib) << 10
 }
 
-// controller describes where a kind of limit is stored.
 type controller struct {
 	mount, group string // mount is below /sys/fs/cgroup
 	limits       []string
@@ -131,10 +128,10 @@ func taskControllers(g cgroupPaths) []controller {
 // unlimitedFrom is the value from which on a limit means none: version 1 uses the largest number of pages.
 const unlimitedFrom = 1 << 62
 
-// forEachLimit calls do with each limit (without Used) of the group and those above up to the mount, and with
-// the group's directory. In a container without a cgroup namespace, the group's path is the host's and does
-// not exist below the mount; the container's limit is found at the mount itself, where the walk ends. An
-// empty group has no limits. Missing and unreadable files are ignored.
+// forEachLimit calls do with each limit (without Used) of the group and its ancestors up to the mount, and with the
+// directory of the limit's group. In a container without a cgroup namespace, the group's path is the host's and does
+// not exist below the mount. The container's limit is then at the mount itself. An empty group has no limits. Missing
+// and unreadable files are ignored.
 func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	for group := c.group; group != ""; group = path.Dir(group) {
 		dir := path.Join("/sys/fs/cgroup", c.mount, group)
@@ -150,7 +147,6 @@ func (c *controller) forEachLimit(root string, do func(l Limit, dir string)) {
 	}
 }
 
-// limitWithLeastHeadroom returns the limit with the least headroom.
 func limitWithLeastHeadroom(root string, controllers []controller) (found Limit) {
 	for _, c := range controllers {
 		c.forEachLimit(root, func(l Limit, dir string) {
@@ -162,7 +158,7 @@ func limitWithLeastHeadroom(root string, controllers []controller) (found Limit)
 	return found
 }
 
-// readUsageWithoutCache returns the usage of a group without what can be dropped, 0 if it is unknown.
+// readUsageWithoutCache returns the usage of a group without droppable cache, or 0 if it is unknown.
 func (c *controller) readUsageWithoutCache(dir string) int64 {
 	used, err := readNumberOrMax(path.Join(dir, c.used))
 	if err != nil || len(c.droppable) == 0 {
@@ -178,8 +174,8 @@ func (c *controller) readUsageWithoutCache(dir string) int64 {
 	return used
 }
 
-// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in
-// version 2.
+// cgroupPaths are the groups of a process, "" for none: those for memory and tasks in version 1, and the one in version
+// 2.
 type cgroupPaths struct{ memory, pids, unified string }
 
 func readCgroupPaths(root, process string) (cgroupPaths, error) {
@@ -215,7 +211,6 @@ func parseCgroupPaths(b []byte) cgroupPaths {
 	return g
 }
 
-// readNumberOrMax reads a limit or usage: a number, or "max" for no limit.
 func readNumberOrMax(file string) (int64, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

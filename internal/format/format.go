@@ -1,5 +1,5 @@
-// Package format formats quantities for people: counts with thousands separators, and bytes, durations, shares
-// and percentiles with three significant digits. The script of package page formats values in the same way.
+// Package format formats quantities for people: counts with thousands separators, and bytes, durations, shares and
+// percentiles with three significant digits. The script of package page formats values in the same way.
 package format
 
 import (
@@ -25,8 +25,8 @@ func Whole(v float64) string {
 	return separateThousands(strconv.FormatFloat(v, 'f', 0, 64))
 }
 
-// Number formats v with three significant digits and no trailing zeros, from 1,000 on as an integer: 0.123, 1.5,
-// 1,235. NaN and infinities are "".
+// Number formats v with three significant digits and no trailing zeros. From 1,000 it formats v as an integer: 0.123,
+// 1.5, 1,235. NaN and infinities are "".
 func Number(v float64) string {
 	switch {
 	case !isFinite(v):
@@ -41,14 +41,14 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Bytes formats a size in the largest binary unit that is not larger: 1.5 KiB. NaN and infinities are "".
+// Bytes formats a size in the largest binary unit that does not exceed it: 1.5 KiB. NaN and infinities are "".
 func Bytes(size float64) string { return formatScaled(size, sizes, Number) }
 
 // Seconds formats a duration in s, ms, µs or ns: 1.2 ms. NaN and infinities are "".
 func Seconds(seconds float64) string { return formatScaled(seconds, times, Number) }
 
-// Latency formats a non-negative duration like Seconds, but with trailing zeros, so that columns line up and a
-// live figure keeps its width: 1.20 ms.
+// Latency formats a non-negative duration like Seconds, but keeps trailing zeros: 1.20 ms. Columns therefore line up,
+// and a live figure keeps its width.
 func Latency(d time.Duration) string {
 	return formatScaled(d.Seconds(), times, func(v float64) string {
 		digits := 2
@@ -84,7 +84,7 @@ func Elapsed(d time.Duration) string {
 	return strconv.FormatInt(s/3600, 10) + "h" + padTwoDigits(s/60%60) + "m"
 }
 
-// Clock formats seconds as m:ss, from an hour on as h:mm:ss, with a tenth unless they are whole. NaN and
+// Clock formats seconds as m:ss, or as h:mm:ss from an hour. It adds tenths unless the value is whole. NaN and
 // infinities are "".
 func Clock(seconds float64) string {
 	if !isFinite(seconds) {
@@ -110,7 +110,7 @@ func Clock(seconds float64) string {
 	return sign + strconv.FormatInt(minutes/60, 10) + ":" + padTwoDigits(minutes%60) + ":" + text
 }
 
-// Percent formats a share, of which 1 is all: 12.3 %. NaN and infinities are "".
+// Percent formats a fraction of 1 as a percentage: 12.3 %. NaN and infinities are "".
 func Percent(share float64) string {
 	if !isFinite(share) {
 		return ""
@@ -150,7 +150,7 @@ var (
 	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
 )
 
-// formatScaled formats v in the first unit that is not larger, or else in the last.
+// formatScaled formats v in the first unit that does not exceed it, or else in the last unit.
 func formatScaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {
@@ -169,7 +169,6 @@ func formatScaled(v float64, units []unit, write func(float64) string) string {
 
 func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
-// separateThousands inserts a comma before each group of three digits.
 func separateThousands(digits string) string {
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]

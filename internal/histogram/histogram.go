@@ -1,5 +1,5 @@
-// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one
-// addition. Callers own the buckets and may update them atomically.
+// Package histogram counts durations in buckets that are powers of two: coarse, but recording costs one addition.
+// Callers own the buckets and may update them atomically.
 package histogram
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BucketIndex returns the index of d's bucket. The first bucket holds up to a microsecond, each further one up to
-// twice as much, and the last everything longer as well.
+// BucketIndex returns the index of d's bucket. The first bucket holds durations up to a microsecond. Each further
+// bucket doubles the bound, and the last one also holds all longer durations.
 func BucketIndex(d time.Duration, bucketCount int) int {
 	if d <= time.Microsecond {
 		return 0
@@ -17,10 +17,9 @@ func BucketIndex(d time.Duration, bucketCount int) int {
 	return min(bits.Len64(uint64((d-1)/time.Microsecond)), bucketCount-1)
 }
 
-// UpperBound returns the upper bound of a bucket.
 func UpperBound(bucket int) time.Duration { return time.Microsecond << bucket }
 
-// Quantile returns an upper bound of quantile q (0 to 1): at most twice its value, unless it is in the last
+// Quantile returns an upper bound of quantile q (0 to 1): at most twice the quantile, unless that is in the last
 // bucket. It returns 0 if nothing was counted.
 func Quantile[T int64 | uint64](buckets []T, q float64) time.Duration {
 	var count T

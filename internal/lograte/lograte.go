@@ -1,8 +1,7 @@
 // Package lograte suppresses repeated log messages, such as when a million connections fail in the same way.
 //
-// A table under a mutex has an entry for each recent message. The mutex is never held while a record is
-// written. There are no goroutines and no timers: the next record that passes reports how many were
-// suppressed.
+// A table under a mutex has an entry for each recent message. The mutex is never held while a record is written. There
+// are no goroutines and no timers: the next record that passes reports how many were suppressed.
 package lograte
 
 import (
@@ -19,15 +18,15 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time in which equal records are written once.
 	Interval = time.Second
-	// MaxMessages limits the messages that are distinguished. Further ones share an entry until older ones
-	// have not been written for an interval.
+	// MaxMessages limits the number of distinct messages. Further messages share an entry until an older message has
+	// not been written for an interval.
 	MaxMessages = 1024
 )
 
-// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if
-// their level, text and the values of distinguishingKeys, attributes outside of groups, are. A record that passes after
-// others were suppressed has the attribute Suppressed with their number, inside the open group, if there is
-// one. The handler is safe for concurrent use if next is.
+// NewHandler returns a handler that passes one of equal records to next in each Interval. Records are equal if they
+// have the same level, text and values of distinguishingKeys; these are attributes outside of groups. If others were
+// suppressed before a record that passes, the record has the attribute Suppressed with their number, inside the open
+// group, if any. The handler is safe for concurrent use if next is.
 func NewHandler(next slog.Handler, distinguishingKeys ...string) slog.Handler {
 	return &rateLimitHandler{next: next, keys: distinguishingKeys, table: &rateTable{entries: make(map[message]*entry)}}
 }
@@ -41,12 +40,10 @@ type rateLimitHandler struct {
 	values  string // of keys set by WithAttrs, as in message.values
 }
 
-// Enabled implements slog.Handler.
 func (h *rateLimitHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
-// Handle implements slog.Handler.
 func (h *rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	m := message{r.Level, r.Message, h.values}
 	r.Attrs(func(a slog.Attr) bool {
@@ -64,7 +61,6 @@ func (h *rateLimitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h *rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
@@ -74,7 +70,6 @@ func (h *rateLimitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &derived
 }
 
-// WithGroup implements slog.Handler.
 func (h *rateLimitHandler) WithGroup(name string) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithGroup(name)
@@ -82,7 +77,6 @@ func (h *rateLimitHandler) WithGroup(name string) slog.Handler {
 	return &derived
 }
 
-// keyValueIfDistinguishing returns an attribute's key and value if it is one of keys.
 func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 	if h.grouped || !slices.Contains(h.keys, a.Key) {
 		return ""
@@ -90,7 +84,6 @@ func (h *rateLimitHandler) keyValueIfDistinguishing(a slog.Attr) string {
 	return strings.Join([]string{a.Key, a.Value.Resolve().String(), ""}, "\x00")
 }
 
-// message identifies equal records.
 type message struct {
 	level        slog.Level
 	text, values string
@@ -109,7 +102,6 @@ type entry struct {
 	suppressed int64 // since then
 }
 
-// isRecent reports whether the message was written within the last Interval.
 func (e *entry) isRecent(now time.Time) bool {
 	return !e.written.IsZero() && now.Sub(e.written) < Interval
 }
@@ -136,8 +128,8 @@ func (t *rateTable) admitMessage(m message, now time.Time) (admitted bool, suppr
 	return true, suppressed
 }
 
-// removeOldEntries removes messages that have not been written for an interval, and adds what they have
-// suppressed to the shared entry.
+// removeOldEntries removes messages that have not been written for an interval, and adds what they have suppressed to
+// the shared entry.
 func (t *rateTable) removeOldEntries(now time.Time) {
 	t.lastSweep = now
 	for m, e := range t.entries {

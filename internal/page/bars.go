@@ -13,7 +13,7 @@ type Bars struct {
 	Bars  []Bar
 }
 
-// Bar is one bar. Text is its value for readers; if it is empty, the Unit formats the value.
+// Bar is one bar. Text is its displayed value; if Text is empty, the Unit formats the value.
 type Bar struct {
 	Name  string
 	Value float64
@@ -32,7 +32,6 @@ func (b *Bars) formatBarValue(bar Bar) string {
 	return b.Unit.Format(bar.Value)
 }
 
-// fractionOfLongest returns the bar's length relative to the longest bar, from 0 to 1.
 func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	most := 0.0
 	for _, other := range b.Bars {
@@ -44,7 +43,6 @@ func (b *Bars) fractionOfLongest(bar Bar) float64 {
 	return bar.Value / most
 }
 
-// cssWidth returns the bar's width, relative to the longest bar and at least 0.25%.
 func (b *Bars) cssWidth(bar Bar) string {
 	return fmt.Sprintf("%.2f%%", max(100*b.fractionOfLongest(bar), 0.25))
 }

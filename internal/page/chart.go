@@ -11,7 +11,6 @@ type Chart struct {
 	Series []Series
 }
 
-// Axis describes an axis.
 type Axis struct {
 	Label string
 	// Log makes the axis logarithmic; values of 0 and below are then not drawn.
@@ -31,7 +30,6 @@ const (
 	Clock      Unit = "clock"      // seconds since the start, as m:ss
 )
 
-// Series is a curve.
 type Series struct {
 	Name string
 	X, Y []float64

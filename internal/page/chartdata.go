@@ -11,14 +11,14 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Limits of a chart. The page states what exceeds them and is not drawn.
+// Limits of a chart. The page does not draw what exceeds them, and mentions the omission.
 const (
 	maxPoints = 2000 // of a series
 	maxSeries = 64
 )
 
-// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and
-// positive on logarithmic axes.
+// chartData is a chart in the form that the page's script reads. Its points are downsampled, finite, and positive on
+// logarithmic axes.
 type chartData struct {
 	Title  string       `json:"title"`
 	X      axisData     `json:"x"`
@@ -38,12 +38,11 @@ type seriesData struct {
 	Name   string `json:"name"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
-	// X is omitted if it equals that of the previous series.
+	// X is omitted if it equals X of the previous series.
 	X []float64  `json:"x,omitempty"`
 	Y []*float64 `json:"y"` // null is a gap
 }
 
-// toChartData converts the chart and applies the limits.
 func (c *Chart) toChartData() chartData {
 	d := chartData{
 		Title:  c.Title,
@@ -84,8 +83,8 @@ func (d chartData) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// dropInvalidAndSort drops points that have no place on the X axis, replaces values that have none on
-// the Y axis by NaN, and sorts the points by X.
+// dropInvalidAndSort drops points that have no position on the X axis and sorts the points by X. It replaces values
+// that have no position on the Y axis by NaN.
 func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	points := make([][2]float64, 0, len(x))
 	for i := range x {
@@ -105,8 +104,8 @@ func dropInvalidAndSort(x, y []float64, logX, logY bool) (xs, ys []float64) {
 	return xs, ys
 }
 
-// downsample returns at most maxPoints points: the first, the last, and from each interval between them
-// the lowest, the highest and one gap.
+// downsample returns at most maxPoints points: the first, the last, and from each interval between them the lowest, the
+// highest and one gap.
 func downsample(x, y []float64) (xs, ys []float64) {
 	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
 	last := len(x) - 1

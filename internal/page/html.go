@@ -50,12 +50,12 @@ const (
 	minInterval     = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as a self-contained file whose Content-Security-Policy forbids loading
-// anything; a live page may connect to its own server. Without scripts only charts are missing. An
-// invalid page is an error, before anything is written; other errors are those of w.
+// WriteHTML writes the page as a self-contained file. Its Content-Security-Policy forbids loading anything; a live page
+// may connect to its own server. Without scripts only charts are missing. If the page is invalid, WriteHTML returns an
+// error before it writes anything. All other errors are errors of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.writeTemplate(w, "page") }
 
-// WriteUpdate writes what a live page replaces its content with: the page without script and style.
+// WriteUpdate writes the page without script and style. A live page replaces its content with that.
 func (p *Page) WriteUpdate(w io.Writer) error { return p.writeTemplate(w, "body") }
 
 func (p *Page) writeTemplate(w io.Writer, name string) error {
@@ -86,9 +86,7 @@ func (a Application) WriteHTML(w io.Writer) error {
 
 type templateData struct {
 	*Page
-	// Own is the body of an Application.
-	Own template.HTML
-	// Policy is the Content-Security-Policy.
+	Own    template.HTML
 	Policy string
 	// Style and Script are elements whose content Policy allows by hash.
 	Style, Script template.HTML
@@ -112,7 +110,6 @@ func (v templateData) executeTemplate(w io.Writer, name string) error {
 	return out.Flush()
 }
 
-// groupAdjacentCharts groups the parts of a section: adjacent charts form a group, other parts are alone.
 func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	for i, part := range parts {
 		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {
@@ -124,8 +121,8 @@ func groupAdjacentCharts(parts []Part) (all [][]Part) {
 	return all
 }
 
-// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf,
-// connections to the page's own server.
+// contentSecurityPolicy returns a policy that allows the given style and script and, with allowConnectSelf, connections
+// to the page's own server.
 func contentSecurityPolicy(style, script string, allowConnectSelf bool) string {
 	connect := "'none'"
 	if allowConnectSelf {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// assignIDs gives each section and chart a unique ID in lower-case letters, digits and dashes, made of
-// its ID or, if that is empty, its title.
+// assignIDs gives each section and chart a unique ID in lower-case letters, digits and dashes. The ID is based on the
+// element's ID or, if that is empty, its title.
 func (p *Page) assignIDs() {
 	used := make(map[string]bool)
 	id := func(wish string) string {

@@ -1,51 +1,48 @@
-// Package page renders measurements for people, as text and as self-contained HTML pages. All reports
-// and the live page of a server consist of the same parts.
+// Package page renders measurements for people, as text and as self-contained HTML pages. All reports and the live page
+// of a server consist of the same parts.
 //
-// A Page is plain data: sections of parts. Callers decide on the content, this package on the
-// presentation. All content is text and is escaped.
+// A Page is plain data: sections of parts. Callers decide on the content, this package on the presentation. All content
+// is text and is escaped.
 //
-// A page with a Live updates itself: its script regularly fetches Live.URL, where the server responds
-// with the output of WriteUpdate, and replaces what has changed. Charts keep their zoom, and open and
-// scrolled elements stay as they are. So this package is the only renderer, and servers of live pages
-// need no script. Actions are buttons.
+// A page with a Live updates itself. Its script regularly fetches Live.URL, where the server responds with the output
+// of WriteUpdate, and replaces what has changed. Charts keep their zoom, and open and scrolled elements stay as they
+// are. This package is therefore the only renderer, and servers of live pages need no script. Actions are buttons.
 //
-// The page's script offers, as window.myriadPage, for tests and experiments: update(html), which does
-// what a fetch does; format(unit, value); and charts, a Map from an ID to the drawn chart.
+// For tests and experiments, the page's script offers window.myriadPage. Its function update(html) does what a fetch
+// does, and format(unit, value) formats a value. charts is a Map from an ID to the drawn chart.
 package page
 
 import "time"
 
-// Page is the content of a page.
 type Page struct {
-	// Title is at the top; Lead below it is a sentence or two, with Tone.
+	// Title is at the top. Lead is a sentence or two below it, with Tone.
 	Title string
 	Lead  string
 	Tone  Tone
 	// Remarks qualify the Lead, in a list below it.
 	Remarks []Remark
-	// Figures are the most important values and their names; they are displayed large.
+	// Figures are the names and values of the most important results, displayed large.
 	Figures [][2]string
 	// Facts are names and values, such as the machine and the command.
 	Facts [][2]string
-	// Sections are in order. A page with several has a table of contents.
+	// Sections are in order. A page with several sections has a table of contents.
 	Sections []Section
 	// Live makes the page update itself; nil for a static page.
 	Live *Live
 }
 
-// Live configures a live page.
 type Live struct {
 	// URL responds to GET with the output of WriteUpdate. It must be on the same server as the page.
 	URL string
-	// Every is the pause after a response: 2 s if it is 0, and at least 100 ms. Without a response
-	// the pause doubles each time, up to 30 s, and the page says so.
+	// Every is the pause after a response, at least 100 ms. The default, 0, is 2 s. If the server does not respond, the
+	// pause doubles each time, up to 30 s, and the page shows that.
 	Every time.Duration
 }
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID identifies the section in links. Writing the page normalizes it to lower-case letters,
-	// digits and dashes, and makes it unique. If it is empty, the title is used.
+	// ID identifies the section in links. Writing the page normalizes it to lower-case letters, digits and dashes, and
+	// makes it unique. If it is empty, the title is used.
 	ID string
 	// Title is the heading; Lead is the text below it.
 	Title string
@@ -55,49 +52,42 @@ type Section struct {
 
 // Part is an element of a section. Exactly one field is set, apart from Fold.
 type Part struct {
-	// Text is a paragraph.
-	Text string
-	// Heading is a smaller heading.
+	Text    string
 	Heading string
-	// Remarks are sentences in a list, such as broken rules or notes. In HTML they are folded below
-	// Fold, if that is set.
+	// Remarks are sentences in a list, such as broken rules or notes. If Fold is set, HTML pages fold the list below
+	// Fold.
 	Remarks []Remark
 	Fold    string
 	Table   *Table
 	Chart   *Chart
 	Bars    *Bars
-	// Actions are buttons in a row.
 	Actions []Action
 	// Links are links to other pages of the same server, in a list.
 	Links []Link
 }
 
-// Link is a link to a page of the same server.
 type Link struct {
 	// URL is relative to the page. It is displayed, followed by Text.
 	URL, Text string
 }
 
-// Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1",
-// which no other site can make a browser send; the server must require it. With Token, the page asks for
-// a token before the first action, sends it in the header "Myriad-Token", stores it nowhere else, and
-// asks again after a 401. It shows up to 300 characters of the response and then updates itself.
+// Action is a button of a live page. It sends an empty POST to URL with the header "Myriad-Action: 1". The server must
+// require the header, because no other site can make a browser send it. With Token, the page asks for a token before
+// the first action and sends it in the header "Myriad-Token". It stores the token nowhere else, and asks again after a
+// 401. The page shows up to 300 characters of the response and then updates itself.
 type Action struct {
-	// Label is the button's text; without it there is no button.
+	// Label is the button's text. Without a label there is no button.
 	Label string
 	// URL is relative to the page or on the same server.
 	URL string
-	// Confirm is a question to confirm first, "" for none.
+	// Confirm is a question to confirm first, or "".
 	Confirm string
-	// Token means that the server requires a token.
-	Token bool
+	Token   bool
 	// Slow extends the time limit for the response from 10 s to 2 minutes.
 	Slow bool
 }
 
-// Remark is a sentence in a list.
 type Remark struct {
-	// Tone is its severity.
 	Tone Tone
 	Text string
 }
@@ -113,7 +103,6 @@ const (
 	Faint Tone = "faint"
 )
 
-// symbol returns a sign that expresses the tone without colour.
 func (t Tone) symbol() string {
 	switch t {
 	case Good:
@@ -126,7 +115,7 @@ func (t Tone) symbol() string {
 	return ""
 }
 
-// label returns the tone as a word, for where there is neither colour nor symbol.
+// label returns the tone as a word, for output with neither colour nor symbol.
 func (t Tone) label() string {
 	switch t {
 	case Good:

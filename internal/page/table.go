@@ -7,12 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// Table is a table. Its first and last columns are text and left-aligned; the columns between are figures
-// and right-aligned.
+// Table is a table. Its first and last columns are left-aligned text. The columns between are right-aligned figures.
 type Table struct {
 	// Caption is a sentence above the table, "" for none.
 	Caption string
-	// Lines are the rows, all of the same length; the first contains the headings.
+	// Lines are the rows, all of the same length. The first row contains the headings.
 	Lines [][]string
 	// Tones are the tones of cells, by row and column; missing ones are Plain.
 	Tones [][]Tone
@@ -26,7 +25,6 @@ func (t *Table) isTextColumn(column int) bool {
 	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
 }
 
-// rowAction returns the button of a row, nil if it has none.
 func (t *Table) rowAction(row int) *Action {
 	if row >= len(t.Actions) || t.Actions[row].Label == "" {
 		return nil
@@ -37,7 +35,6 @@ func (t *Table) rowAction(row int) *Action {
 // AddRow adds a row; the first one contains the headings.
 func (t *Table) AddRow(cells ...string) { t.Lines = append(t.Lines, cells) }
 
-// SetLastRowTone sets the tone of a cell in the last row.
 func (t *Table) SetLastRowTone(column int, tone Tone) {
 	line := len(t.Lines) - 1
 	for len(t.Tones) <= line {
@@ -49,7 +46,6 @@ func (t *Table) SetLastRowTone(column int, tone Tone) {
 	t.Tones[line][column] = tone
 }
 
-// Tone returns the tone of a cell.
 func (t *Table) Tone(row, column int) Tone {
 	if row >= len(t.Tones) || column >= len(t.Tones[row]) {
 		return Plain

@@ -28,8 +28,7 @@ func (p *Page) WriteText(w io.Writer) error {
 	return err
 }
 
-// removeCharts returns the sections without charts, without headings above nothing else, and without
-// sections that would be empty.
+// removeCharts returns the sections without charts. It also removes headings and sections that would be empty.
 func removeCharts(sections []Section) (all []Section) {
 	for _, s := range sections {
 		var parts []Part // in reverse
@@ -100,7 +99,6 @@ func (p Part) writeText(b *strings.Builder) {
 	}
 }
 
-// writeWrapped writes a paragraph, wrapped and indented by two spaces.
 func writeWrapped(b *strings.Builder, text string) {
 	column := 0
 	for _, word := range strings.Fields(text) {

@@ -8,8 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Format formats a value for readers; NaN and infinities are "". The page's script formats values in the
-// same way.
+// Format formats a value for readers; NaN and infinities are "". The page's script formats values in the same way.
 func (u Unit) Format(v float64) string {
 	switch u {
 	case Seconds:

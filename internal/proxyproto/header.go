@@ -1,9 +1,9 @@
-// Package proxyproto parses the header of the PROXY protocol, with which a proxy tells a server the
-// addresses of a forwarded connection, in versions 1 (text) and 2 (binary):
+// Package proxyproto parses the header of the PROXY protocol, versions 1 (text) and 2 (binary). With this header, a
+// proxy tells a server the addresses of a forwarded connection:
 // https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //
-// The sender of the header chooses the address that the server trusts. So a server must require the header
-// where it expects proxies, reject connections without it, and let only proxies connect.
+// The sender of the header chooses the address that the server trusts. A server must therefore require the header where
+// it expects proxies, reject connections without the header, and let only proxies connect.
 package proxyproto
 
 import (
@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes; what it defines needs
-	// far less, except for certificates.
+	// MaxSize is the maximum size of a header. Version 2 allows 65,551 bytes, but its defined fields need far less,
+	// except for certificates.
 	MaxSize = 4096
 	// maxLine is the maximum length of a version 1 header, including its line end.
 	maxLine = 107
@@ -27,27 +27,25 @@ const (
 
 // Header describes a connection to a proxy.
 type Header struct {
-	// Source is the client's address, and Destination the address it has connected to, without
-	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) stay so. Both are invalid with Local or Unix.
+	// Source is the client's address, and Destination the address to which the client has connected, both without
+	// zones. IPv4-mapped addresses (::ffff:192.0.2.1) are not converted. Both addresses are invalid with Local or Unix.
 	Source, Destination netip.AddrPort
-	// Local means that the header has no addresses and those of the transport apply: it is the proxy's
-	// own connection, such as a health check (LOCAL), or one it cannot describe (UNKNOWN, UNSPEC).
+	// Local means that the header has no addresses, and the transport's addresses apply. Either the connection is the
+	// proxy's own, such as a health check (LOCAL), or the proxy cannot describe it (UNKNOWN, UNSPEC).
 	Local bool
-	// Unix means that the client uses a unix socket. Its path is not kept.
+	// Unix means that the client uses a unix socket. Parse does not return its path.
 	Unix bool
 }
 
-// errIncomplete means that more bytes are needed.
 var errIncomplete = errors.New("incomplete")
 
-// Parse parses the header at the start of b; n is its length. If b is empty or an incomplete header, n is 0
-// and err is nil: call it again with more bytes. Bytes that cannot start a header fail immediately; other
-// errors are reported when the header is complete, for version 1 at \r\n or after 107 bytes. With MaxSize
-// bytes the result is final.
+// Parse parses the header at the start of b and returns its length. If b is empty or an incomplete header, the length
+// is 0 and err is nil; call Parse again with more bytes. Bytes that cannot start a header fail immediately. Other
+// errors are reported when the header is complete: for version 1, at \r\n or after 107 bytes. With MaxSize bytes the
+// result is final.
 //
-// Text after UNKNOWN is skipped. In version 2, the addresses must be followed by complete TLVs, which are
-// skipped, except that a CRC32C is verified. With LOCAL or UNSPEC, everything is skipped. Datagrams are an
-// error.
+// Parse skips text after UNKNOWN. In version 2, the addresses must be followed by complete TLVs (type, length, value).
+// Parse verifies a CRC32C and skips all other TLVs. With LOCAL or UNSPEC, it skips everything. Datagrams are an error.
 //
 // Parse neither keeps nor changes b. It is safe for concurrent use.
 func Parse(b []byte) (h Header, length int, err error) {
@@ -68,7 +66,7 @@ func Parse(b []byte) (h Header, length int, err error) {
 	return h, length, nil
 }
 
-// checkPrefix checks that b starts with prefix, or may when it is complete.
+// checkPrefix checks that b starts with prefix, or may start with it once more bytes have arrived.
 func checkPrefix(b []byte, prefix, expected string) error {
 	for i := range min(len(b), len(prefix)) {
 		if b[i] != prefix[i] {
@@ -83,7 +81,6 @@ func checkPrefix(b []byte, prefix, expected string) error {
 
 const prefix = "PROXY "
 
-// parseText parses version 1.
 func parseText(b []byte) (h Header, length int, err error) {
 	if err := checkPrefix(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
 		return h, 0, err
@@ -124,7 +121,6 @@ func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, uint16(n)), nil
 }
 
-// signature is the start of a version 2 header.
 const signature = "\r\n\r\n\x00\r\nQUIT\n"
 
 const (
@@ -140,7 +136,6 @@ const (
 // addressSize is the size of both addresses and ports of a family.
 var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
 
-// parseBinary parses version 2.
 func parseBinary(b []byte) (h Header, length int, err error) {
 	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
 		return h, 0, err
@@ -191,8 +186,8 @@ func toAddrPort(ip, port []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 }
 
-// checkTLVsAndChecksum checks that header b consists of complete TLVs from start on, and verifies the checksum, if
-// there is one.
+// checkTLVsAndChecksum checks that header b consists of complete TLVs after the offset start. It verifies the checksum,
+// if there is one.
 func checkTLVsAndChecksum(b []byte, start int) error {
 	sum := 0 // offset of the checksum
 	for start < len(b) {

@@ -1,5 +1,4 @@
-// Package saved encodes and decodes the state of a connection for another process: a sequence of strings and
-// numbers.
+// Package saved encodes and decodes the state of a connection for another process: a sequence of strings and numbers.
 package saved
 
 import "encoding/binary"
@@ -9,19 +8,18 @@ func AppendString[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// Reader reads values in order. From the first truncated value on, it returns zero values.
+// Reader reads values in order. After a truncated value, it returns zero values.
 type Reader struct {
 	remaining []byte
 	truncated bool
 }
 
-// NewReader returns a Reader of p.
 func NewReader(p []byte) Reader { return Reader{remaining: p} }
 
 // Complete reports whether no value was truncated.
 func (r *Reader) Complete() bool { return !r.truncated }
 
-// Remaining returns what has not been read, nil after a truncated value.
+// Remaining returns the unread bytes, or nil after a truncated value.
 func (r *Reader) Remaining() []byte { return r.remaining }
 
 func (r *Reader) markTruncated() { r.remaining, r.truncated = nil, true }
@@ -59,5 +57,4 @@ func (r *Reader) Bytes() []byte {
 	return p
 }
 
-// String reads a string.
 func (r *Reader) String() string { return string(r.Bytes()) }

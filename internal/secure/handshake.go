@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// InputPauseSize is how many bytes may wait for a handshake before IsInputFull asks the owner
-	// to stop reading. A longer ClientHello is an error.
+	// InputPauseSize is the number of bytes waiting for a handshake at which IsInputFull asks the owner to stop
+	// reading. A longer ClientHello is an error.
 	InputPauseSize = 64 << 10
-	// MaxHandshakeInput is how many bytes FeedHandshake keeps: InputPauseSize, and what was in
-	// flight when reading stopped, which with io_uring is up to 32 buffers of 64 KiB.
+	// MaxHandshakeInput is the maximum number of bytes that FeedHandshake keeps. It is InputPauseSize plus the data in
+	// flight when reading stops: with io_uring, up to 32 buffers of 64 KiB.
 	MaxHandshakeInput = InputPauseSize + 32<<16
-	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions
-	// send about 2 KiB.
+	// maxHelloInput limits the input before a complete ClientHello. Clients with many extensions send about 2 KiB.
 	maxHelloInput = 16 << 10
 )
 
@@ -60,7 +59,7 @@ type handshake struct {
 	err        error // the result, once done
 }
 
-// appendInputAndStartOnHello keeps input. Once a server has a complete ClientHello, the handshake requests a slot.
+// appendInputAndStartOnHello keeps input. When a server has a complete ClientHello, the handshake requests a slot.
 func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	if err := h.appendInput(p); err != nil {
 		return err
@@ -82,7 +81,6 @@ func (h *handshake) appendInputAndStartOnHello(p []byte) error {
 	return nil
 }
 
-// appendInput keeps input and signals a complete record.
 func (h *handshake) appendInput(p []byte) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,21 +100,18 @@ func (h *handshake) appendInput(p []byte) error {
 	return nil
 }
 
-// bufferMemory implements Session.InputMemory.
 func (h *handshake) bufferMemory() (memoryBytes int, hasPartialHello bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return cap(h.in) + cap(h.out), !h.hasRequestedSlot && len(h.in) > 0
 }
 
-// isInputFull reports whether the owner should stop reading for now.
 func (h *handshake) isInputFull() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.isFull
 }
 
-// signalInputAvailable makes the goroutine check its input again.
 func (h *handshake) signalInputAvailable() {
 	select {
 	case h.inputSignal <- struct{}{}:
@@ -131,8 +126,8 @@ func (h *handshake) requestHandshakeSlot() {
 	h.limiter.startOrQueueHandshake(h)
 }
 
-// markInputEndedOrFail records that no more input comes. If the handshake cannot complete because it has no
-// goroutine, it returns an error.
+// markInputEndedOrFail records that no more input will arrive. If the handshake has no goroutine, it can't complete,
+// and markInputEndedOrFail returns an error.
 func (h *handshake) markInputEndedOrFail() error {
 	h.mu.Lock()
 	h.inputEnded = true
@@ -149,7 +144,6 @@ func (h *handshake) markInputEndedOrFail() error {
 	return io.ErrUnexpectedEOF
 }
 
-// abort makes the goroutine, if there is one, end soon.
 func (h *handshake) abort() {
 	h.mu.Lock()
 	h.isAborted = true
@@ -167,7 +161,8 @@ func (h *handshake) cancelContext() {
 	}
 }
 
-// takeOutputAndResult returns and clears the output, and reports whether and how the handshake ended.
+// takeOutputAndResult returns and clears the output. It also reports whether the handshake has ended, and with which
+// error.
 func (h *handshake) takeOutputAndResult() (out []byte, isDone bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,7 +200,7 @@ func (h *handshake) setResultAndWakeOwner(err error) {
 	h.wakeOwner()
 }
 
-// wakeOwner wakes the owner unless it has aborted. The lock must be held.
+// wakeOwner wakes the owner unless the owner has aborted. The lock must be held.
 func (h *handshake) wakeOwner() {
 	if !h.isAborted {
 		h.owner.Wake()
@@ -224,7 +219,7 @@ func (h *handshake) releaseCPUToken() {
 	}
 }
 
-// readBlocking implements Read for crypto/tls: it waits for a record without holding a CPU token.
+// readBlocking implements Read for crypto/tls. It waits for a record without holding a CPU token.
 func (h *handshake) readBlocking(p []byte) (int, error) {
 	for {
 		n, err := h.takeBytesOfWholeRecord(p)
@@ -238,7 +233,7 @@ func (h *handshake) readBlocking(p []byte) (int, error) {
 	}
 }
 
-// waitInputOrEvictIfStalled waits for input. It reports false if the context ended or the handshake must give up its
+// waitInputOrEvictIfStalled waits for input. It returns false if the context ended or the handshake must give up its
 // slot.
 func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	var over <-chan time.Time
@@ -267,7 +262,6 @@ func (h *handshake) waitInputOrEvictIfStalled() (available bool) {
 	return false
 }
 
-// takeBytesOfWholeRecord copies bytes of one complete record. It returns 0 if there is none.
 func (h *handshake) takeBytesOfWholeRecord(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,33 +9,29 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a server's handshake may wait for input from its client and keep its slot
-// while others are queued.
+// stallTimeout is how long a server's handshake may wait for its client's input and keep its slot while other
+// handshakes are queued.
 const stallTimeout = time.Second
 
 // errStalled ends a stalled handshake to make space for others.
 var errStalled = errors.New("secure: the client stalled the handshake for a second or more while others were queued")
 
-// DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about
-// 22 KiB (measured) until its owner aborts it; with few slots, a few such clients would block
-// everybody else.
+// DefaultMaxHandshakes is the default number of slots. A handshake whose client stalls takes about 22 KiB (measured)
+// until its owner aborts it. With few slots, a few such clients would block all others.
 const DefaultMaxHandshakes = 4096
 
-// A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of
-// them compute at the same time. The others wait in a FIFO queue without a goroutine; its length is
-// limited only by the number of connections.
+// A HandshakeLimiter limits how many handshakes run, each with a goroutine in a slot, and how many of them compute at
+// the same time. Further handshakes wait in a FIFO queue without a goroutine. Only the number of connections limits the
+// queue. HandshakeLimiter is safe for concurrent use.
 //
-// While handshakes are queued, a handshake that has waited a second for input from its client loses
-// its slot, the longest-waiting one first. So stalled clients block others for at most that long.
-// Servers and clients in a process need separate limiters: clients could otherwise take the slots
-// that their servers need.
+// While handshakes are queued, a handshake that has waited a second for its client's input loses its slot, the
+// longest-waiting one first. Stalled clients therefore block others for at most a second. Servers and clients in a
+// process need separate limiters: clients could otherwise take the slots that their servers need.
 //
-// A handshake checks in its own goroutine, after its second, whether more are queued than slots are
-// being freed, and then gives up its slot. Otherwise it joins the list of stalled handshakes; a handshake
-// that finds the limiter full evicts the first of them. So that list is empty while more handshakes are
-// queued than are being evicted.
-//
-// It is safe for concurrent use.
+// A handshake that has stalled for a second checks whether more handshakes are queued than slots are being freed. If
+// so, it gives up its slot. Otherwise it joins the list of stalled handshakes, and a handshake that finds the limiter
+// full evicts the first of that list. The list is therefore empty while more handshakes are queued than are being
+// evicted.
 type HandshakeLimiter struct {
 	cpuTokens  chan struct{} // one for each handshake that computes
 	goroutines sync.WaitGroup
@@ -48,8 +44,8 @@ type HandshakeLimiter struct {
 	stalled    list.List
 }
 
-// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at
-// the same time. Zero or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
+// NewHandshakeLimiter returns a limiter for maxRunning handshakes, of which maxUsingCPU compute at the same time. Zero
+// or less selects the defaults, DefaultMaxHandshakes and GOMAXPROCS.
 func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	if maxRunning <= 0 {
 		maxRunning = DefaultMaxHandshakes
@@ -60,25 +56,24 @@ func NewHandshakeLimiter(maxRunning, maxUsingCPU int) *HandshakeLimiter {
 	return &HandshakeLimiter{maxRunning: maxRunning, cpuTokens: make(chan struct{}, maxUsingCPU)}
 }
 
-// Counts returns how many handshakes run and how many are queued.
+// Counts returns the numbers of running and queued handshakes.
 func (g *HandshakeLimiter) Counts() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.running, g.queue.Len()
 }
 
-// Wait waits until no handshake has a goroutine. No session may be created or fed any more, and
-// unfinished ones must have been aborted.
+// Wait waits until no handshake has a goroutine. Before that, all unfinished sessions must be aborted, and no session
+// may be created or fed any more.
 func (g *HandshakeLimiter) Wait() { g.goroutines.Wait() }
 
-// startOrQueueHandshake starts the handshake, or queues it and may evict a stalled one.
+// startOrQueueHandshake starts the handshake or queues it. In the latter case it may evict a stalled one.
 func (g *HandshakeLimiter) startOrQueueHandshake(h *handshake) {
 	if evicted := g.startOrQueueEvictingStalled(h); evicted != nil {
 		evicted.cancel(errStalled)
 	}
 }
 
-// startOrQueueEvictingStalled starts or queues h, and returns the stalled handshake to cancel, if any.
 func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *handshake) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,15 +93,14 @@ func (g *HandshakeLimiter) startOrQueueEvictingStalled(h *handshake) (evicted *h
 	return evicted
 }
 
-// startHandshakeGoroutine gives the handshake a slot and a goroutine.
 func (g *HandshakeLimiter) startHandshakeGoroutine(h *handshake) {
 	g.running++
 	g.goroutines.Add(1)
 	go h.runHandshake()
 }
 
-// evictOrMarkStalled is called after stallTimeout. It reports whether h must give up its slot now.
-// Otherwise h may be evicted until it has called unmarkStalled.
+// evictOrMarkStalled is called after stallTimeout. It reports whether h must give up its slot now. Otherwise h may be
+// evicted until h has called unmarkStalled.
 func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -119,7 +113,7 @@ func (g *HandshakeLimiter) evictOrMarkStalled(h *handshake) (evicted bool) {
 	return false
 }
 
-// unmarkStalled ends a stall. It reports false if the handshake has been evicted.
+// unmarkStalled ends a stall. It returns false if the handshake has been evicted.
 func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,7 +124,7 @@ func (g *HandshakeLimiter) unmarkStalled(h *handshake) (keepsSlot bool) {
 	return !h.isEvicted
 }
 
-// releaseSlotAndStartNext passes the slot on to the next handshake in the queue. The goroutine of h ends now.
+// releaseSlotAndStartNext passes the slot to the next handshake in the queue. The goroutine of h ends.
 func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.mu.Lock()
 	g.running--
@@ -146,8 +140,7 @@ func (g *HandshakeLimiter) releaseSlotAndStartNext(h *handshake) {
 	g.goroutines.Done()
 }
 
-// dequeue removes the handshake from the queue and reports whether it was queued. If so, it never
-// runs.
+// dequeue removes the handshake from the queue and reports whether it was queued. A removed handshake never runs.
 func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,7 +152,7 @@ func (g *HandshakeLimiter) dequeue(h *handshake) (wasQueued bool) {
 	return true
 }
 
-// acquireCPUToken waits for a token. It reports false if ctx ends first.
+// acquireCPUToken waits for a token. It returns false if ctx ends first.
 func (g *HandshakeLimiter) acquireCPUToken(ctx context.Context) (acquired bool) {
 	if ctx.Err() != nil {
 		return false

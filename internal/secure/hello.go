@@ -16,8 +16,8 @@ type helloScanner struct {
 	header     [4]byte // the first bytes of the message: type and length
 }
 
-// scanHello continues to scan the input, which has grown since the last call, and reports whether the
-// ClientHello is complete. It returns an error if the input is not a ClientHello.
+// scanHello continues to scan the input, which has grown since the last call, and reports whether the ClientHello is
+// complete. It returns an error if the input is not a ClientHello.
 func (h *helloScanner) scanHello(in []byte) (complete bool, _ error) {
 	if err := checkTLSPrefix(in); err != nil {
 		return false, err
@@ -82,9 +82,8 @@ func checkTLSPrefix(in []byte) error {
 const maxSmallBody = 576 - headerLen
 
 // splitHelloIntoSmallRecords returns the input with its complete ClientHello split into small records, because
-// crypto/tls keeps a buffer as large as the largest record. Only the message is authenticated, not
-// the record boundaries. The number of records is a power of two, which suits crypto/tls's message
-// buffer: that grows by doubling.
+// crypto/tls keeps a buffer as large as the largest record. TLS authenticates only the message, not the record
+// boundaries. The number of records is a power of two, because crypto/tls's message buffer grows by doubling.
 func (h *helloScanner) splitHelloIntoSmallRecords(in []byte) []byte {
 	if h.scanned != h.messageLen {
 		return in // another message starts in the last record

@@ -15,11 +15,11 @@ import (
 // checkInterval is the minimum time between checks of the files.
 const checkInterval = time.Second
 
-// A Reloader holds a certificate loaded from a pair of files, and reloads it when they change. Its
+// A Reloader holds a certificate loaded from a pair of files, and reloads the pair when the files change. Its
 // GetCertificate is for [tls.Config]. It is safe for concurrent use.
 //
-// It checks the files during handshakes, at most once a second. If a pair cannot be loaded, it logs
-// that once and keeps the old one until the next change. The two files may be replaced in any order.
+// A Reloader checks the files during handshakes, at most once a second. If it cannot load a pair, it logs the error
+// once and keeps the old pair until the next change. The two files may be replaced in any order.
 type Reloader struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -30,8 +30,8 @@ type Reloader struct {
 	cert, key []byte // the last pair that was tried
 }
 
-// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. It fails if that
-// fails; later failures are logged to log, or to [slog.Default] if that is nil.
+// NewReloader loads a pair of PEM files: the certificate with its chain, and its key. Later failures are logged to log,
+// or to [slog.Default] if log is nil.
 func NewReloader(certFile, keyFile string, log *slog.Logger) (*Reloader, error) {
 	r := &Reloader{certFile: certFile, keyFile: keyFile, log: cmp.Or(log, slog.Default())}
 	if _, err := r.ReloadNow(); err != nil {
@@ -57,8 +57,8 @@ func (r *Reloader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 	return r.current.Load(), nil
 }
 
-// ReloadNow loads the pair even if it has not changed, and returns when the certificate expires. After
-// an error the old one stays in use.
+// ReloadNow loads the pair even if the files have not changed, and returns when the certificate expires. After an error
+// the old certificate stays in use.
 func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +68,6 @@ func (r *Reloader) ReloadNow() (expires time.Time, err error) {
 	return certExpiry(r.current.Load()), nil
 }
 
-// loadIfChanged loads the pair if it has changed since the last attempt, or if force is set.
 func (r *Reloader) loadIfChanged(force bool) (changed bool, err error) {
 	r.lastCheck = time.Now()
 	cert, err := os.ReadFile(r.certFile)

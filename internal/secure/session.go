@@ -8,20 +8,18 @@ import (
 	"sync/atomic"
 )
 
-// Owner is the owner of a Session.
 type Owner interface {
-	// Emit appends ciphertext to the output. p is valid during the call. It is called only within
-	// calls of the Session's methods and must not call the Session.
+	// Emit appends ciphertext to the output. p is valid during the call. Emit is called only within calls of the
+	// Session's methods and must not call the Session.
 	Emit(p []byte)
-	// Wake asks the owner to call AdvanceHandshake soon. It is called from the handshake's goroutine
-	// with a lock held. It must not block or call the Session, and the owner must not call the
-	// Session with a lock held that Wake takes. If Wake cannot reach the owner it may do nothing, so
-	// the owner should call AdvanceHandshake regularly during a handshake.
+	// Wake asks the owner to call AdvanceHandshake soon. The handshake's goroutine calls Wake with a lock held. Wake
+	// must not block or call the Session. The owner must not call the Session while holding a lock that Wake takes.
+	// Wake may do nothing if it cannot reach the owner, so the owner should call AdvanceHandshake regularly during a
+	// handshake.
 	Wake()
 }
 
-// ErrAgain is returned by Read if there is no plaintext now. It is temporary in the sense of a
-// [net.Error].
+// ErrAgain is returned by Read if there is no plaintext now. It is a temporary [net.Error].
 var ErrAgain error = againError{}
 
 type againError struct{}
@@ -32,9 +30,9 @@ func (againError) Temporary() bool { return true }
 
 var errHandshaking = errors.New("secure: the handshake is not complete; wait until AdvanceHandshake reports that it is")
 
-// A Session is one end of a TLS connection. The owner moves the bytes: it passes received ciphertext
-// to FeedHandshake during the handshake and to Read afterwards, and gets ciphertext to send through
-// Emit. No method blocks. Only the owner may call them.
+// A Session is one end of a TLS connection. The owner moves the bytes. It passes received ciphertext to FeedHandshake
+// during the handshake and to Read afterwards, and sends the ciphertext that it receives through Emit. No method
+// blocks. Only the owner may call them.
 type Session struct {
 	tls   *tls.Conn // nil when closed
 	owner Owner
@@ -54,14 +52,14 @@ type Session struct {
 	mayHavePlaintext bool // in crypto/tls
 }
 
-// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. remote, the
-// client's address, is for the callbacks of cfg and may be nil.
+// NewServerSession returns a session that accepts a client. cfg is used as by [tls.Server]. The client's address is for
+// the callbacks of cfg and may be nil.
 func NewServerSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	return newSession(tls.Server, cfg, g, owner, remote)
 }
 
-// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except
-// that renegotiation is always refused. The handshake requests its slot in the first AdvanceHandshake.
+// NewClientSession returns a session that connects to a server. cfg is used as by [tls.Client], except that
+// renegotiation is always refused. The handshake requests its slot in the first AdvanceHandshake.
 func NewClientSession(cfg *tls.Config, g *HandshakeLimiter, owner Owner, remote net.Addr) *Session {
 	if cfg.Renegotiation != tls.RenegotiateNever {
 		cfg = cfg.Clone()
@@ -79,10 +77,9 @@ func newSession(newTLSConn func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Confi
 	return s
 }
 
-// FeedHandshake passes received ciphertext to the handshake; it is valid during the call. Once
-// AdvanceHandshake has reported an open session, Read takes the ciphertext. At most
-// MaxHandshakeInput bytes are kept, see IsInputFull. After an error close the connection: no alert
-// can be sent.
+// FeedHandshake passes received ciphertext, which is valid during the call, to the handshake. It keeps at most
+// MaxHandshakeInput bytes; see IsInputFull. Once AdvanceHandshake has reported an open session, pass ciphertext to Read
+// instead. After an error, close the connection; no alert can be sent.
 func (s *Session) FeedHandshake(ciphertext []byte) error {
 	h := s.hs.Load()
 	switch {
@@ -98,18 +95,18 @@ func (s *Session) FeedHandshake(ciphertext []byte) error {
 	return nil
 }
 
-// IsInputFull reports that InputPauseSize bytes or more wait for the handshake, because a client sends
-// much before the server's handshake runs. The owner should stop reading; it is woken when there is
-// space, or when the handshake is done.
+// IsInputFull reports that InputPauseSize bytes or more wait for the handshake, because a client sends much before the
+// server's handshake runs. The owner should then stop reading. The session wakes the owner when there is space, or when
+// the handshake is done.
 func (s *Session) IsInputFull() bool {
 	h := s.hs.Load()
 	return h != nil && h.isInputFull()
 }
 
-// AdvanceHandshake emits the handshake's output and reports whether the handshake is complete and the
-// session open. The owner calls it when woken. When the session has opened, call Read without input
-// to get what has arrived meanwhile. After an error, send what was emitted and close; the error is
-// [io.EOF] if the peer closed before it sent anything.
+// AdvanceHandshake emits the handshake's output and reports whether the handshake is complete and the session open. The
+// owner calls it when woken. When the session has opened, call Read without input to decrypt what has arrived
+// meanwhile. After an error, send the emitted bytes and close. The error is [io.EOF] if the peer closed before it sent
+// anything.
 func (s *Session) AdvanceHandshake() (open bool, err error) {
 	h := s.hs.Load()
 	if h == nil || s.err != nil {
@@ -149,16 +146,15 @@ func (s *Session) failHandshake(err error) {
 	s.err = err
 }
 
-// Read decrypts ciphertext into dst. It returns n, the bytes of plaintext, and used, the bytes of
-// ciphertext it has consumed. ciphertext is valid during the call. Call Read with the remaining
-// ciphertext until it returns an error: then all of it is consumed, and an incomplete record is kept.
-// With n > 0 the error is nil. The errors:
+// Read decrypts ciphertext into dst. It returns n, the number of bytes of plaintext, and used, the number of bytes of
+// ciphertext it has consumed. ciphertext is valid during the call. Call Read with the remaining ciphertext until it
+// returns an error. All ciphertext is then consumed, and an incomplete record is kept. With n > 0 the error is nil. The
+// errors:
 //
 //   - ErrAgain: more ciphertext is needed.
 //   - io.EOF: the peer has closed its direction with close_notify. Writing is still possible.
 //   - io.ErrUnexpectedEOF: the transport ended without close_notify.
-//   - any other: the session is broken, and an alert may have been emitted. Send what was emitted and
-//     close.
+//   - any other: the session is broken, and an alert may have been emitted. Send the emitted bytes and close.
 //
 // The last three are final; later input is discarded.
 func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
@@ -185,7 +181,6 @@ func (s *Session) Read(dst, ciphertext []byte) (n, used int, err error) {
 	return n, used, err
 }
 
-// decryptRecords fills dst with the plaintext of the available records.
 func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	for n < len(dst) {
 		if !s.mayHavePlaintext && !s.prepareNextWholeRecord() {
@@ -204,8 +199,7 @@ func (s *Session) decryptRecords(dst []byte) (n int, err error) {
 	return n, nil
 }
 
-// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite
-// was called.
+// Write encrypts plaintext and emits the ciphertext. It fails if the session is broken or CloseWrite was called.
 func (s *Session) Write(plaintext []byte) error {
 	if !s.isOpen {
 		return s.notOpenError()
@@ -229,9 +223,9 @@ func (s *Session) notOpenError() error {
 	return errHandshaking
 }
 
-// EndInput records that the transport has ended: no more ciphertext will come. A handshake then fails;
-// the next AdvanceHandshake returns the error. After the handshake, Read returns the remaining
-// plaintext and then io.EOF, if close_notify has arrived, or io.ErrUnexpectedEOF.
+// EndInput records that the transport has ended and no more ciphertext will arrive. During the handshake, the next
+// AdvanceHandshake then returns an error. After the handshake, Read returns the remaining plaintext. Read then returns
+// io.EOF if close_notify has arrived, or else io.ErrUnexpectedEOF.
 func (s *Session) EndInput() {
 	s.inputEnded = true
 	if h := s.hs.Load(); h != nil && s.err == nil {
@@ -241,8 +235,8 @@ func (s *Session) EndInput() {
 	}
 }
 
-// Abort ends the session immediately in any state, because the connection is gone. The handshake's
-// goroutine ends soon. Emit and Wake are not called any more.
+// Abort ends the session immediately in any state, because the connection is gone. The handshake's goroutine ends soon.
+// Emit and Wake are not called any more.
 func (s *Session) Abort() {
 	if h := s.hs.Load(); h != nil {
 		h.abort()
@@ -251,10 +245,9 @@ func (s *Session) Abort() {
 	s.releasePartialBuffer()
 }
 
-// InputMemory returns how many bytes of memoryBytes the session uses because of its peer's input, in
-// addition to its fixed size, and whether it waits for the rest of a record or, before the
-// handshake, of a ClientHello. Memory that crypto/tls keeps after large records is estimated; see the
-// package comment.
+// InputMemory returns the memory that the session uses because of its peer's input, in bytes, in addition to its fixed
+// size. It also reports whether the session waits for the rest of a record or, before the handshake, of a ClientHello.
+// Memory that crypto/tls keeps after large records is estimated; see the package comment.
 func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	if h := s.hs.Load(); h != nil {
 		return h.bufferMemory()
@@ -266,8 +259,8 @@ func (s *Session) InputMemory() (memoryBytes int, hasPartialInput bool) {
 	return memoryBytes, len(s.partial) > 0
 }
 
-// inputBufferSlack is what crypto/tls keeps in its input buffer in addition to the largest record.
-// Records up to smallRecord fit into its initial buffer.
+// inputBufferSlack is the memory that crypto/tls keeps in its input buffer in addition to the largest record. Records
+// up to smallRecord fit into its initial buffer.
 const (
 	inputBufferSlack = 2 << 10
 	smallRecord      = 512

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// transport is the connection that crypto/tls uses: the session itself. During the handshake the
-// handshake's goroutine calls it, afterwards the owner.
+// transport is the connection that crypto/tls uses: the session itself. The handshake's goroutine calls it during the
+// handshake, the owner afterwards.
 type transport Session
 
 // Read returns bytes of one complete record. After the handshake it returns ErrAgain if there is none.
@@ -44,8 +44,7 @@ func (t *transport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close is called when the context of a handshake ends. It does nothing, because reads and writes fail
-// by then.
+// Close is called when the context of a handshake ends. It does nothing, because reads and writes already fail.
 func (t *transport) Close() error { return nil }
 
 // LocalAddr is unknown.
@@ -70,8 +69,8 @@ type unknownAddr struct{}
 func (unknownAddr) Network() string { return "unknown" }
 func (unknownAddr) String() string  { return "unknown" }
 
-// prepareNextWholeRecord finds the next complete record at the start of partial or input and reports whether there
-// is one. If not, all of input is kept.
+// prepareNextWholeRecord finds the next complete record at the start of partial or input and reports whether there is
+// one. If there is none, it keeps all of input.
 func (s *Session) prepareNextWholeRecord() (found bool) {
 	if s.recordLeft > 0 {
 		return true
@@ -105,9 +104,9 @@ func (s *Session) beginRecord(p []byte) {
 	s.largestRecord = max(s.largestRecord, s.recordLeft)
 }
 
-// maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Beyond
-// it, a pooled buffer for the largest record is used, so that a long stream, which leaves a part of a
-// record after each read, produces no garbage.
+// maxSmallPartial is the limit up to which kept input is in a slice that grows with its content. Larger input is in a
+// pooled buffer for the largest record. A long stream leaves a partial record after every read and must not produce
+// garbage.
 const maxSmallPartial = 2 << 10
 
 var partialBuffers = sync.Pool{New: func() any { return new([maxRecord]byte) }}
@@ -121,7 +120,6 @@ func (s *Session) appendPartialRecord(p []byte) {
 	s.partial = append(s.partial, p...)
 }
 
-// releasePartialBuffer discards the kept input.
 func (s *Session) releasePartialBuffer() {
 	if cap(s.partial) == maxRecord {
 		partialBuffers.Put((*[maxRecord]byte)(s.partial[:maxRecord]))
@@ -140,8 +138,9 @@ const (
 	typeClientHello = 1
 )
 
-// recordLen returns the length of the first record in b, or the number of bytes needed to know it. An
-// impossible length makes the header alone a record, so that crypto/tls reports the error.
+// recordLen returns the length of the first record in b. If b is too short, it returns the number of bytes needed to
+// compute the length. If the length is impossible, it returns the header's length, so that crypto/tls reports the
+// error.
 func recordLen(b []byte) int {
 	if len(b) < headerLen {
 		return headerLen

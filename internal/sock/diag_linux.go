@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file queries TCP sockets with sock_diag(7). Unlike /proc/net/tcp, it can filter by state, and
-// it reports the backlog of listeners. linux/inet_diag.h defines the layouts.
+// This file queries TCP sockets with sock_diag(7). Unlike /proc/net/tcp, it can filter by state, and it reports the
+// backlog of listeners. linux/inet_diag.h defines the layouts.
 
 const (
 	diagRequestSize = 56 // sizeof(struct inet_diag_req_v2)
@@ -33,8 +33,8 @@ const maxListeners = 16 << 10
 
 var errTooManyListeners = errors.New("more than 16384 TCP listeners")
 
-// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network
-// namespace. Its cost depends on the number of listeners, not of connections.
+// ListAcceptQueues returns the accept queues of all TCP listeners in the calling thread's network namespace. Its cost
+// depends on the number of listeners, not of connections.
 func ListAcceptQueues() (found []AcceptQueue, err error) {
 	err = dumpSockets(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
 		if len(found) == maxListeners {
@@ -53,7 +53,6 @@ type diagQuery struct {
 	withTCPInfo bool   // ask for struct tcp_info as well
 }
 
-// parseAcceptQueue decodes a listener's struct inet_diag_msg.
 func parseAcceptQueue(msg []byte) AcceptQueue {
 	return AcceptQueue{
 		Addr:    netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),
@@ -92,7 +91,7 @@ func (q diagQuery) encodeRequest() []byte {
 	return b
 }
 
-// encodePortFilter encodes a filter program that rejects sockets with other local ports: one
+// encodePortFilter encodes a filter program that rejects sockets with other local ports. The program is a single
 // condition, which jumps past the end if it fails.
 func (q diagQuery) encodePortFilter() []byte {
 	if q.localPort == 0 {
@@ -116,7 +115,6 @@ func dumpSockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	return nil
 }
 
-// dumpFamilySockets calls onSocketMessage with the struct inet_diag_msg of each matching socket.
 func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -145,7 +143,7 @@ func dumpFamilySockets(q diagQuery, onSocketMessage func(m []byte) error) error 
 	}
 }
 
-// parseDiagMessages calls onSocketMessage for each socket in buf. more is false after the last message.
+// parseDiagMessages calls onSocketMessage for each socket in buf. moreExpected is false after the last message.
 func parseDiagMessages(buf []byte, onSocketMessage func(m []byte) error) (moreExpected bool, err error) {
 	for len(buf) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(buf))
@@ -180,9 +178,8 @@ const (
 // connectedStates are the states of sockets that are or were connected and are not closed.
 const connectedStates = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// dumpAcceptedConns calls onSocketMessage with the struct inet_diag_msg and the attributes of each matching
-// connection that has been accepted. It scans all TCP sockets in the calling thread's network
-// namespace and fails if more than limit match.
+// dumpAcceptedConns calls onSocketMessage with the struct inet_diag_msg and the attributes of each matching accepted
+// connection. It scans all TCP sockets in the calling thread's network namespace and fails if more than maxConns match.
 func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte) error) error {
 	n := 0
 	return dumpSockets(q, func(m []byte) error {
@@ -196,8 +193,8 @@ func dumpAcceptedConns(q diagQuery, maxConns int, onSocketMessage func(m []byte)
 	})
 }
 
-// SumConnSegments adds up the segments of all connections with the given local port in the calling
-// thread's network namespace. It fails if there are more than limit.
+// SumConnSegments adds up the segments of all connections with the given local port in the calling thread's network
+// namespace. It fails if there are more than maxConns.
 func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		info := findNetlinkAttribute(m[diagMessageSize:], tcpInfoAttribute)
@@ -212,8 +209,8 @@ func SumConnSegments(localPort uint16, maxConns int) (sum Segments, err error) {
 	return sum, err
 }
 
-// ListConns returns the connections with the given local port in the calling thread's network
-// namespace. The kernel locks each for a moment. It fails if there are more than limit.
+// ListConns returns the connections with the given local port in the calling thread's network namespace. The kernel
+// briefly locks every connection. ListConns fails if there are more than maxConns.
 func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	err = dumpAcceptedConns(diagQuery{states: connectedStates, localPort: localPort, withTCPInfo: true}, maxConns, func(m []byte) error {
 		conns = append(conns, parseConnInfo(m))
@@ -222,8 +219,8 @@ func ListConns(localPort uint16, maxConns int) (conns []ConnInfo, err error) {
 	return conns, err
 }
 
-// CountAcceptedConns counts the established, accepted connections with the given local port in the
-// calling thread's network namespace. It fails, with 0, if there are more than limit.
+// CountAcceptedConns counts the established, accepted connections with the given local port in the calling thread's
+// network namespace. If there are more than maxConns, it returns 0 and an error.
 func CountAcceptedConns(localPort uint16, maxConns int) (n int, err error) {
 	err = dumpAcceptedConns(diagQuery{states: 1 << tcpEstablished, localPort: localPort}, maxConns, func([]byte) error {
 		n++
@@ -241,7 +238,6 @@ const tcpInfoAttribute = 2
 // attributeTypeMask is NLA_TYPE_MASK.
 const attributeTypeMask = 0x3fff
 
-// parseConnInfo decodes a connection's struct inet_diag_msg and the attributes behind it.
 func parseConnInfo(msg []byte) ConnInfo {
 	t := ConnInfo{
 		Local:  netip.AddrPortFrom(parseDiagAddr(msg[0], msg[8:24]), binary.BigEndian.Uint16(msg[4:])),
@@ -259,7 +255,7 @@ func parseConnInfo(msg []byte) ConnInfo {
 	return t
 }
 
-// findNetlinkAttribute returns the content of the attribute of the given kind, nil if there is none.
+// findNetlinkAttribute returns the content of the attribute of the given kind, or nil.
 func findNetlinkAttribute(attrs []byte, kind uint16) []byte {
 	for len(attrs) >= unix.NLA_HDRLEN {
 		size := int(binary.NativeEndian.Uint16(attrs))

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file passes descriptors between processes over a unix socket that preserves message
-// boundaries: a message and its descriptors arrive together or not at all.
+// This file passes descriptors between processes over a unix socket that preserves message boundaries: a message and
+// its descriptors arrive together or not at all.
 
 // MaxFDsPerMessage is the descriptor limit of a message; the kernel's SCM_MAX_FD is 253.
 const MaxFDsPerMessage = 200
@@ -33,8 +33,8 @@ func NewFDSocketpair() (pair [2]*os.File, err error) {
 	return pair, nil
 }
 
-// SendFDs sends a non-empty message with descriptors, which remain the caller's. It does not block:
-// EAGAIN, and ETOOMANYREFS (too many descriptors in flight), mean that it may succeed later.
+// SendFDs sends a non-empty message with descriptors, which remain the caller's. It does not block. After EAGAIN or
+// ETOOMANYREFS (too many descriptors in flight), a later call may succeed.
 func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	var oob []byte
 	if len(fds) > 0 {
@@ -48,8 +48,8 @@ func SendFDs(socketFD int32, message []byte, fds []int) syscall.Errno {
 	}
 }
 
-// SendFDsInChunks sends descriptors, which remain the caller's, in as many copies of message as
-// needed.
+// SendFDsInChunks sends descriptors, which remain the caller's. It repeats the message as often as the number of
+// descriptors requires.
 func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	for some := range slices.Chunk(fds, MaxFDsPerMessage) {
 		if errno := SendFDs(socketFD, []byte(message), some); errno != 0 {
@@ -59,9 +59,9 @@ func SendFDsInChunks(socketFD int32, message string, fds []int) error {
 	return nil
 }
 
-// ReceiveFDs receives a message and its descriptors, which are closed on exec, into the calling
-// thread's descriptor table. It does not block. No bytes and no error mean that the peer has closed.
-// If the table is full, it returns EMFILE and closes the descriptors it received.
+// ReceiveFDs receives a message and its descriptors into the calling thread's descriptor table. The descriptors are
+// closed on exec. ReceiveFDs does not block. If it returns no bytes and no error, the peer has closed. If the table is
+// full, it returns EMFILE and closes the received descriptors.
 func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.Errno) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxFDsPerMessage))
 	var size, flags int
@@ -69,8 +69,8 @@ func ReceiveFDs(socketFD int32, buf []byte) (n int, fds []int32, errno syscall.E
 		var err error
 		n, size, flags, _, err = unix.Recvmsg(int(socketFD), buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		errno, _ = err.(syscall.Errno)
-		// A peer that closed with unread input resets the socket. The kernel reports that once, before
-		// the data the peer sent.
+		// A peer that closed with unread input resets the socket. The kernel reports that once, before the data the
+		// peer sent.
 		if errno != syscall.EINTR && errno != syscall.ECONNRESET {
 			break
 		}
@@ -104,7 +104,6 @@ func DupFD(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// NewMemoryFile creates a file in memory with the given content.
 func NewMemoryFile(content []byte) (fd int32, err error) {
 	own, err := unix.MemfdCreate("records", unix.MFD_CLOEXEC)
 	if err != nil {

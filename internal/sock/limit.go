@@ -2,11 +2,11 @@ package sock
 
 import "fmt"
 
-// ReservedDescriptors are kept for everything but connections: listeners, pollers, logs, files.
+// ReservedDescriptors is the number of descriptors that are not available for connections, but for listeners, pollers,
+// logs and files.
 const ReservedDescriptors = 128
 
-// FirstPrivateFD is the lowest descriptor number opened in a private table; see
-// UnshareDescriptorTable.
+// FirstPrivateFD is the lowest descriptor number opened in a private table; see UnshareDescriptorTable.
 const FirstPrivateFD = 512
 
 // defaultMaxConns is the connection limit where the system reports no descriptor limit.
@@ -24,13 +24,13 @@ func MaxConnsForDescriptorLimit() int {
 	return int(soft - ReservedDescriptors)
 }
 
-// tableReserve is the number of descriptors in a private table that are kept for pollers, rings and
-// files that handlers open, in addition to two for each loop.
+// tableReserve is the number of descriptors in a private table that are kept for pollers, rings and files that handlers
+// open. Two more are kept per loop.
 const tableReserve = 64
 
-// PlanLoopsAndDescriptorTables returns how many loops can hold conns connections. If one descriptor table suffices, it
-// returns minLoops and connsPerTable 0. Otherwise each loop gets a table of its own with space for
-// connsPerTable. It fails if maxLoops tables do not suffice.
+// PlanLoopsAndDescriptorTables returns the number of loops for conns connections. If one descriptor table suffices, it
+// returns minLoops and connsPerTable 0. Otherwise every loop gets its own table with space for connsPerTable
+// connections. It fails if maxLoops tables do not suffice.
 func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPerTable int, err error) {
 	if err = CheckDescriptorLimit(conns); err == nil {
 		return minLoops, 0, nil
@@ -43,8 +43,8 @@ func PlanLoopsAndDescriptorTables(conns, minLoops, maxLoops int) (loops, connsPe
 }
 
 // PlanDescriptorTables returns the smallest number of loops between minLoops and maxLoops that can hold conns
-// connections when each has a descriptor table of its own, and the capacity of each table. Both are
-// 0 if maxLoops do not suffice.
+// connections when each loop has its own descriptor table. It also returns the capacity of a table. Both results are 0
+// if maxLoops do not suffice.
 func PlanDescriptorTables(descriptorLimit uint64, conns, minLoops, maxLoops int) (loops, connsPerTable int) {
 	for loops = minLoops; loops <= maxLoops; loops++ {
 		if connsPerTable = descriptorTableCapacity(descriptorLimit, loops); conns <= loops*connsPerTable {
@@ -67,8 +67,8 @@ func descriptorTableCapacity(descriptorLimit uint64, loops int) int {
 	return max(int(min(descriptorLimit, defaultMaxConns))-FirstPrivateFD-tableReserve-2*loops, 0)
 }
 
-// CheckDescriptorLimit returns an error with advice if this process cannot open enough descriptors
-// for conns connections.
+// CheckDescriptorLimit returns an error with advice if this process cannot open enough descriptors for conns
+// connections.
 func CheckDescriptorLimit(conns int) error {
 	soft, hard, ok := DescriptorLimit()
 	if !ok || uint64(conns)+ReservedDescriptors <= soft {

@@ -14,21 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keepalive probes start after 2 minutes of silence: four probes, 15 s apart. Package net starts
-// after 15 s, which for a million silent connections means 67,000 probes a second and as many
-// answers. The kernel keeps timers of that length in coarse buckets, so probes come in bursts.
-// On the loopback, whose queue holds 1,000 packets (net.core.netdev_max_backlog), bursts were
-// probably dropped: a million idle connections ended with ETIMEDOUT.
+// Keepalive probes start after 2 minutes of silence: four probes, 15 s apart. Package net starts after 15 s, which for
+// a million silent connections would cause 67,000 probes and answers per second. The kernel keeps timers of that length
+// in coarse buckets, so probes are sent in bursts. The loopback's queue holds 1,000 packets
+// (net.core.netdev_max_backlog) and probably dropped such bursts: a million idle connections ended with ETIMEDOUT.
 const (
 	keepaliveIdle     = 120 // seconds
 	keepaliveInterval = 15  // seconds
 	keepaliveProbes   = 4
 )
 
-// NewListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and
-// keepalive. reusePort lets several listeners of one program share a port. control, unless nil,
-// sets further options. Multipath TCP stays off, because its listeners do not support
-// TCP_USER_TIMEOUT.
+// NewListenConfig returns a configuration for listeners whose connections inherit TCP_NODELAY and keepalive. reusePort
+// lets several listeners of one program share a port. The function control, unless nil, sets further options. Multipath
+// TCP stays off, because its listeners do not support TCP_USER_TIMEOUT.
 func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
@@ -79,8 +77,7 @@ func SetNonblockAndListenOptions(l net.Listener) error {
 	})
 }
 
-// SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn.
-// 0 changes nothing.
+// SetBacklog limits how many connections may wait to be accepted, up to net.core.somaxconn. 0 changes nothing.
 func SetBacklog(l net.Listener, backlog int) error {
 	if backlog == 0 {
 		return nil
@@ -111,14 +108,12 @@ func (o Options) SetOnListener(l net.Listener) error {
 // KeepaliveTimeout is how long a peer may be silent without answering keepalive probes.
 const KeepaliveTimeout = (keepaliveIdle + keepaliveProbes*keepaliveInterval) * time.Second
 
-// SetDeadPeerTimeoutFD limits how long data sent to a listener's future connections may stay
-// unacknowledged (TCP_USER_TIMEOUT, tcp(7)). The kernel's own limit is about a quarter of an hour;
-// d = 0 keeps it.
+// SetDeadPeerTimeoutFD sets TCP_USER_TIMEOUT (tcp(7)) for a listener's future connections. It limits how long sent data
+// may stay unacknowledged. The kernel's own limit, which a timeout of 0 keeps, is about a quarter of an hour.
 //
-// noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, d
-// is raised to at least KeepaliveTimeout: with TCP_USER_TIMEOUT a single lost probe ends a
-// connection that has been silent for that long (tcp_keepalive_timer in Linux's
-// net/ipv4/tcp_timer.c).
+// noKeepalive turns keepalive off, for servers that detect dead peers themselves. With keepalive, the timeout is raised
+// to at least KeepaliveTimeout. With a shorter TCP_USER_TIMEOUT, a single lost probe would end a connection that has
+// been silent for that long (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
 // Listeners other than TCP, and Multipath TCP listeners, are left unchanged.
 func SetDeadPeerTimeoutFD(listenerFD int32, timeout time.Duration, noKeepalive bool) {
@@ -141,13 +136,12 @@ func SetDeadPeerTimeout(l net.Listener, timeout time.Duration, noKeepalive bool)
 	})
 }
 
-// maxBindAttempts limits the search for a free port that no other program takes while the listeners
-// are opened.
+// maxBindAttempts limits the search for a port that no other program takes while the listeners are opened.
 const maxBindAttempts = 16
 
-// ListenReusePort opens n socketCount that listen on addr; several share its port. The first socket binds
-// exclusively, because sharing would hide that another program uses the port, and is then replaced
-// by shared ones. If the port is taken at that moment and addr allows any port, another one is tried.
+// ListenReusePort opens socketCount sockets that listen on addr; several sockets share its port. The first socket binds
+// exclusively, because sharing would hide that another program uses the port. It is then replaced by shared sockets. If
+// another program takes the port at that moment and addr allows any port, ListenReusePort tries another one.
 func ListenReusePort(network, addr string, socketCount int, control ControlFunc) ([]net.Listener, error) {
 	return listenReusePortRetrying(addr, socketCount, func(addr string, shared bool) (net.Listener, error) {
 		lc := NewListenConfig(shared, control)
@@ -191,9 +185,9 @@ func tryListenReusePort(addr string, socketCount int, listen listenFunc) (listen
 	return listeners, nil
 }
 
-// StartDial starts connecting and does not wait: the socket becomes writable when the attempt has
-// ended, and TakeSocketError returns its result. With a source address, the port is chosen at
-// connect (IP_BIND_ADDRESS_NO_PORT), so that each destination can use all ports of the source.
+// StartDial starts to connect and does not wait. The socket becomes writable when the attempt has ended, and
+// TakeSocketError returns the result. With a source address, the kernel chooses the port at connect
+// (IP_BIND_ADDRESS_NO_PORT), so that each destination can use all ports of the source.
 func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32, error) {
 	family := unix.AF_INET
 	if target.Addr().Is6() && !target.Addr().Is4In6() {
@@ -210,15 +204,14 @@ func StartDial(target netip.AddrPort, source netip.Addr, options Options) (int32
 	})
 }
 
-// StartDialUnix is StartDial for a unix stream socket; a path with a leading @ is an abstract name.
-// It fails with EAGAIN if the listener's queue is full.
+// StartDialUnix is StartDial for a unix stream socket. A path with a leading @ is an abstract name. StartDialUnix fails
+// with EAGAIN if the listener's queue is full.
 func StartDialUnix(path string, options Options) (int32, error) {
 	return startConnect(unix.AF_UNIX, options, func(fd int) error {
 		return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	})
 }
 
-// startConnect creates a non-blocking socket, sets options on it and calls connect.
 func startConnect(family int, options Options, connect func(fd int) error) (int32, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -252,8 +245,8 @@ func bindSourceAddr(fd int, source netip.Addr) error {
 	return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0)))
 }
 
-// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the
-// connect; see StartDial.
+// SetBindAddressNoPort is a net.Dialer.Control function that postpones the choice of the source port to the connect;
+// see StartDial.
 func SetBindAddressNoPort(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if e := raw.Control(func(fd uintptr) {

@@ -41,12 +41,10 @@ func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_ADD, fd, token, events)
 }
 
-// Modify changes the events that fd is watched for.
 func (p *Poll) Modify(fd, token int32, events uint32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_MOD, fd, token, events)
 }
 
-// Remove stops watching fd.
 func (p *Poll) Remove(fd int32) syscall.Errno {
 	return p.epollCtl(unix.EPOLL_CTL_DEL, fd, 0, 0)
 }
@@ -57,8 +55,7 @@ func (p *Poll) epollCtl(op int, fd, token int32, events uint32) syscall.Errno {
 	return errno
 }
 
-// TryWait fetches the pending events and returns their number. It does not block and does not
-// inform the Go scheduler.
+// TryWait fetches the pending events and returns their number. It does not block and does not inform the Go scheduler.
 func (p *Poll) TryWait() (ready int) {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
 	if errno != 0 {
@@ -67,10 +64,9 @@ func (p *Poll) TryWait() (ready int) {
 	return int(n)
 }
 
-// Wait blocks until events are pending or timeout has passed, and returns the number of events. A
-// negative timeout waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a
-// filter), the timeout is rounded up to milliseconds. Wait informs the Go scheduler, so that other
-// goroutines and garbage collection proceed.
+// Wait blocks until events are pending or the timeout has passed, and returns the number of events. A negative timeout
+// waits forever. Without epoll_pwait2 (before Linux 5.11, or forbidden by a filter), the timeout is rounded up to
+// milliseconds. Wait informs the Go scheduler, so that other goroutines and garbage collection proceed.
 func (p *Poll) Wait(timeout time.Duration) (ready int) {
 	if timeout < 0 || p.noPwait2 {
 		return p.waitMilliseconds(timeout)
@@ -115,14 +111,12 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 func (p *Poll) Close() { Close(p.fd) }
 
-// Eventfd wakes a loop from any goroutine: a Poll watches it like a socket, and Signal makes it
-// readable.
+// Eventfd wakes a loop from any goroutine. A Poll watches it like a socket, and Signal makes it readable.
 type Eventfd struct {
 	FD  int32
 	seq uint64 // creation order: which private tables contain a copy
 }
 
-// NewEventfd creates an eventfd in the process's descriptor table.
 func NewEventfd() (Eventfd, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -131,8 +125,8 @@ func NewEventfd() (Eventfd, error) {
 	return Eventfd{FD: int32(fd), seq: privateTables.eventfds.Add(1)}, nil
 }
 
-// Signal makes the eventfd readable. If the calling thread's private table does not contain it,
-// another thread signals it.
+// Signal makes the eventfd readable. If the calling thread's private table does not contain it, another thread signals
+// it.
 func (e Eventfd) Signal() {
 	if e.isInThreadDescriptorTable() {
 		e.writeOne()
@@ -160,8 +154,8 @@ func (e Eventfd) Clear() {
 // Close closes the eventfd. No goroutine may signal it any more.
 func (e Eventfd) Close() { Close(e.FD) }
 
-// Sleep pauses for about d, or less if a signal arrives. It is precise for short times, whereas
-// time.Sleep can be a millisecond late in an otherwise idle program.
+// Sleep pauses for about d, or less if a signal arrives. It is precise for short times, whereas time.Sleep can be a
+// millisecond late in an otherwise idle program.
 func Sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(d.Nanoseconds())
 	_ = unix.Nanosleep(&ts, nil)

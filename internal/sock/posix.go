@@ -9,12 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setSocketOption sets an option at level SOL_SOCKET.
 func setSocketOption(fd uintptr, name, value int) error {
 	return syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, name, value)
 }
 
-// setResetOnClose makes the kernel send a reset when the socket is closed.
 func setResetOnClose(fd uintptr) error {
 	return syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }

@@ -1,5 +1,5 @@
-// Package sock contains the socket system calls: listening, dialling, options, and the calls of the
-// hot path, which bypass the Go scheduler because they cannot block.
+// Package sock contains the socket system calls. Calls of the hot path bypass the Go scheduler, because they cannot
+// block.
 package sock
 
 import (
@@ -12,18 +12,16 @@ import (
 	"time"
 )
 
-// Options are socket options for dialled and accepted connections.
 type Options struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's
-	// sizes. They are set before the handshake, which fixes the window scale.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves the kernel's sizes. They are set
+	// before the handshake, which fixes the window scale.
 	SendBuffer, ReceiveBuffer int
-	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes: the kernel accepts no more output while more than
-	// this is unsent. 0 means the kernel's default.
+	// NotSentLowat is TCP_NOTSENT_LOWAT in bytes. While more than this is unsent, the kernel accepts no more output. 0
+	// selects the kernel's default.
 	NotSentLowat int
 	// Delay keeps Nagle's algorithm on (no TCP_NODELAY).
 	Delay bool
-	// ResetOnClose makes TCP connections end with a reset when the socket is closed, also by the
-	// end of the process.
+	// ResetOnClose makes TCP connections end with a reset when the socket is closed or the process ends.
 	ResetOnClose bool
 }
 
@@ -61,8 +59,8 @@ type ControlFunc = func(network, address string, raw syscall.RawConn) error
 // AcceptQueue is the accept queue of a listening TCP socket.
 type AcceptQueue struct {
 	Addr netip.AddrPort
-	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the
-	// listener's backlog or net.core.somaxconn, whichever is smaller.
+	// Waiting is the number of connections in the queue. The kernel admits Max+1; Max is the listener's backlog or
+	// net.core.somaxconn, whichever is smaller.
 	Waiting, Max int64
 	// Inode is the socket's inode, as in "socket:[123]" in /proc/PID/fd.
 	Inode uint32
@@ -89,7 +87,6 @@ type ConnInfo struct {
 	SinceInput, RTT time.Duration
 }
 
-// IsLocalAddr reports whether addr belongs to this machine.
 func IsLocalAddr(addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return true

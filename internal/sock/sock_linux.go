@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recv receives into p, which must not be empty. It does not block and does not inform the Go
-// scheduler.
+// Recv receives into p, which must not be empty. It does not block and does not inform the Go scheduler.
 func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -22,8 +21,8 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and
-// does not inform the scheduler.
+// Send sends p, which must not be empty, without raising SIGPIPE. Like Recv, it does not block and does not inform the
+// scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
@@ -33,8 +32,8 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no
-// non-blocking flag. restore makes them blocking again.
+// SetNonblockTemporarily makes blocking sockets non-blocking for system calls that have no non-blocking flag. restore
+// makes them blocking again.
 func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	for _, fd := range fds {
 		_ = unix.SetNonblock(int(fd), true)
@@ -46,8 +45,8 @@ func SetNonblockTemporarily(fds ...int32) (restore func()) {
 	}
 }
 
-// SendBuffers sends first, which must not be empty, and up to 63 more buffers in one system call. It
-// returns the number of bytes sent, 0 on failure. Without rest it uses the cheaper send.
+// SendBuffers sends first, which must not be empty, and up to 63 more buffers in one system call. It returns the number
+// of bytes sent, or 0 on failure. If rest is empty, it uses the cheaper send.
 func SendBuffers(fd int32, first []byte, rest [][]byte) int {
 	if len(rest) > 0 {
 		return sendmsgBuffers(fd, first, rest)
@@ -87,13 +86,12 @@ func IsWritable(fd int32) bool {
 
 // Acceptor accepts from non-blocking listeners. It is not safe for concurrent use.
 type Acceptor struct {
-	// Blocking makes accepted sockets blocking.
 	Blocking bool
 	peer     unix.RawSockaddrAny
 }
 
-// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options
-// such as TCP_NODELAY are inherited from the listener.
+// Accept accepts one connection, closed on exec and non-blocking unless a.Blocking is set. Options such as TCP_NODELAY
+// are inherited from the listener.
 func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
@@ -109,8 +107,8 @@ func (a *Acceptor) Accept(listenerFD int32) (fd int32, peer netip.AddrPort, errn
 	return int32(n), toAddrPort(&a.peer), 0
 }
 
-// PeerAddr returns the remote address of a socket, or the zero value if it has none with a port. It
-// does not block and does not inform the scheduler.
+// PeerAddr returns the remote address of a socket, or the zero value if the address has no port. It does not block and
+// does not inform the scheduler.
 func PeerAddr(fd int32) netip.AddrPort {
 	return socketAddr(unix.SYS_GETPEERNAME, fd)
 }
@@ -146,8 +144,7 @@ func fromNetworkOrder(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller
-// closes both.
+// DupConnDescriptor duplicates the descriptor of a listener or connection of package net. The caller closes both.
 func DupConnDescriptor(conn any) (int32, error) {
 	own := -1
 	err := withDescriptor(conn, func(fd int) (err error) {
@@ -183,8 +180,7 @@ func NewNetConnFromDup(fd int32) (net.Conn, error) {
 	return net.FileConn(f) // duplicates the descriptor
 }
 
-// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the
-// calling thread.
+// CopyFDFromProcessTable copies a descriptor from the process's table into the private table of the calling thread.
 func CopyFDFromProcessTable(fd int32) (int32, error) {
 	process, err := unix.PidfdOpen(unix.Getpid(), 0)
 	if err != nil {
@@ -195,7 +191,7 @@ func CopyFDFromProcessTable(fd int32) (int32, error) {
 	return int32(own), err
 }
 
-// TakeSocketError returns and clears a socket's pending error, 0 if there is none.
+// TakeSocketError returns and clears a socket's pending error, or 0.
 func TakeSocketError(fd int32) syscall.Errno {
 	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -212,23 +208,20 @@ func SetBlocking(fd int32) syscall.Errno {
 	return errno
 }
 
-// ShutdownWrite shuts down the sending direction of a connection.
 func ShutdownWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked
-// callers.
+// Shutdown shuts down both directions of a connection, or cancels connecting. It wakes blocked callers.
 func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // it fails only if the connection has ended
 
-// ResetConn ends a TCP connection with a reset, or cancels connecting, and wakes blocked callers. It
-// reports false for sockets that do not support it, such as unix sockets.
+// ResetConn ends a TCP connection with a reset, or cancels connecting, and wakes blocked callers. It returns false for
+// sockets that do not support resets, such as unix sockets.
 func ResetConn(fd int32) bool {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 	return errno == 0
 }
 
-// SetResetOnClose makes the kernel send a reset when the socket is closed, also when the process is
-// killed.
+// SetResetOnClose makes the kernel send a reset when the socket is closed or the process is killed.
 func SetResetOnClose(fd int32) error { return setResetOnClose(uintptr(fd)) }
 
 // StopListening makes a listener stop in all processes that share it.
@@ -241,8 +234,8 @@ func Close(fds ...int32) {
 	}
 }
 
-// SendFileOnBlockingSocket is SendFile for a blocking socket, which it makes non-blocking meanwhile.
-// The caller must own the socket exclusively.
+// SendFileOnBlockingSocket is SendFile for a blocking socket. It makes the socket non-blocking during the call, so the
+// caller must own the socket exclusively.
 func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(socketFD), unix.F_GETFL, 0)
 	if errno == 0 {
@@ -256,8 +249,8 @@ func SendFileOnBlockingSocket(socketFD int32, f *os.File, offset int64, n int) (
 	return n, errno
 }
 
-// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. 0 bytes without an
-// error mean the end of the file. It may wait for the disk, so it informs the scheduler.
+// SendFile sends up to n bytes of f, starting at offset, to a non-blocking socket. If it returns 0 bytes without an
+// error, the file has ended. It may wait for the disk, so it informs the scheduler.
 func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
 	from := int(f.Fd())
 	for {
@@ -272,8 +265,8 @@ func SendFile(socketFD int32, f *os.File, offset int64, n int) (int, syscall.Err
 	}
 }
 
-// SplicePipe moves bytes between sockets inside the kernel (splice(2)). It is not safe for concurrent
-// use. No call blocks.
+// SplicePipe moves bytes between sockets inside the kernel (splice(2)). No call blocks. A SplicePipe is not safe for
+// concurrent use.
 type SplicePipe struct {
 	writeFD, readFD int32
 	isOpen          bool
@@ -301,13 +294,12 @@ func (p *SplicePipe) Close() {
 	}
 }
 
-// SpliceFromSocket moves up to n bytes received by a socket into the pipe. 0 bytes without an error mean
-// that the peer has closed. EINVAL means that the socket does not support splice.
+// SpliceFromSocket moves up to n bytes received by a socket into the pipe. If it returns 0 bytes without an error, the
+// peer has closed. EINVAL means that the socket does not support splice.
 func (p *SplicePipe) SpliceFromSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(socketFD, p.writeFD, n)
 }
 
-// SpliceToSocket moves up to n bytes from the pipe to a socket.
 func (p *SplicePipe) SpliceToSocket(socketFD int32, n int) (int, syscall.Errno) {
 	return splice(p.readFD, socketFD, n)
 }
@@ -325,7 +317,6 @@ func splice(fromFD, toFD int32, n int) (int, syscall.Errno) {
 	}
 }
 
-// Read removes bytes from the pipe.
 func (p *SplicePipe) Read(buf []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(p.readFD), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that
-// share a port.
+// NewListenConfig returns a configuration with the options of package net. Only Linux has loops that share a port.
 func NewListenConfig(reusePort bool, control ControlFunc) net.ListenConfig {
 	return net.ListenConfig{Control: control}
 }
@@ -40,19 +39,15 @@ func SetBacklog(net.Listener, int) error { return nil }
 // SetBindAddressNoPort does nothing: it needs Linux.
 func SetBindAddressNoPort(_, _ string, _ syscall.RawConn) error { return nil }
 
-// ListAcceptQueues needs Linux.
 func ListAcceptQueues() ([]AcceptQueue, error) { return nil, errors.ErrUnsupported }
 
-// SumConnSegments needs Linux.
 func SumConnSegments(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
 
-// CountAcceptedConns needs Linux.
 func CountAcceptedConns(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
 
 // CheckPrivateTables fails: private tables need Linux.
 func CheckPrivateTables() error { return errors.ErrUnsupported }
 
-// ListConns needs Linux.
 func ListConns(uint16, int) ([]ConnInfo, error) { return nil, errors.ErrUnsupported }
 
 // DescriptorLimit returns ok = false: the limit is read on Linux only.
@@ -64,5 +59,4 @@ const KeepaliveTimeout = 3 * time.Minute
 // SetDeadPeerTimeout does nothing: it needs Linux.
 func SetDeadPeerTimeout(net.Listener, time.Duration, bool) {}
 
-// Sleep pauses for d.
 func Sleep(d time.Duration) { time.Sleep(d) }

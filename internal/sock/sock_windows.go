@@ -5,12 +5,10 @@ import (
 	"syscall"
 )
 
-// setSocketOption sets an option at level SOL_SOCKET.
 func setSocketOption(fd uintptr, name, value int) error {
 	return syscall.SetsockoptInt(syscall.Handle(fd), syscall.SOL_SOCKET, name, value)
 }
 
-// setResetOnClose makes the system send a reset when the socket is closed.
 func setResetOnClose(fd uintptr) error {
 	return syscall.SetsockoptLinger(syscall.Handle(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
 }

@@ -13,17 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file gives a thread a private descriptor table. The descriptor limit applies to each table,
-// so several threads of a process can together open more descriptors than the limit.
+// This file gives a thread a private descriptor table. The descriptor limit applies to each table, so several threads
+// of a process can together open more descriptors than the limit.
 //
-// A table starts as a copy of the process's table. The standard streams, files and anonymous
-// descriptors such as those of Go's poller, without which the runtime cannot continue on that
-// thread, remain. Sockets and pipes are closed: a copy would keep them open after their owner
-// closes them.
+// A table starts as a copy of the process's table. The standard streams, files and anonymous descriptors remain;
+// without those of Go's poller, for example, the runtime cannot continue on that thread. Sockets and pipes are closed,
+// because a copy would keep them open after their owner closes them.
 //
-// A descriptor of the process's table used by mistake on such a thread must not hit a connection.
-// Therefore connections are numbered from FirstPrivateFD, and the free numbers below it are filled
-// with a descriptor that can neither be read nor written.
+// If code on such a thread uses a descriptor of the process's table by mistake, it must not access a connection.
+// Connections are therefore numbered from FirstPrivateFD, and the free numbers below it are filled with a descriptor
+// that can neither be read nor written.
 
 // privateTables records which threads have a private table and which eventfds it contains.
 var privateTables struct {
@@ -53,9 +52,8 @@ func RunOnNewThread(f func()) {
 
 var startRuntimePoller sync.Once
 
-// UnshareDescriptorTable gives the calling thread, which must belong to RunOnNewThread, a private
-// descriptor table that keeps the sockets in keepFDs. The table disappears with the thread; release
-// must be called before.
+// UnshareDescriptorTable gives the calling thread, which must belong to RunOnNewThread, a private descriptor table that
+// keeps the sockets in keepFDs. The table disappears with the thread. Call release before that.
 func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) {
 	startRuntimePoller.Do(func() {
 		if r, w, err := os.Pipe(); err == nil { // starts Go's poller
@@ -89,15 +87,15 @@ func UnshareDescriptorTable(keepFDs map[int32]bool) (release func(), err error) 
 	}, nil
 }
 
-// CheckPrivateTables returns why threads cannot have private descriptor tables here, nil if they
-// can. It tries once, on a temporary thread.
+// CheckPrivateTables returns nil if threads can have private descriptor tables here, and otherwise the reason. It tries
+// once, on a temporary thread.
 var CheckPrivateTables = sync.OnceValue(func() (err error) {
 	RunOnNewThread(func() { err = unshareThreadDescriptorTable() })
 	return err
 })
 
-// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often
-// forbid unshare with any flag.
+// unshareThreadDescriptorTable copies the descriptor table. It tries close_range first, because containers often forbid
+// unshare with any flag.
 func unshareThreadDescriptorTable() error {
 	const beyondAll = 1 << 30
 	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
@@ -157,8 +155,8 @@ func (e Eventfd) isInThreadDescriptorTable() bool {
 	return !private || e.seq <= eventfds
 }
 
-// DescriptorLimit returns how many descriptors this process may open now (soft) and how far it may
-// raise that itself (hard). ok is false if no limit can be read.
+// DescriptorLimit returns how many descriptors this process may open now (soft), and the maximum to which it may raise
+// that limit (hard). ok is false if no limit can be read.
 func DescriptorLimit() (soft, hard uint64, ok bool) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
@@ -167,17 +165,14 @@ func DescriptorLimit() (soft, hard uint64, ok bool) {
 	return r.Cur, r.Max, true
 }
 
-// SetThreadPreciseTimers makes waits of the calling thread, to which the goroutine must be locked, end
-// within a microsecond instead of the kernel's 50, which it uses to combine wake-ups. restore undoes
-// it.
+// SetThreadPreciseTimers makes waits of the calling thread end within a microsecond. The kernel's default is 50 µs, to
+// combine wake-ups. The goroutine must be locked to the thread. restore sets the default again.
 func SetThreadPreciseTimers() (restore func()) {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // on failure timers stay as they were
 	return func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) }
 }
 
-// ThreadUsage is the resource usage of a thread.
 type ThreadUsage struct {
-	// CPU is processor time.
 	CPU time.Duration
 	// Sleeps counts voluntary context switches: the thread waited for something.
 	Sleeps int64
@@ -190,7 +185,6 @@ func CurrentThreadUsage() ThreadUsage {
 	return ThreadUsage{CPU: time.Duration(u.Utime.Nano() + u.Stime.Nano()), Sleeps: int64(u.Nvcsw)}
 }
 
-// Since returns the usage since earlier.
 func (w ThreadUsage) Since(earlier ThreadUsage) ThreadUsage {
 	return ThreadUsage{CPU: w.CPU - earlier.CPU, Sleeps: w.Sleeps - earlier.Sleeps}
 }

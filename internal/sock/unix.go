@@ -15,20 +15,18 @@ import (
 // maxUnixPath is the maximum length of a unix socket path: sun_path without its final zero.
 const maxUnixPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// ListenUnix listens on a unix stream socket at path. On Linux, a path with a leading @ is an
-// abstract name, which has no file.
+// ListenUnix listens on a unix stream socket at path. On Linux, a path with a leading @ is an abstract name, which has
+// no file.
 //
-// A stale socket at path, left by a killed process, is removed first. If a program listens there, or
-// that cannot be ruled out, or path is a file of another kind (a symbolic link included), ListenUnix
-// removes nothing and returns an error that wraps syscall.EADDRINUSE. If two programs start at the
-// same path at the same moment, one may remove the socket of the other. On Windows nothing is
-// removed: any file at path is an error.
+// ListenUnix first removes a stale socket at path, left by a killed process. It removes nothing and returns an error
+// that wraps syscall.EADDRINUSE in three cases: a program listens there, that cannot be ruled out, or path is a file of
+// another kind (including a symbolic link). If two programs start at the same path at the same moment, one may remove
+// the socket of the other. On Windows nothing is removed: any file at path is an error.
 //
-// Closing the returned listener removes the file. Other descriptors of the socket, such as those
-// passed to worker processes, do not: a supervisor keeps the listener and closes it after the workers
-// have stopped accepting. Unix sockets do not support SO_REUSEPORT; all workers accept from this
-// socket. To close the listener earlier and continue with another descriptor, call
-// SetUnlinkOnClose(false) first.
+// Closing the returned listener removes the file. Closing other descriptors of the socket, such as those passed to
+// worker processes, does not. A supervisor keeps the listener and closes it after the workers have stopped accepting.
+// Unix sockets do not support SO_REUSEPORT, so all workers accept from this socket. To close the listener earlier and
+// continue with another descriptor, call SetUnlinkOnClose(false) first.
 func ListenUnix(path string) (*net.UnixListener, error) {
 	if err := checkUnixPath(path); err != nil {
 		return nil, err
@@ -62,7 +60,6 @@ func checkUnixPath(path string) error {
 	return nil
 }
 
-// removeStaleSocket removes the socket at addr if no program listens on it.
 func removeStaleSocket(addr *net.UnixAddr) error {
 	info, err := os.Lstat(addr.Name)
 	switch {
@@ -90,7 +87,6 @@ func removeStaleSocket(addr *net.UnixAddr) error {
 	return nil
 }
 
-// addrInUseError returns an error that wraps EADDRINUSE.
 func addrInUseError(path, reason string) error {
 	return fmt.Errorf("listen unix %s: %w: %s", path, syscall.EADDRINUSE, reason)
 }

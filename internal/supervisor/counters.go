@@ -12,8 +12,8 @@ import (
 
 const publishEvery = 100 * time.Millisecond
 
-// counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its
-// engine's counters there. Each counter is consistent, but they are not a snapshot of one moment.
+// counterBlock holds a worker's counters in memory shared with the supervisor. The worker copies its engine's counters
+// to the block. A single counter is consistent, but the block is not a snapshot of one moment.
 type counterBlock struct {
 	counts    engine.Counters
 	loops     atomic.Int64
@@ -39,11 +39,9 @@ type endedCounters struct {
 	listeners [engine.MaxListeners]listenerCounters
 }
 
-// blockStride is the distance between blocks: a multiple of two cache lines, so that workers do not
-// share one.
+// blockStride is the distance between blocks. It is a multiple of two cache lines, so that workers do not share a line.
 const blockStride = int((unsafe.Sizeof(counterBlock{}) + 127) &^ 127)
 
-// sharedCounters contains the blocks of all workers.
 type sharedCounters []byte
 
 func (c sharedCounters) workerCount() int { return len(c) / blockStride }
@@ -59,7 +57,6 @@ type counterPublisher struct {
 	gc     debug.GCStats // kept to reuse its memory
 }
 
-// publishToSharedMemory copies the counters of the engine and of the Go runtime into the block.
 func (p *counterPublisher) publishToSharedMemory() {
 	counts := p.engine.Counters()
 	debug.ReadGCStats(&p.gc)
@@ -72,7 +69,7 @@ func (p *counterPublisher) publishToSharedMemory() {
 	}
 }
 
-// addToEndedAndClear adds the counters of an ended worker to ended, clears the block, and returns how many
+// addToEndedAndClear adds the counters of an ended worker to ended and clears the block. It returns how many
 // connections the worker had open.
 func (b *counterBlock) addToEndedAndClear(ended *endedCounters) (openConns int64) {
 	var last, none engine.Counts

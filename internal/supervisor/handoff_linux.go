@@ -14,13 +14,12 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// This file hands connections from worker processes to another server process, and takes them over;
-// see engine.Migrator.
+// This file hands connections from worker processes to another server process, and takes them over; see
+// engine.Migrator.
 //
-// The supervisor negotiates with the other process and distributes the channels round-robin to its
-// workers, over their OrderConns. Each worker moves connections over its channels like a single
-// process, and reports how many. The supervisor waits for all of them. It holds no lock meanwhile,
-// so that workers that end are restarted.
+// The supervisor negotiates with the other process and distributes the channels round-robin to its workers, over their
+// OrderConns. Each worker moves connections over its channels like a single process, and reports their number. The
+// supervisor waits for all workers. It holds no lock meanwhile, so that workers that end are restarted.
 
 // Orders to workers.
 const (
@@ -28,7 +27,6 @@ const (
 	orderTakeOver = "takeover"
 )
 
-// handoffReply is a worker's reply to an order.
 type handoffReply struct {
 	engine.ExportResult
 	Failed string // the error, if the order failed
@@ -56,7 +54,6 @@ func (s *Supervisor) ChannelsNeeded() int {
 	return s.cfg.Processes * int(each)
 }
 
-// SocketsPerListener implements engine.Migrator.
 func (s *Supervisor) SocketsPerListener() (counts []int) {
 	for _, l := range s.spawner.(*execSpawner).sockets {
 		counts = append(counts, len(l))
@@ -64,7 +61,6 @@ func (s *Supervisor) SocketsPerListener() (counts []int) {
 	return counts
 }
 
-// SendListenerSockets implements engine.Migrator.
 func (s *Supervisor) SendListenerSockets(control *os.File, message string) error {
 	sp := s.spawner.(*execSpawner)
 	sp.mu.Lock()
@@ -79,12 +75,12 @@ func (s *Supervisor) SendListenerSockets(control *os.File, message string) error
 	return sock.SendFDsInChunks(int32(control.Fd()), message, fds)
 }
 
-// SetListenersShared implements engine.Migrator. It does nothing: neither the supervisor nor the workers
-// shut down listeners, because all of them share the sockets.
+// SetListenersShared implements engine.Migrator. It does nothing, because the supervisor and the workers share the
+// sockets and never shut them down.
 func (s *Supervisor) SetListenersShared(bool) {}
 
-// ExportConns implements engine.Migrator. The connections of a worker that dies meanwhile count as
-// unknown, as many as it published last.
+// ExportConns implements engine.Migrator. If a worker dies meanwhile, its last published number of connections counts
+// as unknown.
 func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum engine.ExportResult, err error) {
 	var mu sync.Mutex
 	err = s.distributeChannelsToWorkers(channels, func(index int, w workerState, part []*os.File) error {
@@ -102,8 +98,8 @@ func (s *Supervisor) ExportConns(ctx context.Context, channels []*os.File) (sum 
 	return sum, err
 }
 
-// waitAndCountLostConns waits for the end of a worker and returns how many connections it lost, 0 if it has
-// not ended.
+// waitAndCountLostConns waits for the end of a worker and returns how many connections it lost, or 0 if it has not
+// ended.
 func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	select {
 	case <-w.collected:
@@ -114,7 +110,6 @@ func (s *Supervisor) waitAndCountLostConns(workerIndex int, w workerState) int {
 	return int(s.workers[workerIndex].lostConns - w.lostConns)
 }
 
-// ImportConns implements engine.Migrator.
 func (s *Supervisor) ImportConns(channels []*os.File) error {
 	defer func() {
 		for _, f := range channels {
@@ -127,9 +122,8 @@ func (s *Supervisor) ImportConns(channels []*os.File) error {
 	})
 }
 
-// distributeChannelsToWorkers calls send for each running worker, concurrently, with its share of the
-// channels, and returns one of the errors. Workers that do not run have no connections; closing the
-// channels ends their share.
+// distributeChannelsToWorkers calls send for each running worker, concurrently, with its share of the channels. It
+// returns one of the errors. Workers that do not run have no connections; closing their channels ends their part.
 func (s *Supervisor) distributeChannelsToWorkers(channels []*os.File, send func(index int, w workerState, part []*os.File) error) (err error) {
 	s.mu.Lock()
 	workers := slices.Clone(s.workers)

@@ -8,11 +8,9 @@ import (
 	"time"
 )
 
-// errExitedZero stands for exit code 0.
 var errExitedZero = errors.New("exit status 0")
 
-// keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or
-// gives up.
+// keepWorkerRunning starts a worker and restarts it whenever it ends, until the supervisor drains or gives up.
 func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	var backoff time.Duration
 	for run := 0; !isClosed(s.draining); run++ {
@@ -44,7 +42,7 @@ func (s *Supervisor) keepWorkerRunning(workerIndex int) {
 	}
 }
 
-// sleepUnlessDraining waits for d. It reports false if the supervisor drains.
+// sleepUnlessDraining waits for d. It returns false if the supervisor drains.
 func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -55,8 +53,8 @@ func (s *Supervisor) sleepUnlessDraining(d time.Duration) (keepRunning bool) {
 	return !isClosed(s.draining)
 }
 
-// logFailedDrain logs that a worker failed during a drain or just before: a signal to the process
-// group can reach the worker first.
+// logFailedDrain logs that a worker failed during a drain or just before it, when a signal to the process group reached
+// the worker first.
 func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
 	if err == nil || err == errExitedZero || isClosed(s.killing) {
 		return
@@ -65,7 +63,6 @@ func (s *Supervisor) logFailedDrain(workerIndex int, err error) {
 		"worker", workerIndex, "end", err.Error())
 }
 
-// runWorkerOnce starts a worker process and waits until it has ended.
 func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	p, err := s.spawner.spawnWorker(workerIndex, func(frame []byte) { s.messages <- frame })
 	if err != nil {
@@ -83,7 +80,6 @@ func (s *Supervisor) runWorkerOnce(workerIndex int) (served bool, err error) {
 	return served, p.err()
 }
 
-// superviseProcess drains and kills the worker when required, and returns when it has ended.
 func (s *Supervisor) superviseProcess(workerIndex int, p process) (served bool) {
 	serving, stopped, draining, killing := p.serving(), p.stopped(), s.draining, s.killing
 	timer := time.NewTimer(s.timing.startTimeout)
@@ -134,7 +130,7 @@ func (s *Supervisor) markWorkerServed(workerIndex int) {
 	}
 }
 
-// recordFailure records that a worker ended before it served. It reports whether to give up because
+// recordFailure records that a worker ended before it served. It reports whether the supervisor must give up because
 // all workers fail repeatedly.
 func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	s.mu.Lock()
@@ -153,7 +149,6 @@ func (s *Supervisor) recordFailure(workerIndex int, cause error) (giveUp bool) {
 	return true
 }
 
-// collectEndedWorkerCounters adds the counters of an ended worker to those of ended workers.
 func (s *Supervisor) collectEndedWorkerCounters(workerIndex int) (openConns int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

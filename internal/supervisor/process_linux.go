@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// osProcess is a worker process of the operating system. Three goroutines read from its control
-// socket, write to it, and wait for its exit; they end with the process.
+// osProcess is a worker process of the operating system. Three goroutines read from its control socket, write to it,
+// and wait for its exit; they end with the process.
 type osProcess struct {
 	cmd         *exec.Cmd
 	socket      *net.UnixConn
@@ -72,7 +72,6 @@ func (p *osProcess) writeFramesOrSendSIGTERM() {
 	}
 }
 
-// waitForExitAndClose waits for the process to exit and then for all its frames.
 func (p *osProcess) waitForExitAndClose() {
 	defer close(p.hasEnded)
 	p.exitErr = p.cmd.Wait()

@@ -16,19 +16,19 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run accompanies a worker's engine until it has ended: it announces to the supervisor that the
-// worker serves, publishes its counters, and drains it on request. It may be called once, after
-// ClaimListeners has succeeded.
+// Run accompanies a worker's engine until the engine has ended. It announces to the supervisor that the worker serves,
+// publishes the worker's counters, and drains the worker on request. Call Run at most once, after ClaimListeners has
+// succeeded.
 //
-// A drain is requested by SIGTERM, by the end of ctx, or by the supervisor (an order, or its death).
-// The supervisor's request is passed on to the program as a SIGTERM, unless it has received one.
-// drainTimeout limits the drain, unless the supervisor requested it, which then kills the worker.
-// From the start of Run, SIGINT is discarded, SIGHUP has no default effect, and once the supervisor
-// has requested a drain, every SIGTERM after the first is discarded: terminals and service managers
-// signal all processes, and the supervisor decides what to do.
+// SIGTERM, the end of ctx, the supervisor's order, or the supervisor's death starts a drain. If the supervisor caused
+// the drain, Run passes that on to the program as a SIGTERM, unless the program has received one. drainTimeout limits
+// the drain, except after an order of the supervisor, which kills slow workers itself.
 //
-// If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the
-// exit timeout.
+// Terminals and service managers signal all processes, and the supervisor decides what to do. From the start of Run,
+// SIGINT is therefore discarded, and SIGHUP has no default effect. Once the supervisor has requested a drain, every
+// SIGTERM after the first is discarded.
+//
+// If the supervisor has died, a goroutine remains that ends the process after drainTimeout and the exit timeout.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, drainTimeout time.Duration, log *slog.Logger) error {
 	discardSignal(os.Interrupt)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its default action would kill the process
@@ -106,7 +106,7 @@ type workerDrain struct {
 	discardsSIGTERM       bool // further ones have no effect
 }
 
-// startOrUpdateDrain starts the drain unless it has started, sets or removes its deadline, and passes the
+// startOrUpdateDrain starts the drain unless it has started. It also sets or removes the deadline, and passes the
 // supervisor's request on to the program.
 func (d *workerDrain) startOrUpdateDrain() {
 	if d.cancel == nil {
@@ -131,7 +131,6 @@ func (d *workerDrain) startOrUpdateDrain() {
 	}
 }
 
-// waitDrainResult returns the result of the drain after the engine has ended.
 func (d *workerDrain) waitDrainResult() error {
 	if d.cancel == nil {
 		return nil // stopped by another caller
@@ -143,15 +142,15 @@ func (d *workerDrain) waitDrainResult() error {
 	return nil
 }
 
-// flushAndNotifyStopped flushes queued messages and tells the supervisor that this worker has stopped
-// serving and will exit. It fails only if the supervisor has died.
+// flushAndNotifyStopped flushes queued messages and notifies the supervisor that this worker has stopped serving and
+// will exit. It fails only if the supervisor has died.
 func (w *Worker) flushAndNotifyStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
 	_ = w.socket.CloseWrite()
 }
 
-// handleSupervisorFrames executes the supervisor's orders until it has died. Then it makes sure that this
+// handleSupervisorFrames executes the supervisor's orders until the supervisor has died. It then ensures that this
 // process ends as well.
 func (w *Worker) handleSupervisorFrames(e engine.Engine, drainRequested, orphaned chan<- struct{}, drainTimeout time.Duration, log *slog.Logger) {
 	in := bufio.NewReader(w.socket)
@@ -199,15 +198,14 @@ func executeOperatorCommand(e engine.Engine, kind byte, payload []byte) error {
 // broadcastRetryInterval is the pause before a broadcast to a full engine is retried.
 const broadcastRetryInterval = time.Millisecond
 
-// broadcaster delivers broadcasts to a worker's connections.
 type broadcaster struct {
 	engine   engine.Engine
 	lastWait time.Time // when it last waited for space
 }
 
-// broadcastRetrying delivers a message. If the engine is full it retries for at most controlTimeout,
-// during which the control socket is not read, and not again within writeTimeout, so that an order
-// behind many broadcasts is read soon.
+// broadcastRetrying delivers a message. If the engine is full, it retries for at most controlTimeout, during which the
+// control socket is not read. It does not retry again within writeTimeout, so that an order behind many broadcasts is
+// read soon.
 func (b *broadcaster) broadcastRetrying(p []byte) error {
 	err := b.engine.Broadcast(p)
 	if errors.Is(err, engine.ErrFull) && time.Since(b.lastWait) > writeTimeout {
@@ -220,10 +218,10 @@ func (b *broadcaster) broadcastRetrying(p []byte) error {
 	return err
 }
 
-// discardSignal makes a signal have no effect, also for earlier subscribers. It does not leave the
-// signal ignored, because child processes would inherit that. A signal that arrives during
-// signal.Ignore can end the process, because the runtime then finds it neither wanted nor ignored
-// (seen in Go 1.26). So it must not be called while a second signal is expected.
+// discardSignal makes a signal have no effect, also for earlier subscribers. It does not leave the signal ignored,
+// because child processes would inherit that. A signal that arrives during signal.Ignore can end the process, because
+// the runtime then finds no subscriber and the signal not yet ignored (seen in Go 1.26). Therefore, do not call
+// discardSignal while a second signal is expected.
 func discardSignal(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)

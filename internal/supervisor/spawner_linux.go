@@ -50,7 +50,6 @@ type execSpawner struct {
 	closed bool       // the sockets are closed
 }
 
-// errStopping is returned for a process that was not started.
 var errStopping = errors.New("not started: the supervisor is stopping")
 
 // openListeners listens once per worker and address, except where the configuration has sockets.
@@ -79,8 +78,8 @@ func (sp *execSpawner) openListeners() (addrs []net.Addr, err error) {
 	return addrs, nil
 }
 
-// socketsForWorker returns the sockets of a worker, by address. Every socket has a worker, and every
-// worker has a socket.
+// socketsForWorker returns the sockets of a worker, by address. Every socket has a worker, and every worker has a
+// socket.
 func (sp *execSpawner) socketsForWorker(workerIndex int) (sockets [][]*os.File) {
 	for _, all := range sp.sockets {
 		some := []*os.File{all[workerIndex%len(all)]}
@@ -181,7 +180,6 @@ func newControlSocketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 	return ours, theirs, nil
 }
 
-// toUnixConn converts a file to a connection and closes the file.
 func toUnixConn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	c, err := net.FileConn(f)

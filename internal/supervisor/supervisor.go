@@ -15,22 +15,21 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Config configures a supervisor.
 type Config struct {
 	// Addrs are the addresses to listen on, at least one.
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.ControlFunc
-	// Sockets are inherited listening sockets for each address; without any, the supervisor
-	// listens itself. The supervisor owns them once it has started.
+	// Sockets are inherited listening sockets for each address; without any, the supervisor listens itself. The
+	// supervisor owns them once it has started.
 	Sockets [][]net.Listener
-	// IsSuccessor means that the supervisor replaces another process: workers do not accept until
-	// Hold says so, and the supervisor gives up when each has ended once before serving.
+	// IsSuccessor means that the supervisor replaces another process. Workers do not accept until they are told to, and
+	// the supervisor gives up when every worker has ended once before serving.
 	IsSuccessor bool
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// OnServing, if set, is called with each address when all workers serve for the first time.
-	// Wait waits for its return.
+	// OnServing, if set, is called with each address when all workers serve for the first time. Wait waits for these
+	// calls.
 	OnServing func(net.Addr)
 	Log       *slog.Logger
 }
@@ -38,8 +37,8 @@ type Config struct {
 // Address is an address to listen on, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// process is one run of a worker. Its channels are closed in this order, but only the last one is
-// certain to be closed.
+// process is one run of a worker. Its channels are closed in the order below. Only the last one is certain to be
+// closed.
 type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
@@ -53,16 +52,14 @@ type process interface {
 
 // spawner starts worker processes. It is safe for concurrent use.
 type spawner interface {
-	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's
-	// frames until it has ended.
+	// spawnWorker starts a worker. It fails after closeListeners. onFrame receives the worker's frames until it has
+	// ended.
 	spawnWorker(index int, receive func(frame []byte)) (process, error)
-	// closeListeners closes the supervisor's listeners.
 	closeListeners()
 	// freeCounters frees the shared counters after all workers have ended.
 	freeCounters()
 }
 
-// timing contains the time limits and restart intervals of workers.
 type timing struct {
 	backoff      time.Duration // before the first restart
 	maxBackoff   time.Duration // doubling up to this
@@ -113,7 +110,6 @@ type workerState struct {
 // ErrGaveUp is wrapped by the error of a supervisor whose workers repeatedly failed to serve.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
-// startSupervisor starts the monitors, the relay, and a goroutine that waits for them.
 func startSupervisor(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
 	s := &Supervisor{
 		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
@@ -160,7 +156,6 @@ func (s *Supervisor) announceWhenAllServed() {
 // Started returns a channel that is closed when all workers have served, or the supervisor drains.
 func (s *Supervisor) Started() <-chan struct{} { return s.started }
 
-// CheckAllServed returns an error unless all workers have served.
 func (s *Supervisor) CheckAllServed() error {
 	if isClosed(s.allServed) {
 		return nil
@@ -168,7 +163,6 @@ func (s *Supervisor) CheckAllServed() error {
 	return cmp.Or(s.Err(), error(engine.ErrClosed))
 }
 
-// startDrainAndCloseListeners makes all monitors drain their workers.
 func (s *Supervisor) startDrainAndCloseListeners() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +172,6 @@ func (s *Supervisor) startDrainAndCloseListeners() {
 	}
 }
 
-// requestKillWorkers makes all monitors kill their workers. It is called after drain.
 func (s *Supervisor) requestKillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,10 +189,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Addr returns the first listening address.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// ListenerStats returns the listeners and their counters, which are as recent as those of Counters.
+// ListenerStats returns the listeners and their counters, which are as recent as the result of Counters.
 func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,10 +206,8 @@ func (s *Supervisor) ListenerStats() (all []engine.ListenerStats) {
 	return all
 }
 
-// Processes returns the number of running workers.
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }
 
-// Restarts returns how often workers were restarted.
 func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 
 // Loops returns the number of loops in all serving workers.
@@ -230,8 +220,8 @@ func (s *Supervisor) Loops() (sum int) {
 	return sum
 }
 
-// Counters returns the sum over all workers, including ended ones except for their open connections.
-// The counters of a worker are up to publishEvery old. A killed worker's last counts are lost.
+// Counters returns the sum over all workers. It includes ended workers, except for their open connections. The counters
+// of a worker are up to publishEvery old. A killed worker's last counts are lost.
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,8 +240,7 @@ func (s *Supervisor) Dial(engine.DialRequest) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")
 }
 
-// Stop implements [engine.Engine]: it drains the workers, and kills those that have not ended with
-// ctx.
+// Stop implements [engine.Engine]. It drains the workers, and kills those that still run when ctx ends.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.startDrainAndCloseListeners()
 	select {
@@ -272,7 +261,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Wait waits until everything has ended, after Stop or because the supervisor gave up.
 func (s *Supervisor) Wait() { <-s.done }
 
-// Err returns why the supervisor gave up, nil if it did not.
+// Err returns the reason why the supervisor gave up, or nil.
 func (s *Supervisor) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

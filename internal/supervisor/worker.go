@@ -19,7 +19,6 @@ import (
 // workerEnv is the environment variable that makes a process a worker. It holds an identity as JSON.
 const workerEnv = "MYRIAD_WORKER"
 
-// identity identifies a worker and its Server.
 type identity struct {
 	// Index is the worker's number, starting at 0.
 	Index     int
@@ -27,7 +26,7 @@ type identity struct {
 	// Addrs are the Server's addresses; Sockets is the number of sockets for each.
 	Addrs   []Address
 	Sockets []int
-	// Held means that the worker does not accept until it is told to.
+	// Held means that the worker waits for an order before it accepts connections.
 	Held bool `json:",omitempty"`
 }
 
@@ -59,11 +58,11 @@ type Worker struct {
 	exitTimeout time.Duration // limit from the end of the drain to the exit of an orphan
 }
 
-// currentWorker is set before main starts, so that programs started by main neither take themselves
-// for a worker nor inherit the worker's descriptors.
+// currentWorker is set before main starts, so that programs started by main neither take themselves for a worker nor
+// inherit the worker's descriptors.
 var currentWorker = detectWorkerFromEnv()
 
-// CurrentWorker returns this process as a worker, nil if it is none.
+// CurrentWorker returns this process as a worker, or nil if it is not one.
 func CurrentWorker() *Worker { return currentWorker }
 
 func detectWorkerFromEnv() *Worker {
@@ -81,8 +80,8 @@ func detectWorkerFromEnv() *Worker {
 	return w
 }
 
-// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was
-// started for. It succeeds once.
+// ClaimListeners returns the inherited listeners, by address, to the Server that the worker was started for. It
+// succeeds once.
 func (w *Worker) ClaimListeners(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
@@ -122,10 +121,8 @@ func (w *Worker) Broadcast(p []byte) error {
 	return w.out.enqueue(frame, 0)
 }
 
-// PauseAccept makes all workers stop or resume accepting.
 func (w *Worker) PauseAccept(on bool) error { return w.out.enqueue(encodePauseOrResumeAccept(on), 0) }
 
-// ClosePeerConns closes the connections from a peer in all workers.
 func (w *Worker) ClosePeerConns(peer netip.AddrPort) error {
 	return w.out.enqueue(encodeClosePeerConns(peer), 0)
 }

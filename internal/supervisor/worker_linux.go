@@ -18,8 +18,8 @@ const (
 	firstListenerFD
 )
 
-// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because the
-// variable may be set by accident in a program that has other descriptors there.
+// validateAndInheritDescriptors takes the inherited descriptors. It first checks their types, because the variable may
+// be set by accident in a program that has other descriptors there.
 func (w *Worker) validateAndInheritDescriptors() error {
 	end := firstListenerFD
 	for _, n := range w.Sockets {

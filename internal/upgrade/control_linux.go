@@ -20,7 +20,6 @@ type controlSocket struct {
 	file *os.File
 }
 
-// inheritControlSocket takes over the inherited descriptor fd.
 func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err == nil && kind != unix.SOCK_SEQPACKET {
@@ -38,8 +37,8 @@ func inheritControlSocket(fd int, name string) (c controlSocket, err error) {
 	return controlSocket{os.NewFile(uintptr(fd), name)}, nil
 }
 
-// sendMessage sends a message with descriptors. If these exceed the limit of a message, it first
-// sends the kind alone with some of them, as often as necessary.
+// sendMessage sends a message with descriptors. If there are too many descriptors for one message, it first sends the
+// kind alone with some of them, as often as necessary.
 func (c *controlSocket) sendMessage(kind string, payload any, files ...*os.File) error {
 	var fds []int
 	for _, f := range files {
@@ -101,8 +100,8 @@ func (c *controlSocket) readMessage() (kind string, payload []byte, fds []int32,
 	return string(head), payload, fds, nil
 }
 
-// readExpectedMessage reads a message of the given kind, whose descriptors may arrive in several parts. It
-// waits until timeout (0: no limit) or the end of ctx.
+// readExpectedMessage reads a message of the given kind, whose descriptors may arrive in several parts. It waits until
+// the timeout (0 means no limit) or the end of ctx.
 func (c *controlSocket) readExpectedMessage(ctx context.Context, kind string, payload any, timeout time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if timeout > 0 {

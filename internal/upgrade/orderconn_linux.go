@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// OrderConn connects a supervisor with one of its workers during a handoff. The supervisor sends
-// orders with descriptors; the worker replies to each.
+// OrderConn connects a supervisor with one of its workers during a handoff. The supervisor sends orders with
+// descriptors, and the worker replies to every order.
 type OrderConn struct {
 	controlSocket
 	sending sync.Mutex // held while waiting for a reply
@@ -20,7 +20,7 @@ type OrderConn struct {
 
 const kindReply = "answer"
 
-// NewOrderConnPair creates a connection; theirs is for the worker.
+// NewOrderConnPair creates a connection. The second result is the worker's end.
 func NewOrderConnPair() (l *OrderConn, theirs *os.File, err error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -38,9 +38,9 @@ func InheritOrderConn(fd int) (*OrderConn, error) {
 	return &OrderConn{controlSocket: c}, nil
 }
 
-// SendOrderAndAwaitReply sends an order with descriptors, which remain the caller's, and waits for the reply, which
-// is JSON. When ctx ends, the worker is told to abort and has Timeout to reply, as without a
-// deadline. SendOrderAndAwaitReply fails if the worker exits.
+// SendOrderAndAwaitReply sends an order with descriptors, which remain the caller's, and waits for the reply, which is
+// JSON. When ctx ends, it asks the worker to abort and waits up to Timeout for the reply. Without a deadline in ctx,
+// Timeout also applies. SendOrderAndAwaitReply fails if the worker exits.
 func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, reply any, files ...*os.File) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -57,8 +57,8 @@ func (l *OrderConn) SendOrderAndAwaitReply(ctx context.Context, order string, re
 	return err
 }
 
-// ServeOrders calls handle for each order, one at a time, until the other side closes. handle owns the
-// descriptors; its context ends when the supervisor aborts the order or exits.
+// ServeOrders calls handle for each order, one at a time, until the supervisor closes the connection. handle owns the
+// descriptors. Its context ends when the supervisor aborts the order or exits.
 func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -96,5 +96,4 @@ func (l *OrderConn) ServeOrders(handle func(ctx context.Context, order string, f
 	}
 }
 
-// Close closes the connection.
 func (l *OrderConn) Close() { _ = l.file.Close() }

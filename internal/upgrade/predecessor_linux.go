@@ -25,8 +25,7 @@ type Predecessor struct {
 	Paused         bool
 	activatedNames []string   // of the service manager's sockets
 	activatedFiles []*os.File // the sockets
-	// version is the old process's protocol version.
-	version int
+	version        int
 }
 
 // Inherited is a listener of the old process.
@@ -38,8 +37,8 @@ type Inherited struct {
 // claimed is set when a server has claimed the predecessor.
 var claimed atomic.Bool
 
-// ClaimPredecessor returns the process that this one replaces. It returns nil if there is none, or if
-// another server of this process has claimed it.
+// ClaimPredecessor returns the process that this one replaces. It returns nil if there is none, or if another server of
+// this process has claimed it.
 func ClaimPredecessor() (*Predecessor, error) {
 	p, err := connectPredecessor()
 	if p == nil && err == nil || !claimed.CompareAndSwap(false, true) {
@@ -119,8 +118,8 @@ func (p *Predecessor) receiveHelloAndListeners() error {
 	return nil
 }
 
-// InheritedActivationSockets returns the service manager's sockets, which the old process had
-// received, and their names; none without an old process. The caller owns them and calls it once.
+// InheritedActivationSockets returns the service manager's sockets that the old process had received, and their names.
+// Without an old process, it returns none. The caller owns the sockets and calls the function once.
 func InheritedActivationSockets() (names []string, files []*os.File, err error) {
 	p, err := connectPredecessor()
 	if p == nil {
@@ -129,7 +128,8 @@ func InheritedActivationSockets() (names []string, files []*os.File, err error) 
 	return p.activatedNames, p.activatedFiles, nil
 }
 
-// WaitStartedOrAborted waits for started. It fails if the old process aborts the upgrade meanwhile.
+// WaitStartedOrAborted waits until the channel started is closed. It fails if the old process aborts the upgrade
+// meanwhile.
 func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 	raw, err := p.file.SyscallConn()
 	if err != nil {
@@ -162,9 +162,8 @@ func (p *Predecessor) WaitStartedOrAborted(started <-chan struct{}) error {
 }
 
 // AnnounceReadyAndTakeOver tells the old process that this one can serve with the given number of loops. It calls
-// restoreState with the state and the broadcast socket of the old process, each nil if there is none and
-// closed afterwards, and then takeOver with the channels. It fails if the old process continues to
-// serve.
+// restoreState with the state and the broadcast socket of the old process. Either file may be nil and is closed
+// afterwards. It then calls takeOver with the channels. It fails if the old process continues to serve.
 func (p *Predecessor) AnnounceReadyAndTakeOver(loops int, restoreState func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.sendMessage(kindReady, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.ignorePredecessorExit(err)
@@ -206,8 +205,8 @@ func (p *Predecessor) ReportFailure(cause error) error {
 // continues to serve and this one must exit.
 func IsAborted(err error) bool { return errors.Is(err, errAborted) }
 
-// ignorePredecessorExit returns nil if err means that the old process has exited: this one continues
-// with what it has.
+// ignorePredecessorExit returns nil if err means that the old process has exited. This process then continues with the
+// connections it has received.
 func (p *Predecessor) ignorePredecessorExit(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		ReportOwnPIDServing()
@@ -216,7 +215,7 @@ func (p *Predecessor) ignorePredecessorExit(err error) error {
 	return err
 }
 
-// WaitDone waits until the old process has handed over everything, and answers its liveness checks. It
+// WaitDone waits until the old process has handed over everything. It answers the old process's liveness checks. It
 // fails if the old process exits.
 func (p *Predecessor) WaitDone() (d Done, err error) {
 	for {

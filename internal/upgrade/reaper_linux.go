@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is for a first process that must not exit, because its end would end everything else: a
-// server that is the init process of a container.
+// This file is for a first process that must not exit, because its end would end everything else, such as a server that
+// is the init process of a container.
 //
-// It creates a pipe whose write end is passed from each process to its successor. A process that
-// takes over writes its PID there; one that continues after a failed upgrade writes its own again.
-// The first process reads which one serves when it needs to know: to relay a signal, and when a
-// process has exited. It adopts and reaps orphans (PR_SET_CHILD_SUBREAPER). Before a process reaps
-// its successor, it writes the PID and exit status of that.
+// The first process creates a pipe. Every process passes the write end to its successor. A process that takes over
+// writes its PID to the pipe; a process that continues after a failed upgrade writes its own PID again. The first
+// process reads the PID of the serving process when it relays a signal, and when a process has exited. It adopts and
+// reaps orphans (PR_SET_CHILD_SUBREAPER). Before a process reaps its successor, it writes the successor's PID and exit
+// status to the pipe.
 
 // statusPipe is this process's part of the pipe. Nobody blocks on it.
 type statusPipe struct {
@@ -30,11 +30,11 @@ type statusPipe struct {
 	write          *os.File
 }
 
-// ownStatusPipe is the pipe of this process, nil if there is none.
+// ownStatusPipe is the pipe of this process, or nil.
 var ownStatusPipe atomic.Pointer[statusPipe]
 
-// CreateStatusPipe makes this process continue to run when another one takes over, unless one of its
-// predecessors already does.
+// CreateStatusPipe keeps this process running when another one takes over, unless one of its predecessors already
+// stays.
 func CreateStatusPipe() error {
 	if ownStatusPipe.Load() != nil {
 		return nil
@@ -47,16 +47,15 @@ func CreateStatusPipe() error {
 	return nil
 }
 
-// ReportOwnPIDServing tells the first process, if it is kept, that this one serves.
+// ReportOwnPIDServing reports to the first process, if that stays, that this process serves.
 func ReportOwnPIDServing() {
 	if l := ownStatusPipe.Load(); l != nil {
 		_, _ = unix.Write(int(l.write.Fd()), fmt.Appendln(nil, os.Getpid())) // fails if the first process has exited
 	}
 }
 
-// waitAndReportExit waits until a child has exited and reports its status to the first process, if
-// that is kept. It does not reap the child: if this process exits before it has reported, the first
-// process reaps it.
+// waitAndReportExit waits until a child has exited and reports its status to the first process, if that stays. It does
+// not reap the child. If this process exits before it has reported, the first process reaps the child.
 func waitAndReportExit(pid int) {
 	l := ownStatusPipe.Load()
 	if l == nil || l.isFirstProcess {
@@ -90,8 +89,8 @@ const (
 	exitReportTimeout = time.Second
 )
 
-// relayedSignals returns the signals that the serving process receives from this one. A terminal
-// sends SIGINT and SIGQUIT to all processes itself.
+// relayedSignals returns the signals that the serving process receives from this one. A terminal sends SIGINT and
+// SIGQUIT to all processes itself.
 func relayedSignals() []os.Signal {
 	signals := []os.Signal{unix.SIGHUP, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 	terminal, err := os.Open("/dev/tty")
@@ -114,8 +113,8 @@ type Reaper struct {
 	exitReports map[int]string // the last exit report: PID and status
 }
 
-// StartReaperAndSignalRelay relays signals to the serving process. It returns nil if this is not a first process
-// that is kept.
+// StartReaperAndSignalRelay relays signals to the serving process. It returns nil if this is not a first process that
+// stays.
 func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	l := ownStatusPipe.Load()
 	if l == nil || !l.isFirstProcess {
@@ -132,7 +131,6 @@ func (s *Successor) StartReaperAndSignalRelay() *Reaper {
 	return k
 }
 
-// readServingPID reads the status pipe and returns the PID of the serving process.
 func (k *Reaper) readServingPID() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -172,8 +170,8 @@ func (k *Reaper) waitExitReport(pid int) error {
 	}
 }
 
-// WaitServerExit waits until the serving process has exited, and returns an error unless it succeeded.
-// It reaps all children meanwhile; this process must have no others.
+// WaitServerExit waits until the serving process has exited, and returns an error unless that process succeeded.
+// Meanwhile it reaps all children; this process must have no others.
 func (k *Reaper) WaitServerExit() error {
 	defer k.relaying.Wait()
 	defer close(k.signals)
@@ -208,7 +206,6 @@ func (k *Reaper) WaitServerExit() error {
 	}
 }
 
-// formatWaitStatus describes a status like package os.
 func formatWaitStatus(status unix.WaitStatus) string {
 	if status.Signaled() {
 		return "signal: " + status.Signal().String()
@@ -216,7 +213,7 @@ func formatWaitStatus(status unix.WaitStatus) string {
 	return fmt.Sprintf("exit status %d", status.ExitStatus())
 }
 
-// serverExitError returns an error for the exit of the serving process, nil for exit code 0.
+// serverExitError returns an error for the exit of the serving process, or nil for exit code 0.
 func serverExitError(pid int, exitStatus string) error {
 	if exitStatus == exitedZero {
 		return nil

@@ -38,8 +38,8 @@ type Successor struct {
 	exitErr      error         // its exit status, once exited is closed
 }
 
-// StartSuccessor starts the new process, which has replyTimeout for each reply. It adds to the
-// environment and the descriptors of cmd.
+// StartSuccessor starts the new process. replyTimeout limits the wait for each of its replies. StartSuccessor adds to
+// the environment and the descriptors of cmd.
 func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, error) {
 	pair, err := sock.NewFDSocketpair()
 	if err != nil {
@@ -64,7 +64,6 @@ func StartSuccessor(cmd *exec.Cmd, replyTimeout time.Duration) (*Successor, erro
 	return s, nil
 }
 
-// PID returns its process ID.
 func (s *Successor) PID() int { return s.cmd.Process.Pid }
 
 // SendHelloAndListeners sends the hello message and the listeners; sendListeners sends their descriptors.
@@ -112,10 +111,10 @@ func (s *Successor) waitReply(ctx context.Context, kind string, reply any) error
 	return s.waitAndAddExitStatus(ctx, err)
 }
 
-// OpenAndSendChannels sends one end of each channel to the new process and returns the others once it takes
-// connections over. Both sides distribute the channels round-robin to their loops. If the numbers of
-// loops differ, every pair of loops gets a channel, unless that exceeds the limit; otherwise each
-// loop gets one. stateFile (the handler's) and broadcastSocket (for broadcasts) are sent as well unless they are
+// OpenAndSendChannels sends one end of each channel to the new process, and returns the other ends when that process
+// begins to take over connections. Both processes distribute the channels round-robin to their loops. If the numbers of
+// loops differ, every pair of loops gets a channel. If that would exceed the limit, or the numbers are equal, every
+// loop gets one channel. The files stateFile (the handler's state) and broadcastSocket are sent as well unless they are
 // nil; they remain the caller's.
 func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoops int, stateFile, broadcastSocket *os.File) (ours []*os.File, err error) {
 	n := max(ourLoops, theirLoops)
@@ -153,8 +152,8 @@ func (s *Successor) OpenAndSendChannels(ctx context.Context, ourLoops, theirLoop
 	return ours, nil
 }
 
-// waitAndAddExitStatus adds the exit status to err if the new process has exited. A process that has closed its
-// end is about to exit.
+// waitAndAddExitStatus adds the exit status to err if the new process has exited. A process that has closed its end of
+// the socket is about to exit.
 func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 		return err
@@ -172,8 +171,8 @@ func (s *Successor) waitAndAddExitStatus(ctx context.Context, err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.exitErr)
 }
 
-// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung
-// process, so that the channels close.
+// MonitorAndKillIfHung checks regularly, until ctx ends, whether the new process is alive. It kills a hung process, so
+// that the channels close.
 func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	tick := time.NewTicker(s.replyTimeout / 3)
 	defer tick.Stop()
@@ -189,8 +188,8 @@ func (s *Successor) MonitorAndKillIfHung(ctx context.Context) {
 	}
 }
 
-// KillIfHung reports whether the new process has exited. It kills a hung process: one that has twice
-// failed to reply within a third of the timeout; once may be the fault of this process.
+// KillIfHung reports whether the new process has exited. It kills a process that has twice failed to reply within a
+// third of the timeout. A single failure may be the fault of this process.
 func (s *Successor) KillIfHung() (killed bool) {
 	for range 2 {
 		err := s.sendMessage(kindAlive, struct{}{})
@@ -206,7 +205,7 @@ func (s *Successor) KillIfHung() (killed bool) {
 	return true
 }
 
-// Abort ends the new process, which has taken over nothing yet, and waits for it.
+// Abort ends the new process, which must not have taken over anything, and waits for its end.
 func (s *Successor) Abort() {
 	_ = s.sendMessage(kindAbort, struct{}{}) // the process may have exited
 	select {
@@ -224,7 +223,6 @@ func (s *Successor) SendDone(d Done) error {
 	return s.sendMessage(kindDone, d)
 }
 
-// NewStateFile creates a memory file for a handler's state.
 func NewStateFile() (*os.File, error) {
 	fd, err := sock.NewMemoryFile(nil)
 	if err != nil {

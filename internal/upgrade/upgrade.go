@@ -1,5 +1,5 @@
-// Package upgrade is the protocol between a server process and its successor. They use a socket pair
-// that the new process inherits, so no other process can take part.
+// Package upgrade is the protocol between a server process and its successor. The processes use a socket pair that the
+// new process inherits, so no other process can take part.
 //
 //	old                                     new
 //	starts the new process
@@ -17,8 +17,8 @@
 //	done: counters                    ──▶   serves alone
 //	drains the rest, exits
 //
-// Until the old process has read "taking" nothing has changed for it: it can abort and continue to
-// serve; the new one then exits. If the old process dies, the new one continues with what it has.
+// Nothing has changed for the old process until it reads "taking": until then, it can abort and continue to serve, and
+// the new process exits. If the old process dies, the new one continues with the connections it has received.
 package upgrade
 
 import (
@@ -34,7 +34,7 @@ const (
 	Version = 2
 	// upgradeEnv is the environment variable with the new process's descriptor number.
 	upgradeEnv = "MYRIAD_UPGRADE"
-	// Timeout is how long each side waits for a reply.
+	// Timeout is how long each process waits for a reply of the other.
 	Timeout = 30 * time.Second
 	// maxDescriptors limits the descriptors of a message, all parts together.
 	maxDescriptors = 4096
@@ -56,11 +56,10 @@ type Hello struct {
 	PID       int
 	Paused    bool // an operator has paused accepting
 	Listeners []Listener
-	// Activated are the names of the service manager's sockets, whose descriptors follow those of
-	// the listeners.
+	// Activated are the names of the service manager's sockets, whose descriptors follow those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
-	// Kept means that the last descriptor is the status pipe to a first process that is kept.
+	// Kept means that the last descriptor is the status pipe to a first process that stays.
 	Kept bool `json:",omitempty"`
 }
 
@@ -71,8 +70,8 @@ type Ready struct {
 	Failed  string // why it cannot serve
 }
 
-// Channels announces the descriptors that start the handoff: N channels, then those of the files below
-// that are set, in this order.
+// Channels announces the descriptors that start the handoff. N channels come first, followed by the files below that
+// are set, in this order.
 type Channels struct {
 	N     int
 	State bool // a file with the handler's state

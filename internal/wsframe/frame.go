@@ -1,5 +1,5 @@
-// Package wsframe parses and formats frames of the WebSocket protocol (RFC 6455, section 5.2), for servers and
-// clients. It does no I/O; its functions are safe for concurrent use.
+// Package wsframe parses and formats frames of the WebSocket protocol (RFC 6455, section 5.2), for servers and clients.
+// It does no I/O; its functions are safe for concurrent use.
 package wsframe
 
 import (
@@ -75,8 +75,8 @@ var (
 	errLong   = fmt.Errorf("control frame has more than %d bytes", MaxControl)
 )
 
-// ParseHead parses the head at the start of in. If it is incomplete, Len is 0 and err is nil, unless a byte is
-// already invalid. Callers must check reserved bits, masks and the order of frames.
+// ParseHead parses the head at the start of in. If it is incomplete, Len is 0 and err is nil, unless a byte is already
+// invalid. Callers must check reserved bits, masks and the order of frames.
 func ParseHead(in []byte) (h Head, err error) {
 	if len(in) == 0 {
 		return h, nil
@@ -142,8 +142,8 @@ func ApplyMask(dst, src []byte, mask [4]byte, maskOffset int) {
 	}
 }
 
-// ValidCloseCode reports whether a close frame may contain code: RFC 6455, section 7.4, and 1012 to 1014, which
-// IANA has registered since.
+// ValidCloseCode reports whether a close frame may contain code: RFC 6455, section 7.4, and 1012 to 1014, which IANA
+// has registered since.
 func ValidCloseCode(code int) bool {
 	return code >= 1000 && code <= 1003 || code >= 1007 && code <= 1014 || code >= 3000 && code <= 4999
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// waitTimeout is the real time to wait for goroutines of a handler. A connection that is paused
-// because of its peer is waited for until nothing has happened for pausedWaitTimeout.
+// waitTimeout is the real time to wait for goroutines of a handler. If a connection is paused because of its peer, the
+// wait ends when nothing has happened for pausedWaitTimeout.
 const (
 	waitTimeout       = 5 * time.Second
 	pausedWaitTimeout = 800 * time.Millisecond
@@ -21,8 +21,8 @@ const (
 // maxShown limits the bytes of output that a failure shows.
 const maxShown = 1 << 10
 
-// Peer is the remote end of a connection. It reads output at once, buffers up to 16 MiB for the
-// test, and, like most clients, ends its direction after it has read the server's end.
+// Peer is the remote end of a connection. It reads output immediately and buffers up to 16 MiB for the test. Like most
+// clients, it ends its direction after it has read the server's end.
 type Peer struct {
 	s          *Server
 	end        *virtual.Peer
@@ -32,9 +32,9 @@ type Peer struct {
 // Addr returns the peer's address.
 func (p *Peer) Addr() netip.AddrPort { return p.end.Addr }
 
-// Send sends text to the server, which gets it in one read of at most 64 KiB; to test framing,
-// send a message in parts. While the server is paused, up to 16 MiB wait. Send fails the test if
-// the peer has ended or the connection has closed.
+// Send sends text to the server, which receives it in reads of at most 64 KiB. To test framing, send a message in
+// parts. While the server is paused, up to 16 MiB wait. Send fails the test if the peer has ended or the connection has
+// closed.
 func (p *Peer) Send(text string) {
 	p.s.t.Helper()
 	if _, err := p.Write([]byte(text)); err != nil {
@@ -42,8 +42,8 @@ func (p *Peer) Send(text string) {
 	}
 }
 
-// Write is like Send but returns an error instead of failing the test: syscall.EPIPE if the peer
-// has ended or the connection has closed.
+// Write is like Send, but returns an error instead of failing the test. The error is syscall.EPIPE if the peer has
+// ended or the connection has closed.
 func (p *Peer) Write(b []byte) (n int, err error) {
 	p.s.runAndSettle(func() { err = p.end.Send(b) })
 	if err != nil {
@@ -52,15 +52,15 @@ func (p *Peer) Write(b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// CloseWrite ends the peer's direction, like a client that half-closes or closes: the server gets
-// an end of file and may still answer.
+// CloseWrite ends the peer's direction, like a client that half-closes or closes. The server reads an end of file and
+// may still answer.
 func (p *Peer) CloseWrite() { p.s.runAndSettle(p.end.CloseWrite) }
 
-// Reset resets the connection, like a crashed client: the close reason is syscall.ECONNRESET.
+// Reset resets the connection, like a crashed client. The close reason is syscall.ECONNRESET.
 func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 
-// StopReading makes the peer accept no more output, as if all buffers to a slow client were full.
-// Output then waits in the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
+// StopReading makes the peer accept no more output, as if all buffers to a slow client were full. Output then waits in
+// the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
 func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(0) }) }
 
 // Take lets the peer read n more bytes of output after StopReading.
@@ -77,7 +77,7 @@ func (p *Peer) Take(n int) {
 	}
 }
 
-// StartReading undoes StopReading.
+// StartReading ends the effect of StopReading.
 func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(-1) }) }
 
 // Output returns what the server has sent since the last call of Output or Expect.
@@ -89,8 +89,8 @@ func (p *Peer) Output() (text string) {
 	return text
 }
 
-// Expect removes want from the beginning of the output, or fails the test if the output begins
-// differently. Further output is kept for later calls.
+// Expect removes want from the beginning of the output. If the output begins differently, Expect fails the test.
+// Further output is kept for later calls.
 func (p *Peer) Expect(want string) {
 	p.s.t.Helper()
 	met, got := false, ""
@@ -108,9 +108,8 @@ func (p *Peer) Expect(want string) {
 	}
 }
 
-// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that
-// matches why with errors.Is; nil matches nil. A rejected peer has a reason such as
-// tcp.ErrTooManyConns.
+// ExpectClosed fails the test unless the connection has closed, or closes, with a reason that matches the given error
+// with errors.Is; nil matches nil. A rejected peer has a reason such as tcp.ErrTooManyConns.
 func (p *Peer) ExpectClosed(why error) {
 	p.s.t.Helper()
 	var got error
@@ -124,8 +123,7 @@ func (p *Peer) ExpectClosed(why error) {
 	}
 }
 
-// Closed reports whether the connection has closed, and the reason, which is nil after
-// Conn.Close.
+// Closed reports whether the connection has closed, and returns the reason. The reason is nil after Conn.Close.
 func (p *Peer) Closed() (why error, ok bool) {
 	p.s.runAndSettle(func() { why, ok = p.closeReason() })
 	return why, ok
@@ -162,13 +160,11 @@ func (p *Peer) closeReason() (why error, ok bool) {
 	return p.end.Closed()
 }
 
-// handlerPanic returns the handler's panic if that is the close reason.
 func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
 	err, _ := p.end.Closed()
 	return errors.AsType[*tcp.PanicError](err)
 }
 
-// describeState describes the connection's state for failure messages.
 func (p *Peer) describeState() string {
 	why, closed := p.end.Closed()
 	if !closed {
@@ -191,7 +187,6 @@ func (p *Peer) describeState() string {
 	return text
 }
 
-// truncate shortens text for failure messages.
 func truncate(text string) string {
 	if len(text) > maxShown {
 		return text[:maxShown] + "..."

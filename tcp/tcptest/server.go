@@ -1,7 +1,6 @@
-// Package tcptest tests servers without a network: connections are in memory, and time passes
-// only when the test says so. It runs a complete [tcp.Server], with its limits, heartbeats and
-// framing, over the same connection state machine as in production; only sockets, event loops and
-// TLS are missing.
+// Package tcptest tests servers without a network. Connections are in memory, and time passes only when the test
+// advances it. The package runs a complete [tcp.Server], with its limits, heartbeats and framing, on the connection
+// state machine used in production. Only sockets, event loops and TLS are missing.
 //
 //	func TestEcho(t *testing.T) {
 //		s := tcptest.NewServer(t, &tcp.Server{Handler: tcp.Lines(echo)})
@@ -15,30 +14,27 @@
 //
 // # Order of events
 //
-// A call of a Server or a Peer returns after all its consequences: handlers have been called, on
-// the test's goroutine, and their output has been delivered. Connections are processed in the
-// order of Dial, so a test runs the same way each time. (Shutdown and Close of the server itself
-// call handlers on the calling goroutine.) Direct operations on a [tcp.Ref], a [tcp.Group] or the
-// server (Broadcast, CloseConns, PauseAccepting) take effect in the next call of a Server or a
-// Peer.
+// A call of a Server or a Peer returns after all its consequences: handlers have been called, on the test's goroutine,
+// and their output has been delivered. Connections are processed in the order of Dial, so a test runs the same way
+// every time. (Shutdown and Close of the tcp.Server call handlers on the calling goroutine.) Direct operations on a
+// [tcp.Ref], a [tcp.Group] or the tcp.Server (Broadcast, CloseConns, PauseAccepting) take effect in the next call of a
+// Server or a Peer.
 //
-// A handler may also answer from another goroutine: [Peer.Expect] and [Peer.ExpectClosed] wait
-// for it, up to 5 s of real time, or 0.8 s while reading is paused because of unsent output
-// (Limits.HighWater). Within a bubble of testing/synctest, that time is the bubble's, so a
-// missing answer is detected at once, and the test controls the handler's timers: call
-// synctest.Wait or time.Sleep before the next call. Only [Server.Advance] moves the server's own
+// A handler may also answer from another goroutine. [Peer.Expect] and [Peer.ExpectClosed] wait up to 5 s of real time
+// for the answer, or 0.8 s while reading is paused because of unsent output (Limits.HighWater). Within a bubble of
+// testing/synctest, that time is the bubble's, so a missing answer is detected immediately. The test then controls the
+// handler's timers: call synctest.Wait or time.Sleep before the next call. Only [Server.Advance] moves the server's own
 // clock.
 //
 // # Differences from production
 //
-// Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits are
-// accurate to 34 ms, early rather than late, instead of an eighth. In a shutdown all connections
-// drain at once. Server.TLSConfig must be nil and Processes at most 1. Limits.HandlerTime is not
-// checked, and Model, Loops, Spin and Socket have no effect.
+// Handlers run one at a time and never on Server.Workers, so Shed is not called. Time limits are accurate to 34 ms
+// instead of an eighth, and early rather than late. In a shutdown, all connections drain immediately. Server.TLSConfig
+// must be nil and Processes at most 1. Limits.HandlerTime is not checked, and Model, Loops, Spin and Socket have no
+// effect.
 //
-// As in production, a panic of a handler closes its connection with a [*tcp.PanicError] and is
-// logged. It also fails the test, unless the test asks for the reason with [Peer.Closed] or
-// [Peer.ExpectClosed].
+// As in production, a panic of a handler closes its connection with a [*tcp.PanicError] and is logged. The panic also
+// fails the test, unless the test reads the close reason with [Peer.Closed] or [Peer.ExpectClosed].
 package tcptest
 
 import (
@@ -58,8 +54,8 @@ import (
 // shutdownTimeout is the default of Limits.ShutdownTimeout.
 const shutdownTimeout = 30 * time.Second
 
-// Server is a server in a test. Use its methods and those of its Peers only on the test's
-// goroutine; in handlers and concurrently they panic.
+// Server is a server in a test. Use its methods and those of its Peers only on the test's goroutine. They panic in
+// handlers and if called concurrently.
 type Server struct {
 	t      testing.TB
 	srv    *tcp.Server
@@ -68,9 +64,9 @@ type Server struct {
 	inCall atomic.Bool // a call is in progress
 }
 
-// NewServer serves srv until the end of the test. srv must not have served before and can't serve
-// again; its Addr is ignored. If its Log is nil, it logs to the test's output. Invalid settings
-// fail the test at once.
+// NewServer serves srv until the end of the test. srv must not have served before and can't serve again. NewServer
+// ignores its Addr. If srv.Log is nil, the server logs to the test's output. Invalid settings fail the test
+// immediately.
 func NewServer(t testing.TB, srv *tcp.Server) *Server {
 	t.Helper()
 	switch {
@@ -116,9 +112,9 @@ func (s *Server) runAndSettle(f func()) {
 	s.engine.DoAndRunUntilIdle(f)
 }
 
-// Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server
-// rejects it, the peer is closed and its output is the answer of Server.Refuse. The test fails
-// after 65,536 peers in all, and after Drain.
+// Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server rejects the peer, the peer
+// is closed and its output is the answer of Server.Refuse. The test fails after 65,536 peers in all, and if Dial is
+// called after Drain.
 func (s *Server) Dial() *Peer {
 	s.t.Helper()
 	const first, ports = 1024, 1<<16 - 1024
@@ -127,8 +123,7 @@ func (s *Server) Dial() *Peer {
 	return s.DialFrom(netip.AddrPortFrom(ip, uint16(first+n%ports)))
 }
 
-// DialFrom is Dial from a given address, to test rules such as Server.Deny. The zero value stands
-// for a unix socket.
+// DialFrom is Dial from a given address, to test rules such as Server.Deny. The zero address means a unix socket.
 func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	s.t.Helper()
 	p := &Peer{s: s}
@@ -141,9 +136,8 @@ func (s *Server) DialFrom(addr netip.AddrPort) *Peer {
 	return p
 }
 
-// Advance moves the server's time by d and runs what is due meanwhile in order: heartbeats and
-// the timeouts of tcp.Limits. Advance(0) runs what is due now or was requested directly. The
-// total is limited to 365 days.
+// Advance moves the server's time by d and runs the heartbeats and timeouts that become due, in order. Advance(0) runs
+// what is due now or was requested directly. The total is limited to 365 days.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
@@ -154,9 +148,9 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns at
-// once: idle connections close with ErrServerClosed, others when their message is complete and
-// their output sent. The rest is closed when Advance has passed Limits.ShutdownTimeout.
+// Drain begins an orderly shutdown, like the end of ListenAndServe's context, and returns immediately. Idle connections
+// close with ErrServerClosed; others close when their message is complete and their output sent. Remaining connections
+// close when Advance has passed Limits.ShutdownTimeout.
 func (s *Server) Drain() {
 	s.t.Helper()
 	within := s.srv.Limits.ShutdownTimeout
@@ -168,7 +162,7 @@ func (s *Server) Drain() {
 	s.runAndSettle(func() {})
 }
 
-// reportPanics fails the test for panics that it has not asked for.
+// reportPanics fails the test for panics whose close reason the test has not read.
 func (s *Server) reportPanics() {
 	unseen := s.engine.Counters()[engine.Panics]
 	for _, p := range s.peers {
