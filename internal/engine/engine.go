@@ -165,7 +165,7 @@ type Config struct {
 	// the ConnHandler. Without these functions, such connections are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	Server any
+	Server             any
 	// Shed, if set, replaces Received for input that the Pool rejects because it is full. It runs on the loop. Without
 	// Shed, the connection is not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
@@ -255,7 +255,7 @@ type DialRequest struct {
 	Path string
 	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
-	Count int
+	Count  int
 	// Handler, if set, handles the connection; Count must then be 1. Failures are reported to this handler instead of
 	// the DialFailer.
 	Handler ConnHandler
