@@ -45,7 +45,7 @@ var mutations = []mutation{
 	{"skip the loop's wake-up", "internal/engine/loop/requests_linux.go",
 		"func (l *Loop) wake() {\n", "func (l *Loop) wake() {\n\tif true {\n\t\treturn\n\t}\n", "./internal/engine/models"},
 	{"forget a relay's pause", "internal/engine/relay.go",
-		"\t\tif o.is(overHighWater) {\n\t\t\tc.state |= readPaused\n\t\t}\n\t\tc.runtime.Loop.SettleLater(o)", "\t\tc.runtime.Loop.SettleLater(o)", "./internal/engine"},
+		"\t\tif o.is(overHighWater) {\n\t\t\tc.state |= readPaused\n\t\t}\n\t\tc.runtime.Loop.PerformActionsLater(o)", "\t\tc.runtime.Loop.PerformActionsLater(o)", "./internal/engine"},
 	{"tell a channel that waits for places that there are none", "internal/engine/handover/receiver_linux.go",
 		"case r.totalCredit > 0:", "case r.totalCredit < 0:", "./internal/engine/models"},
 	{"admit one connection too many", "internal/admission/admission.go",

@@ -171,7 +171,7 @@ func (b *Blocking) startOrQueueCallback(n *NetConn) {
 // runCallbackThenWaiting runs the callback of n and then those of queued connections until none is queued.
 // Server.blockingCalls counts connections whose callbacks run or are queued.
 func (b *Blocking) runCallbackThenWaiting(first *NetConn) {
-	engine.SurviveGoexit(func() {
+	engine.RerunAfterGoexit(func() {
 		for {
 			if next := first; next != nil {
 				first = nil // must come first: the function may call runtime.Goexit

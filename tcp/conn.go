@@ -194,7 +194,7 @@ func (c *Conn) Relay(to Ref) error {
 	if !c.core().InHandlerCall() {
 		return ErrOutsideCall
 	}
-	return c.core().Relay(to.r)
+	return c.core().RequestRelayWith(to.r)
 }
 
 // Ref returns a handle for use from anywhere. It stays the same until Closed has returned.

@@ -156,7 +156,7 @@ func (f *framer) deliverLines(c *Conn, in []byte, shedReason error) (used int) {
 		i += seen
 		seen = 0
 		if i+1 > c.core().MaxMessage() {
-			c.core().CloseTooLong(uint64(i + 1))
+			c.core().CloseMessageTooLong(uint64(i + 1))
 			break
 		}
 		f.deliverOrShed(c, trimCR(rest[:i:i]), shedReason)
@@ -182,7 +182,7 @@ func (f *framer) deliverTokens(c *Conn, data []byte, atEOF bool, shedReason erro
 		advance, token, err := f.split(data[used:], atEOF)
 		if n, ok := err.(incompleteError); ok {
 			if n > incompleteError(c.core().MaxMessage()) {
-				c.core().CloseTooLong(uint64(n))
+				c.core().CloseMessageTooLong(uint64(n))
 			}
 			return used
 		}
@@ -224,7 +224,7 @@ func checkSplitResult(c *Conn, advance, available int, splitErr error) error {
 	case advance > available:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
-		c.core().CloseTooLong(uint64(advance))
+		c.core().CloseMessageTooLong(uint64(advance))
 		return ErrMessageTooLong
 	}
 	return nil

@@ -59,7 +59,7 @@ func (w *fakeConn) runUntilWait() {
 		case engine.Send:
 			w.OnSent(len(w.Output()))
 		case engine.FeedHandler:
-			w.FeedHandler()
+			w.MakeDueHandlerCalls()
 		case engine.ShutWrite:
 			w.OnWriteShut()
 		case engine.Close:

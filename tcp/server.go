@@ -498,7 +498,7 @@ func (s *Server) checkSettingsAndApplyDefaults() (m engine.Model, l Limits, err 
 			return m, l, err
 		}
 	}
-	if m, err = models.Find(s.Model); err != nil {
+	if m, err = models.FindAvailable(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
 	l, err = s.limitsPerProcess().withDefaults()

@@ -47,7 +47,7 @@ func (c *Conn) StartTLS(cfg *tls.Config) error {
 		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
 	}
 	these := layers.Config{TLS: cfg, Gate: c.Server().sharedHandshakeLimiter()}
-	return c.core().InsertLayer(these.NewFirstLayer)
+	return c.core().RequestLayerInsertion(these.NewFirstLayer)
 }
 
 func hasCertificate(c *tls.Config) bool {

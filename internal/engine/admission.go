@@ -15,10 +15,10 @@ func NewAdmission(cfg *Config) *admission.Controller {
 }
 
 // Admit reserves a place for an accepted connection, or counts and logs its refusal and returns the
-// reason. Behind a proxy, the source is checked later; see Conn.RegisterProxiedPeer.
+// reason. Behind a proxy, the source is checked later; see Conn.SetAndAdmitProxiedPeer.
 func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 	if !rt.Admission.AcquireConn() {
-		return rt.recordRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
+		return rt.logAndCountRefused(rt.listenerCounters(listener), peer, ErrTooManyConns)
 	}
 	return rt.admitAtListener(listener, peer, !rt.isFromProxy(listener, peer), false)
 }
@@ -27,29 +27,29 @@ func (rt *Runtime) Admit(listener int, peer netip.AddrPort) error {
 // connection that has its place in the engine. If it fails, it releases that.
 func (rt *Runtime) admitAtListener(listener int, peer netip.AddrPort, sourceKnown, imported bool) error {
 	counters := rt.listenerCounters(listener)
-	if !counters.acquireSlot(imported) {
+	if !counters.acquireConnSlot(imported) {
 		rt.Admission.ReleaseConn()
-		return rt.recordRefused(counters, peer, errListenerFull)
+		return rt.logAndCountRefused(counters, peer, errListenerFull)
 	}
 	if !sourceKnown {
 		return nil
 	}
-	if err := rt.acquireSource(peer); err != nil {
+	if err := rt.checkAndAcquireSourceSlot(peer); err != nil {
 		rt.Admission.ReleaseConn()
-		counters.releaseSlot()
-		return rt.recordRefused(counters, peer, err)
+		counters.releaseConnSlot()
+		return rt.logAndCountRefused(counters, peer, err)
 	}
 	return nil
 }
 
-func (rt *Runtime) recordRefused(counters *ListenerCounters, peer netip.AddrPort, why error) error {
-	rt.logRefused(counters, peer, why)
-	if why == errListenerFull {
+func (rt *Runtime) logAndCountRefused(counters *ListenerCounters, peer netip.AddrPort, reason error) error {
+	rt.logRefused(counters, peer, reason)
+	if reason == errListenerFull {
 		counters.refused.Add(1)
-		why = ErrTooManyConns
+		reason = ErrTooManyConns
 	}
-	rt.Counters.CountRefused(refusalCauseOf(why))
-	return why
+	rt.Counters.CountRefused(refusalCauseOf(reason))
+	return reason
 }
 
 // AdmitImported is Admit for a connection from another engine that already has a place here. Its
@@ -60,17 +60,17 @@ func (rt *Runtime) AdmitImported(r *Record) error {
 
 // UndoAdmitImported undoes AdmitImported, but does not release the place.
 func (rt *Runtime) UndoAdmitImported(r *Record) {
-	rt.releaseListenerAndSource(r.Listener, r.Peer, !r.Dialled)
+	rt.releaseListenerAndSourceSlots(r.Listener, r.Peer, !r.Dialled)
 }
 
 // UndoAdmit undoes Admit for a connection that was not opened, except for its place, which the
 // caller releases.
 func (rt *Runtime) UndoAdmit(listener int, peer netip.AddrPort) {
-	rt.releaseListenerAndSource(listener, peer, !rt.isFromProxy(listener, peer))
+	rt.releaseListenerAndSourceSlots(listener, peer, !rt.isFromProxy(listener, peer))
 }
 
-func (rt *Runtime) releaseListenerAndSource(listener int, peer netip.AddrPort, sourceKnown bool) {
-	rt.listenerCounters(listener).releaseSlot()
+func (rt *Runtime) releaseListenerAndSourceSlots(listener int, peer netip.AddrPort, sourceKnown bool) {
+	rt.listenerCounters(listener).releaseConnSlot()
 	if sourceKnown {
 		rt.Admission.ReleaseSourceConn(peer.Addr())
 	}
@@ -80,7 +80,7 @@ func (rt *Runtime) isFromProxy(listener int, peer netip.AddrPort) bool {
 	return listener >= 0 && rt.IsProxy != nil && rt.IsProxy(listener, peer.Addr())
 }
 
-func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
+func (rt *Runtime) checkAndAcquireSourceSlot(peer netip.AddrPort) error {
 	if !rt.Admission.IsAllowed(peer.Addr()) {
 		return ErrDenied
 	}
@@ -90,11 +90,11 @@ func (rt *Runtime) acquireSource(peer netip.AddrPort) error {
 	return nil
 }
 
-// RegisterProxiedPeer sets the client that a proxy has announced. If that client is refused, it
+// SetAndAdmitProxiedPeer sets the client that a proxy has announced. If that client is refused, it
 // gets the refusal reply and the reason is returned.
-func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
+func (c *Conn) SetAndAdmitProxiedPeer(peer netip.AddrPort) error {
 	c.SetPeerAddr(peer)
-	if err := c.runtime.acquireSource(peer); err != nil {
+	if err := c.runtime.checkAndAcquireSourceSlot(peer); err != nil {
 		c.AppendToTransport(c.runtime.BuildRefusalReply(peer, err))
 		return err
 	}
@@ -102,9 +102,9 @@ func (c *Conn) RegisterProxiedPeer(peer netip.AddrPort) error {
 	return nil
 }
 
-func (c *Conn) releaseListenerAndSource() {
+func (c *Conn) releaseListenerAndSourceSlots() {
 	if n := c.Listener(); n >= 0 && n < len(c.runtime.ListenerCounters) {
-		c.runtime.ListenerCounters[n].releaseSlot()
+		c.runtime.ListenerCounters[n].releaseConnSlot()
 	}
 	if c.is(sourceCounted) {
 		c.runtime.Admission.ReleaseSourceConn(c.Peer().Addr())

@@ -21,7 +21,7 @@ type BroadcastTracker struct {
 	closed bool
 }
 
-// Broadcast is a message to all connections. It is under way until each owner has called OwnerDone.
+// Broadcast is a message to all connections. It is under way until each owner has called MarkOwnerDone.
 type Broadcast struct {
 	Shared
 	tracker    *BroadcastTracker
@@ -39,7 +39,7 @@ func (b *BroadcastTracker) StartBroadcast(p []byte, numOwners int, limits *Limit
 		return nil, err
 	}
 	c.Bytes, c.counters = append([]byte(nil), p...), b.Counters
-	c.addHolder()
+	c.addHolderAndCountMemory()
 	return c, nil
 }
 
@@ -59,12 +59,12 @@ func (b *BroadcastTracker) addWithinLimits(c *Broadcast, limits *Limits) error {
 	return nil
 }
 
-// OwnerDone reports that an owner has given the message to its connections.
-func (c *Broadcast) OwnerDone() {
+// MarkOwnerDone reports that an owner has given the message to its connections.
+func (c *Broadcast) MarkOwnerDone() {
 	if c.ownersLeft.Add(-1) > 0 {
 		return
 	}
-	c.removeHolder()
+	c.removeHolderAndUncountMemory()
 	b := c.tracker
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,12 +86,12 @@ func (b *BroadcastTracker) ActiveCount() int {
 	return len(b.active)
 }
 
-// FillCounts sets the broadcast gauges in sum.
-func (b *BroadcastTracker) FillCounts(sum *Counts) {
+// SetBroadcastGauges sets the broadcast gauges in counts.
+func (b *BroadcastTracker) SetBroadcastGauges(counts *Counts) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sum[ActiveBroadcasts], sum[ActiveBroadcastBytes] = int64(len(b.active)), int64(b.bytes)
+	counts[ActiveBroadcasts], counts[ActiveBroadcastBytes] = int64(len(b.active)), int64(b.bytes)
 	if len(b.active) > 0 {
-		sum[OldestBroadcastAge] = int64(MonotonicNow() - b.active[0].started)
+		counts[OldestBroadcastAge] = int64(MonotonicNow() - b.active[0].started)
 	}
 }

@@ -30,12 +30,12 @@ func TestBroadcastTracker(t *testing.T) {
 				t.Errorf("%d broadcasts of %d bytes were taken, want %d", len(all), c.size, c.want)
 			}
 			var n Counts
-			if b.FillCounts(&n); n[ActiveBroadcasts] != int64(c.want) || n[ActiveBroadcastBytes] != int64(c.want*c.size) || n[OldestBroadcastAge] <= 0 {
+			if b.SetBroadcastGauges(&n); n[ActiveBroadcasts] != int64(c.want) || n[ActiveBroadcastBytes] != int64(c.want*c.size) || n[OldestBroadcastAge] <= 0 {
 				t.Errorf("counted are %d, of %d bytes, for %d ns", n[ActiveBroadcasts], n[ActiveBroadcastBytes], n[OldestBroadcastAge])
 			}
 			for _, one := range all {
-				one.OwnerDone()
-				if one.OwnerDone(); b.ActiveCount() > 0 && one == all[len(all)-1] {
+				one.MarkOwnerDone()
+				if one.MarkOwnerDone(); b.ActiveCount() > 0 && one == all[len(all)-1] {
 					t.Errorf("%d are under way in the end", b.ActiveCount())
 				}
 			}

@@ -20,7 +20,7 @@ const (
 	// same time, or each would be allocated anew.
 	maxPooledSize = 64 << 10
 	maxFreeBytes  = 4 << 20
-	// keptFreeBytes is the size to which TrimIdle reduces a FreeList.
+	// keptFreeBytes is the size to which FreeIdleBuffers reduces a FreeList.
 	keptFreeBytes = 16 << 10
 )
 
@@ -49,7 +49,7 @@ func (b *Buffer) Len() int { return len(b.bytes) - b.start + b.restBytes }
 // Bytes returns the bytes of this piece, valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.start:] }
 
-func (b *Buffer) capacity() int {
+func (b *Buffer) totalCapacity() int {
 	n := cap(b.bytes)
 	for _, piece := range b.rest {
 		n += cap(piece.bytes)
@@ -57,11 +57,11 @@ func (b *Buffer) capacity() int {
 	return n
 }
 
-// discardFront removes n bytes of this piece from the front. It moves the rest once the free space
+// discardFrontBytes removes n bytes of this piece from the front. It moves the rest once the free space
 // in front is the larger part, so that a queue that is never empty does not grow.
-func (b *Buffer) discardFront(count int) {
+func (b *Buffer) discardFrontBytes(numBytes int) {
 	b.inKernel, b.kernelFull = false, false
-	b.start += count
+	b.start += numBytes
 	if b.start == len(b.bytes) {
 		b.bytes, b.start = b.bytes[:0], 0
 	} else if b.start > cap(b.bytes)/2 {
@@ -69,9 +69,9 @@ func (b *Buffer) discardFront(count int) {
 	}
 }
 
-// recordProgress records that bytes were sent and some are left. Once all bytes of the interval
+// countSentAndRestartTimerAtGoal records that bytes were sent and some are left. Once all bytes of the interval
 // have been sent, a new interval starts.
-func (b *Buffer) recordProgress(sent int, now time.Duration) {
+func (b *Buffer) countSentAndRestartTimerAtGoal(sent int, now time.Duration) {
 	if b.progressGoal -= sent; b.progressGoal <= 0 {
 		b.progressGoal, b.waitingSince = b.Len(), now
 	}
@@ -86,30 +86,30 @@ func (b *Buffer) lastPiece() *Buffer {
 	return b
 }
 
-// spaceLeft returns how many bytes can be appended to a piece that may grow to maxSize.
-func (b *Buffer) spaceLeft(maxSize int) int {
+// appendableBytes returns how many bytes can be appended to a piece that may grow to maxCap.
+func (b *Buffer) appendableBytes(maxCap int) int {
 	if b.inKernel {
-		maxSize = 0
+		maxCap = 0
 	}
-	return max(maxSize, cap(b.bytes)) - len(b.bytes)
+	return max(maxCap, cap(b.bytes)) - len(b.bytes)
 }
 
-// grownCap returns the capacity for n more bytes: doubled, but at most maxSize if that suffices.
-func (b *Buffer) grownCap(n, maxSize int) int {
-	if n += len(b.bytes); n > cap(b.bytes) {
-		return max(n, min(2*cap(b.bytes), maxSize))
+// grownCap returns the capacity for n more bytes: doubled, but at most maxCap if that suffices.
+func (b *Buffer) grownCap(extraBytes, maxCap int) int {
+	if extraBytes += len(b.bytes); extraBytes > cap(b.bytes) {
+		return max(extraBytes, min(2*cap(b.bytes), maxCap))
 	}
 	return cap(b.bytes)
 }
 
-func (b *Buffer) popFirstPiece() (next *Buffer) {
-	next = b.rest[0]
-	next.waitingSince, next.withWorkerSince, next.progressGoal, next.postedBytes = b.waitingSince, b.withWorkerSince, b.progressGoal, b.postedBytes
-	next.restBytes = b.restBytes - len(next.bytes)
+func (b *Buffer) promoteNextPiece() (newFirst *Buffer) {
+	newFirst = b.rest[0]
+	newFirst.waitingSince, newFirst.withWorkerSince, newFirst.progressGoal, newFirst.postedBytes = b.waitingSince, b.withWorkerSince, b.progressGoal, b.postedBytes
+	newFirst.restBytes = b.restBytes - len(newFirst.bytes)
 	b.rest[0] = nil
-	next.rest = b.rest[1:]
+	newFirst.rest = b.rest[1:]
 	b.rest, b.restBytes = nil, 0
-	return next
+	return newFirst
 }
 
 // BufferPool allocates buffers. A connection keeps one only while it contains bytes.
@@ -135,8 +135,8 @@ type FreeList struct {
 	reduction    int // how much smaller than maxFreeBytes the limit is
 }
 
-// LimitTo reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
-func (f *FreeList) LimitTo(limits *Limits, numLists int) {
+// LimitToShare reduces the capacity of one of numLists lists to its share of Limits.MaxBuffered.
+func (f *FreeList) LimitToShare(limits *Limits, numLists int) {
 	if limits.MaxBuffered > 0 {
 		f.reduction = maxFreeBytes - min(maxFreeBytes, max(limits.MaxBuffered/mailboxShare/numLists, keptFreeBytes))
 	}
@@ -144,10 +144,10 @@ func (f *FreeList) LimitTo(limits *Limits, numLists int) {
 
 type bufferStack struct {
 	free []*Buffer
-	idle int // number of buffers, from the bottom, not used since the last TrimIdle
+	idle int // number of buffers, from the bottom, not used since the last FreeIdleBuffers
 }
 
-func (f *FreeList) stackFor(size int) *bufferStack {
+func (f *FreeList) stackForSize(size int) *bufferStack {
 	if size > smallBufferSize {
 		return &f.large
 	}
@@ -155,7 +155,7 @@ func (f *FreeList) stackFor(size int) *bufferStack {
 }
 
 func (f *FreeList) Get(size int) *Buffer {
-	s := f.stackFor(size)
+	s := f.stackForSize(size)
 	n := len(s.free) - 1
 	if n < 0 {
 		return newBuffer(size)
@@ -175,16 +175,16 @@ func (f *FreeList) Put(b *Buffer) {
 	}
 	b.reset()
 	f.freeBytes += size
-	s := f.stackFor(size)
+	s := f.stackForSize(size)
 	s.free = append(s.free, b)
 }
 
-// NeedsTrim reports whether the list has more than TrimIdle leaves.
+// NeedsTrim reports whether the list has more than FreeIdleBuffers leaves.
 func (f *FreeList) NeedsTrim() bool { return f.freeBytes > keptFreeBytes }
 
-// TrimIdle frees buffers that were not used since the last TrimIdle, large and old ones first, down
+// FreeIdleBuffers frees buffers that were not used since the last FreeIdleBuffers, large and old ones first, down
 // to keptFreeBytes. Buffers used in between stay, so that a periodic load does not reallocate.
-func (f *FreeList) TrimIdle() {
+func (f *FreeList) FreeIdleBuffers() {
 	for _, s := range []*bufferStack{&f.large, &f.small} {
 		n := 0
 		for ; n < s.idle && f.NeedsTrim(); n++ {
@@ -206,8 +206,8 @@ const sizeClasses = 7
 // sizeClass returns the smallest size class for size bytes.
 func sizeClass(size int) int { return bits.Len(uint(max(size, minBufferSize)-1) / minBufferSize) }
 
-func (s *SharedBuffers) Get(n int) *Buffer {
-	class := sizeClass(min(n, maxPieceSize))
+func (s *SharedBuffers) Get(capacity int) *Buffer {
+	class := sizeClass(min(capacity, maxPieceSize))
 	if b, ok := s.classes[class].Get().(*Buffer); ok {
 		return b
 	}

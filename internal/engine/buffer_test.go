@@ -14,7 +14,7 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 	for range 10_000 {
 		appendTo(&b, piece)
 		off := b.start
-		b.discardFront(len(piece))
+		b.discardFrontBytes(len(piece))
 		if b.start < off {
 			copied += b.Len()
 		}
@@ -42,13 +42,13 @@ func TestFreeListIsBounded(t *testing.T) {
 		for range most + 10 {
 			f.Put(&Buffer{bytes: make([]byte, 0, size)})
 		}
-		if n := len(f.stackFor(size).free); n != most || f.freeBytes != maxFreeBytes {
+		if n := len(f.stackForSize(size).free); n != most || f.freeBytes != maxFreeBytes {
 			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.freeBytes, maxFreeBytes)
 		}
 		for range most {
 			f.Get(size)
 		}
-		if n := len(f.stackFor(size).free); n != 0 || f.freeBytes != 0 {
+		if n := len(f.stackForSize(size).free); n != 0 || f.freeBytes != 0 {
 			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.freeBytes)
 		}
 	}
@@ -66,21 +66,21 @@ func useBuffers(f *FreeList, n int, p []byte) {
 	}
 }
 
-// Buffers of a burst are freed by the second TrimIdle, not by the first, because they were in use
+// Buffers of a burst are freed by the second FreeIdleBuffers, not by the first, because they were in use
 // before. The most recently used buffers stay.
 func TestFreeListForgetsABurst(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": maxPooledSize} {
 		var f FreeList
 		useBuffers(&f, maxFreeBytes/max(size, minBufferSize), make([]byte, size))
-		list := f.stackFor(size)
+		list := f.stackForSize(size)
 		burst, last := len(list.free), list.free[len(list.free)-1]
 		if !f.NeedsTrim() || f.freeBytes < maxFreeBytes/2 {
 			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.freeBytes, f.NeedsTrim())
 		}
-		if f.TrimIdle(); len(list.free) != burst {
+		if f.FreeIdleBuffers(); len(list.free) != burst {
 			t.Errorf("%s: %d of %d buffers are left that were in use before the first look, want all", name, len(list.free), burst)
 		}
-		f.TrimIdle()
+		f.FreeIdleBuffers()
 		sum := 0
 		for _, b := range list.free {
 			sum += cap(b.bytes)
@@ -108,14 +108,14 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 		for _, b := range taken {
 			f.Put(b)
 		}
-		f.TrimIdle()
+		f.FreeIdleBuffers()
 	}); n != 0 {
 		t.Errorf("%v allocations between two looks, want none", n)
 	}
 	// From now on half of them are used: only the other half may be freed.
 	for range 3 {
 		useBuffers(&f, many/2, []byte("x"))
-		f.TrimIdle()
+		f.FreeIdleBuffers()
 	}
 	if n := len(f.small.free); n != many/2 {
 		t.Errorf("%d buffers are left of a load that uses %d at the same time", n, many/2)
@@ -126,15 +126,15 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	var f FreeList
 	h := &Runtime{Buffers: &f, Counters: new(Counters)}
-	large := h.getBuffer(maxPooledSize)
+	large := h.allocCountedBuffer(maxPooledSize)
 	room := &large.bytes[:1][0]
-	h.putBuffer(large)
-	b := h.getBuffer(10)
+	h.freeCountedBuffer(large)
+	b := h.allocCountedBuffer(10)
 	if cap(b.bytes) > smallBufferSize {
 		t.Fatalf("10 bytes have a buffer of %d", cap(b.bytes))
 	}
-	h.appendInput(b, []byte("0123456789"))
-	h.appendInput(b, make([]byte, maxPooledSize-10))
+	h.appendToInputBuffer(b, []byte("0123456789"))
+	h.appendToInputBuffer(b, make([]byte, maxPooledSize-10))
 	if &b.bytes[0] != room || string(b.bytes[:10]) != "0123456789" || b.Len() != maxPooledSize {
 		t.Errorf("a buffer that grew has not the room that was there, or not its bytes")
 	}
@@ -145,5 +145,5 @@ func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 
 func appendTo(b *Buffer, p []byte) {
 	h := Runtime{Buffers: &FreeList{}, Counters: &Counters{}}
-	h.appendInput(b, p)
+	h.appendToInputBuffer(b, p)
 }

@@ -8,9 +8,9 @@ import (
 // This file sends one message to many connections, as a single request for each chunk of them.
 // Consecutive messages to the same set are merged.
 
-// ConnChunk is a part of a connSet with connections of one owner. It does not change once a message
+// GroupChunk is a part of a connSet with connections of one owner. It does not change once a message
 // was sent to it.
-type ConnChunk struct {
+type GroupChunk struct {
 	connList
 	set     *connSet
 	version uint64 // of the set, when the chunk was made
@@ -22,68 +22,68 @@ type ConnChunk struct {
 
 // ChunkPoster is a Poster that accepts requests for a chunk of its connections.
 type ChunkPoster interface {
-	PostToChunk(to *ConnChunk, s *Shared) PostTally
+	PostToChunk(to *GroupChunk, s *Shared) PostOutcomes
 }
 
-// PostTally counts what has become of a message.
-type PostTally struct {
+// PostOutcomes counts what has become of a message.
+type PostOutcomes struct {
 	sent, full int
 	closed     []Ref // connections that have begun to close
 	slow       []Ref // of those counted as full, connections whose own output limit is exceeded
 }
 
 // SentCount returns to how many connections it was posted.
-func (t *PostTally) SentCount() int { return t.sent }
+func (t *PostOutcomes) SentCount() int { return t.sent }
 
-// recordResult counts the result of posting size bytes to a connection.
-func (t *PostTally) recordResult(r Ref, size int, err error) {
-	switch err {
+// recordPostResult counts the result of posting messageSize bytes to a connection.
+func (t *PostOutcomes) recordPostResult(r Ref, messageSize int, postErr error) {
+	switch postErr {
 	case nil:
 		t.sent++
 	case ErrClosed:
 		t.closed = append(t.closed, r)
 	case errRemoved:
 	default:
-		if most := r.c.runtime.Limits.MaxUnsent; size <= most && size > most-r.c.refState.postedBytes() {
+		if most := r.c.runtime.Limits.MaxUnsent; messageSize <= most && messageSize > most-r.c.refState.postedBytes() {
 			t.slow = append(t.slow, r)
 		}
 		t.full++
 	}
 }
 
-// penalizeSlowConns closes slow connections or counts the drop. If a mailbox has no space for that, it
+// requestDropOrAbortForSlowConns closes slow connections or counts the drop. If a mailbox has no space for that, it
 // happens with a later message.
-func (t *PostTally) penalizeSlowConns() {
+func (t *PostOutcomes) requestDropOrAbortForSlowConns() {
 	for _, r := range t.slow {
-		_ = r.Do((*Conn).countDropOrCloseSlow)
+		_ = r.Do((*Conn).countDropOrAbortAsSlow)
 	}
 }
 
-// countDropOrCloseSlow handles a message to many that exceeded the output limit.
-func (c *Conn) countDropOrCloseSlow() {
+// countDropOrAbortAsSlow handles a message to many that exceeded the output limit.
+func (c *Conn) countDropOrAbortAsSlow() {
 	if c.runtime.DropMessages {
-		c.countDropped()
+		c.countDroppedMessage()
 	} else {
 		c.abortWith(ErrSlowConsumer)
 	}
 }
 
-// broadcast posts a message to each connection of the chunk that has not been removed.
-func (m *ConnChunk) broadcast(s *Shared) (t PostTally) {
+// broadcastShared posts a message to each connection of the chunk that has not been removed.
+func (m *GroupChunk) broadcastShared(s *Shared) (t PostOutcomes) {
 	rt := m.refs[0].c.runtime
 	if p, ok := rt.Poster.(ChunkPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= rt.Limits.MaxUnsent {
 		return p.PostToChunk(m, s)
 	}
 	for _, r := range m.refs {
-		t.recordResult(r, len(s.Bytes), r.post(Request{Kind: RequestSend, Shared: s, removed: &m.set.removed}))
+		t.recordPostResult(r, len(s.Bytes), r.post(Request{Kind: RequestSend, Shared: s, removed: &m.set.removed}))
 	}
 	return t
 }
 
-// batchRequest is a request for the connections of a chunk. It has several messages up to
+// messageBatch is a request for the connections of a chunk. It has several messages up to
 // maxPieceSize, or a longer one.
-type batchRequest struct {
-	chunk    *ConnChunk
+type messageBatch struct {
+	chunk    *GroupChunk
 	messages []batchMessage
 	size     int
 	joined   *Shared // all messages in one, once the request is delivered
@@ -98,9 +98,9 @@ type batchMessage struct {
 	excluded []int
 }
 
-// PutToChunk queues a message, of 1 to MaxUnsent bytes, for the connections of a chunk of this
+// PutSharedForChunk queues a message, of 1 to MaxUnsent bytes, for the connections of a chunk of this
 // mailbox.
-func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
+func (b *Mailbox) PutSharedForChunk(chunk *GroupChunk, s *Shared) (t PostOutcomes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -108,7 +108,7 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 		return t
 	}
 	size, left := len(s.Bytes), chunk.set.removed.nonEmpty.Load()
-	added := b.addedBytes(s, size)
+	added := b.bytesCountedForLimit(s, size)
 	hasSpace := b.numRequests < b.MaxRequests && (added == 0 || b.bytes == 0 || added <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range chunk.refs {
@@ -119,11 +119,11 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 		case left && chunk.set.removed.has(r):
 			err = errRemoved
 		case hasSpace:
-			err = r.c.refState.reservePosted(r.generation, size, r.c.runtime.Limits.MaxUnsent)
+			err = r.c.refState.reservePostedBytes(r.generation, size, r.c.runtime.Limits.MaxUnsent)
 		}
 		if err != nil {
 			without = append(without, i)
-			t.recordResult(r, size, err)
+			t.recordPostResult(r, size, err)
 			continue
 		}
 		t.sent++
@@ -132,46 +132,46 @@ func (b *Mailbox) PutToChunk(chunk *ConnChunk, s *Shared) (t PostTally) {
 		b.numRequests++ // counts as a single request
 		b.bytes += added
 		b.lastShared = s
-		s.addHolder()
-		b.findOrAddBatch(chunk, size).addMessage(batchMessage{s, without})
+		s.addHolderAndCountMemory()
+		b.findOrQueueBatch(chunk, size).addMessage(batchMessage{s, without})
 	}
 	return t
 }
 
-// findOrAddBatch returns the batch that a message to the chunk is added to. Requests behind it are for
+// findOrQueueBatch returns the batch that a message to the chunk is added to. Requests behind it are for
 // other chunks of the same run, so that the order per connection stays.
-func (b *Mailbox) findOrAddBatch(chunk *ConnChunk, size int) *batchRequest {
+func (b *Mailbox) findOrQueueBatch(chunk *GroupChunk, messageSize int) *messageBatch {
 	if b.batchSet != chunk.set {
-		b.endBatchRun()
+		b.stopMergingIntoBatches()
 		b.batchSet = chunk.set
 	}
 	if chunk.lastRun == b.batchRun {
-		if last := b.queue[chunk.lastIndex].batch; last.size+size <= maxPieceSize {
+		if last := b.queue[chunk.lastIndex].batch; last.size+messageSize <= maxPieceSize {
 			return last
 		}
 	}
-	m := &batchRequest{chunk: chunk}
+	m := &messageBatch{chunk: chunk}
 	m.holders.Store(1)
 	chunk.lastIndex, chunk.lastRun = len(b.queue), b.batchRun
-	b.ensureSpace(0)
+	b.ensureQueueCapacity(0)
 	b.queue = append(b.queue, QueuedRequest{batch: m})
 	return m
 }
 
-// endBatchRun ends the run: queued batches get no more messages.
-func (b *Mailbox) endBatchRun() {
+// stopMergingIntoBatches ends the run: queued batches get no more messages.
+func (b *Mailbox) stopMergingIntoBatches() {
 	b.batchRun++
 	b.batchSet = nil
 }
 
-func (m *batchRequest) addMessage(p batchMessage) {
+func (m *messageBatch) addMessage(p batchMessage) {
 	m.messages = append(m.messages, p)
 	m.size += len(p.Bytes)
 }
 
 // ForEachConn calls deliver with the request for each of up to n connections, from index from on.
 // It returns the next index, 0 at the end.
-func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (next int) {
+func (m QueuedRequest) ForEachConn(firstIndex, maxConns int, deliver func(QueuedRequest)) (nextIndex int) {
 	if m.Conn != nil {
 		deliver(m)
 		return 0
@@ -180,33 +180,33 @@ func (m QueuedRequest) ForEachConn(from, n int, deliver func(QueuedRequest)) (ne
 		m.batch.joinMessages()
 	}
 	refs := m.batch.chunk.refs
-	end := min(len(refs), from+n)
-	for i, r := range refs[from:end] {
-		m.batch.deliverTo(from+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
+	end := min(len(refs), firstIndex+maxConns)
+	for i, r := range refs[firstIndex:end] {
+		m.batch.deliverUnlessExcluded(firstIndex+i, QueuedRequest{Conn: r.c, batch: m.batch, gen: r.generation, Kind: RequestSend}, deliver)
 	}
 	if end == len(refs) {
 		m.batch.chunk = nil // delivering the last requests may take long
-		m.batch.removeHolder()
+		m.batch.releaseMessagesIfLastHolder()
 		return 0
 	}
 	return end
 }
 
-// removeHolder releases the messages with the last holder.
-func (m *batchRequest) removeHolder() {
+// removeHolderAndUncountMemory releases the messages with the last holder.
+func (m *messageBatch) releaseMessagesIfLastHolder() {
 	if m.holders.Add(-1) > 0 {
 		return
 	}
 	for _, p := range m.messages {
-		p.removeHolder()
+		p.removeHolderAndUncountMemory()
 	}
 	if len(m.messages) > 1 {
-		m.joined.removeHolder()
+		m.joined.removeHolderAndUncountMemory()
 	}
 	m.messages, m.joined = nil, nil
 }
 
-func (m *batchRequest) joinMessages() {
+func (m *messageBatch) joinMessages() {
 	if len(m.messages) == 1 {
 		m.joined = m.messages[0].Shared
 		return
@@ -216,12 +216,12 @@ func (m *batchRequest) joinMessages() {
 		all = append(all, p.Bytes...)
 	}
 	m.joined = &Shared{Bytes: all, counters: m.messages[0].counters}
-	m.joined.addHolder()
+	m.joined.addHolderAndCountMemory()
 }
 
-func (m *batchRequest) deliverTo(index int, req QueuedRequest, deliver func(QueuedRequest)) {
+func (m *messageBatch) deliverUnlessExcluded(connIndex int, req QueuedRequest, deliver func(QueuedRequest)) {
 	gets := func(p batchMessage) bool {
-		_, not := slices.BinarySearch(p.excluded, index)
+		_, not := slices.BinarySearch(p.excluded, connIndex)
 		return !not
 	}
 	if !slices.ContainsFunc(m.messages, func(p batchMessage) bool { return !gets(p) }) {

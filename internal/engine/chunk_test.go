@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-func (o *mailboxOwner) PostToChunk(to *ConnChunk, s *Shared) PostTally {
-	return o.box.PutToChunk(to, s)
+func (o *mailboxOwner) PostToChunk(to *GroupChunk, s *Shared) PostOutcomes {
+	return o.box.PutSharedForChunk(to, s)
 }
 
 // takeByConn takes the requests and returns them by connection, expanding chunks two connections at
@@ -25,7 +25,7 @@ func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 					p = m.shared.Bytes
 				}
 				got[m.Conn] = append(got[m.Conn], string(p))
-				m.Conn.OnRequest(m, p)
+				m.Conn.HandleOrDeferRequest(m, p)
 				n++
 			})
 			if n > 4 {
@@ -44,18 +44,18 @@ func (o *mailboxOwner) takeByConn() map[*Conn][]string {
 }
 
 // openChunk opens n connections in a chunk.
-func (o *mailboxOwner) openChunk(n int) (conns []*Conn, to *ConnChunk) {
+func (o *mailboxOwner) openChunk(n int) (conns []*Conn, to *GroupChunk) {
 	var refs []Ref
 	for i := range n {
 		conns = append(conns, o.open(uint32(i)))
 		refs = append(refs, conns[i].Ref())
 	}
-	return conns, &ConnChunk{connList: connList{refs: refs}, set: new(connSet)}
+	return conns, &GroupChunk{connList: connList{refs: refs}, set: new(connSet)}
 }
 
-func wantSent(t *testing.T, to *ConnChunk, p string, sent, full, closed int) {
+func wantSent(t *testing.T, to *GroupChunk, p string, sent, full, closed int) {
 	t.Helper()
-	if got := to.broadcast(&Shared{Bytes: []byte(p)}); got.sent != sent || got.full != full || len(got.closed) != closed {
+	if got := to.broadcastShared(&Shared{Bytes: []byte(p)}); got.sent != sent || got.full != full || len(got.closed) != closed {
 		t.Errorf("%.10q was sent to %d, no room for %d, %d closed; want %d, %d, %d",
 			p, got.sent, got.full, len(got.closed), sent, full, closed)
 	}

@@ -15,7 +15,7 @@ func (c *Conn) OnEOF() {
 func (c *Conn) OnPeerEOF() {
 	c.state |= peerEOF
 	if c.is(relayed) && !c.is(closing|failed) {
-		c.relayEOF()
+		c.forwardEOFToPartner()
 	} else if x := c.ensureExtra(); x.retainCount > 0 {
 		c.lastHeard = c.runtime.coarseNow()
 	} else if x.expiry == 0 {
@@ -53,9 +53,9 @@ func (c *Conn) StartDrain() {
 	c.ensureExtra().drainReadsLeft = maxDrainReads
 }
 
-// updateReadBeforeClose records a read that returned data before a close. The read before the close
+// cancelOrRepeatReadBeforeClose records a read that returned data before a close. The read before the close
 // is repeated if there may be more.
-func (c *Conn) updateReadBeforeClose() {
+func (c *Conn) cancelOrRepeatReadBeforeClose() {
 	switch {
 	case c.is(draining) && c.extra != nil && c.extra.drainReadsLeft > 0:
 		c.extra.drainReadsLeft--
@@ -67,21 +67,21 @@ func (c *Conn) updateReadBeforeClose() {
 	}
 }
 
-// OnReadEmpty reports that a Read has found nothing or has emptied the socket. A connection that
+// CloseIfTimedOutAfterEmptyRead reports that a Read has found nothing or has emptied the socket. A connection that
 // was to be closed for a timeout is closed now, unless a worker must look at its input first.
-func (c *Conn) OnReadEmpty() {
+func (c *Conn) CloseIfTimedOutAfterEmptyRead() {
 	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
 	}
 	c.state &^= readBeforeClose
 	if why, _ := c.exceededTimeLimit(c.runtime.Now()); why != nil {
-		c.closeForTimeout(why)
+		c.closeOrAbortForTimeout(why)
 	}
 }
 
 func (c *Conn) abortWith(why error) {
 	if c.is(closing) && !c.is(failed) {
-		c.logLimitClose(why, 0) // the limit that ended the close
+		c.logCloseIfByLimit(why, 0) // the limit that ended the close
 	}
 	c.CloseWith(why)
 	c.extra.closeReason = why
@@ -94,7 +94,7 @@ func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
 	}
-	c.logLimitClose(why, 0)
+	c.logCloseIfByLimit(why, 0)
 	c.startClosing(why)
 }
 
@@ -106,23 +106,23 @@ func (c *Conn) startClosing(why error) {
 	if waiting {
 		c.runtime.sendWaiters.wakeAll(c)
 	}
-	c.enterClosing(why)
+	c.enterClosingState(why)
 }
 
 // closeIfNothingPosted starts to close, unless requests are on their way.
-func (c *Conn) closeIfNothingPosted(why error) bool {
+func (c *Conn) closeIfNothingPosted(why error) (closeStarted bool) {
 	g := c.refLock()
 	g.Lock()
-	retired := c.refState.nextGenerationIfIdle()
+	retired := c.refState.advanceGenerationIfNonePosted()
 	g.Unlock()
 	if !retired {
 		return false
 	}
-	c.enterClosing(why)
+	c.enterClosingState(why)
 	return true
 }
 
-func (c *Conn) enterClosing(why error) {
+func (c *Conn) enterClosingState(why error) {
 	c.state |= closing
 	c.runtime.Counters.Add(Closing, 1)
 	x := c.ensureExtra()
@@ -142,7 +142,7 @@ func (c *Conn) enterClosing(why error) {
 // nextClosingAction is NextAction for a closing connection that has sent its output.
 func (c *Conn) nextClosingAction() Action {
 	switch {
-	case c.sendLayerClose():
+	case c.appendLayerCloseOnce():
 		return Send
 	case c.is(peerEOF):
 		return Close
@@ -152,17 +152,17 @@ func (c *Conn) nextClosingAction() Action {
 	return ShutWrite
 }
 
-// nextShutAction is NextAction after CloseWrite, once the output has been sent.
-func (c *Conn) nextShutAction() Action {
-	if c.sendLayerClose() {
+// nextCloseWriteAction is NextAction after CloseWrite, once the output has been sent.
+func (c *Conn) nextCloseWriteAction() Action {
+	if c.appendLayerCloseOnce() {
 		return Send
 	}
 	return ShutWrite
 }
 
-// sendLayerClose makes the layer append its closing message, once, and reports whether there is
+// appendLayerCloseOnce makes the layer append its closing message, once, and reports whether there is
 // something to send.
-func (c *Conn) sendLayerClose() bool {
+func (c *Conn) appendLayerCloseOnce() (outputPending bool) {
 	if c.layer() == nil || c.extra.layerCloseSent {
 		return false
 	}
@@ -214,7 +214,7 @@ func (c *Conn) freeExtraIfZero() {
 	}
 }
 
-func (c *Conn) isRetained() bool {
+func (c *Conn) delaysOrderlyClose() bool {
 	if c.extra != nil && c.extra.independentDirections && !c.is(peerEOF) {
 		return true
 	}
@@ -230,9 +230,9 @@ func (c *Conn) OnClosed() {
 	c.dropInput()
 	c.dropOutput()
 	if c.hasPendingLayer() {
-		c.dropPendingLayer()
+		c.cancelPendingLayer()
 	}
-	defer c.resetAfterClose() // even if the handler panics
+	defer c.releaseAndResetAfterClose() // even if the handler panics
 	switch {
 	case c.is(handshaking):
 		c.runtime.Counters.Add(Handshaking, -1)
@@ -241,24 +241,24 @@ func (c *Conn) OnClosed() {
 			c.runtime.NotifyDialFailed(o, c.extra.closeReason)
 		}
 	case !c.extra.closedByWorker:
-		c.callClosed()
+		c.callDueOpenedAndClosed()
 	}
 }
 
-func (c *Conn) resetAfterClose() {
+func (c *Conn) releaseAndResetAfterClose() {
 	n := c.runtime.Counters
 	if !c.is(handshaking) && c.extra.closeReason != ErrHandedOver { // that is counted in ConnsExported
 		n.countClosed(closeCauseOf(c.extra.closeReason))
 	}
 	if l := c.layer(); l != nil {
 		l.OnClosed(c)
-		c.releaseLayerMemory()
+		c.uncountLayerMemory()
 	}
 	if c.is(overHighWater) {
 		n.Add(Paused, -1)
 	}
 	c.SetHandlerMemory(0, false)
-	c.releaseListenerAndSource() // before the counters, so that the place is free once they change
+	c.releaseListenerAndSourceSlots() // before the counters, so that the place is free once they change
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
 	if x := c.extra; x != nil {

@@ -14,10 +14,10 @@ type Action uint8
 const (
 	Wait           Action = iota // wait for the next event
 	Send                         // send Output, then call OnSent
-	FeedHandler                  // call Conn.FeedHandler
-	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or OnReadEmpty
-	SendFile                     // send NextFilePart, then call OnSent; or call LoadFilePiece
-	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnQuiesced
+	FeedHandler                  // call Conn.MakeDueHandlerCalls
+	Read                         // read once without blocking, then call OnRead, OnEOF, OnTransportError or CloseIfTimedOutAfterEmptyRead
+	SendFile                     // send NextFilePart, then call OnSent; or call LoadFilePieceIntoOutput
+	DetachOrExport               // once the kernel is done with it, make it a net.Conn and call OnDetached; or call OnKernelIdleForExport
 	ShutWrite                    // shut the sending direction, then call OnWriteShut
 	Close                        // close the descriptor, then call OnClosed
 )
@@ -33,7 +33,7 @@ type Conn struct {
 	out          *Buffer    // unsent output; nil if none
 	extra        *connExtra // nil if all of it is zero
 	userData     any
-	refState     refState
+	refState     generationAndPosted
 	refusedBytes uint32     // bytes of unused input that the handler has refused
 	lastHeard    coarseTime // when the peer last sent something
 
@@ -63,11 +63,11 @@ type connExtra struct {
 	independentDirections bool // see SetIndependentDirections
 	// onDetached is set while Detach is under way.
 	onDetached   *func(nc net.Conn, unread []byte)
-	pendingLayer *pendingLayer // nil without an InsertLayer under way
+	pendingLayer *pendingLayer // nil without an RequestLayerInsertion under way
 	// timer is when to call Timer, deadline when to close the connection; 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if empty
-	directSent      int        // see Conn.directSent
+	directSent      int        // see Conn.directSentInEvent
 	// layerPartialSince is since when the layer has had part of a message; 0 if it has none.
 	layerPartialSince time.Duration
 	// handlerMemory is the memory that the handler reports, handlerPartialSince since when it has
@@ -148,11 +148,11 @@ func (c *Conn) OnOpen(peer netip.AddrPort, isDialled bool) {
 	c.SetPeerAddr(peer)
 	c.refusedBytes, c.lastHeard = 0, c.runtime.coarseNow()
 	if l := c.newFirstLayer(); l != nil {
-		c.startLayer(l)
+		c.startFirstLayer(l)
 		return
 	}
 	c.callOrDeferOpened()
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
 func (c *Conn) callOrDeferOpened() {
@@ -197,39 +197,39 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// OnSendBlocked reports that the kernel takes no output now. A driver that waits before OnSent
+// StartWriteTimerIfStopped reports that the kernel takes no output now. A driver that waits before OnSent
 // calls it: the write timeout starts at the first call.
-func (c *Conn) OnSendBlocked(now time.Duration) {
+func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
-		c.queuedFiles().startProgressTimer(now)
+		c.queuedFiles().startProgressTimerIfStopped(now)
 	} else if c.out.progressGoal == 0 {
 		c.out.progressGoal, c.out.waitingSince = c.out.Len(), now
 	}
 }
 
 // OnSent reports that n bytes of Output were sent, or of the current file if there is no output.
-func (c *Conn) OnSent(n int) {
+func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
-	c.runtime.Counters.Add(BytesOut, int64(n))
+	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
 	if c.out == nil {
-		c.onFileSent(n)
+		c.onFileSent(sentBytes)
 		return
 	}
-	all := n == len(c.Output())
-	left, _ := c.discardSentOutput(n)
+	all := sentBytes == len(c.Output())
+	left, _ := c.discardSentOutput(sentBytes)
 	switch {
 	case left == 0:
 		c.state &^= blocked
-		c.freeSentOutput()
+		c.freeSentOutputAndAdvanceFiles()
 	case all:
 		c.state &^= blocked
 		first := c.out
-		c.out = first.popFirstPiece()
-		c.runtime.putBuffer(first)
-		c.out.recordProgress(n, c.runtime.Clock())
+		c.out = first.promoteNextPiece()
+		c.runtime.freeCountedBuffer(first)
+		c.out.countSentAndRestartTimerAtGoal(sentBytes, c.runtime.Clock())
 	default:
 		c.state |= blocked
-		c.out.recordProgress(n, c.runtime.Clock())
+		c.out.countSentAndRestartTimerAtGoal(sentBytes, c.runtime.Clock())
 	}
 	c.resumeReadingAtLowWater()
 }
@@ -246,13 +246,13 @@ func (c *Conn) OnWriteShut() {
 	}
 }
 
-// OnRequest handles a request from the mailbox. data is valid during the call. The connection may
+// HandleOrDeferRequest handles a request from the mailbox. data is valid during the call. The connection may
 // have closed meanwhile.
-func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
+func (c *Conn) HandleOrDeferRequest(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
 	}
-	if !req.IsStale() && c.deferRequest(req, data) {
+	if !req.IsStale() && c.deferRequestIfLayerPending(req, data) {
 		return
 	}
 	c.handleRequest(req, data)
@@ -262,10 +262,10 @@ func (c *Conn) OnRequest(req QueuedRequest, data []byte) {
 func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 	stale := req.IsStale() // if so, nothing else of the connection may be accessed
 	if len(data) == 0 {
-		c.releasePosted(emptyRequestSize)
+		c.releasePostedAndWakeSenders(emptyRequestSize)
 	}
 	if stale || !c.is(open) {
-		c.releasePosted(len(data))
+		c.releasePostedAndWakeSenders(len(data))
 		if req.shared != nil && req.shared.OnLost != nil {
 			req.shared.OnLost()
 		}
@@ -277,33 +277,33 @@ func (c *Conn) handleRequest(req QueuedRequest, data []byte) {
 			c.lastHeard = c.runtime.coarseNow()
 		}
 		if c.isSendClosed() {
-			c.releasePosted(len(data))
+			c.releasePostedAndWakeSenders(len(data))
 			c.runtime.Counters.Add(Dropped, 1)
 		} else if c.writeThroughLayer(data); c.lastOutput() != nil {
 			c.lastOutput().postedBytes += len(data)
 		} else {
-			c.releasePosted(len(data))
+			c.releasePostedAndWakeSenders(len(data))
 		}
 	case RequestBroadcast:
-		c.releasePosted(len(data))
+		c.releasePostedAndWakeSenders(len(data))
 		if c.acceptsBroadcasts() {
 			_, _ = c.Write(data) // as in WriteBroadcasts
-			c.finishEvent()
+			c.startPendingLayerAndUpdatePause()
 		}
 	case RequestLatest:
-		c.queueLatest(req.shared.latest)
+		c.queueOrDropLatest(req.shared.latest)
 	case RequestResumeLayer:
 		c.resumeLayer()
-		c.finishEvent()
+		c.startPendingLayerAndUpdatePause()
 	case RequestClose:
 		c.CloseWith(nil)
 	case RequestNudge:
 		c.callNudged()
-		c.finishEvent()
+		c.startPendingLayerAndUpdatePause()
 	case RequestDo:
 		if !c.is(handshaking | openPending | closing | failed) {
 			c.callHandler(req.shared.Do)
-			c.finishEvent()
+			c.startPendingLayerAndUpdatePause()
 		} else if req.shared.OnLost != nil {
 			req.shared.OnLost()
 		}
@@ -361,12 +361,12 @@ func (c *Conn) NextAction() Action {
 	case c.hasOutput():
 		return Wait
 	case c.is(closingWrite) && !c.is(shut) && c.refState.postedBytes() == 0:
-		return c.nextShutAction()
-	case c.isRetained():
+		return c.nextCloseWriteAction()
+	case c.delaysOrderlyClose():
 		return Wait
 	case c.is(peerEOF) && c.closeIfNothingPosted(io.EOF):
 		return c.nextClosingAction()
-	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partialSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
+	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partialMessageSince() == 0 && c.closeIfNothingPosted(ErrServerClosed):
 		return c.nextClosingAction()
 	}
 	return Wait
@@ -396,7 +396,7 @@ func (c *Conn) DiscardBuffers(alsoOutput bool) {
 
 func (c *Conn) dropInput() {
 	if c.in != nil {
-		c.runtime.putBuffer(c.in)
+		c.runtime.freeCountedBuffer(c.in)
 		if c.in = nil; !c.is(relayed) {
 			c.refusedBytes = 0
 		}
@@ -408,8 +408,8 @@ func (c *Conn) dropOutput() {
 		c.ensureExtra().droppedOutput = n
 	}
 	if c.out != nil {
-		c.releaseOutput(c.out)
+		c.freeOutputAndPosted(c.out)
 		c.out = nil
 	}
-	c.closeFiles()
+	c.closeQueuedFiles()
 }

@@ -20,7 +20,7 @@ type ConnHandler interface {
 // SetConnHandler sets the connection's handler from the next call on. The handler has the value
 // then.
 func (c *Conn) SetConnHandler(h ConnHandler) {
-	c.setUserData(h)
+	c.lockAndSetUserData(h)
 	c.state |= ownHandler
 }
 
@@ -56,17 +56,17 @@ func (c *Conn) SetValue(v any) {
 		o.SetValue(v)
 		return
 	}
-	c.setUserData(v)
+	c.lockAndSetUserData(v)
 }
 
-func (c *Conn) setUserData(v any) {
+func (c *Conn) lockAndSetUserData(v any) {
 	g := c.refLock()
 	g.Lock()
 	defer g.Unlock()
 	c.userData = v
 }
 
-func (c *Conn) handler() Handler {
+func (c *Conn) ownOrEngineHandler() Handler {
 	if o := c.ConnHandler(); o != nil {
 		return o
 	}
@@ -105,5 +105,5 @@ func (c *Conn) callTimer() {
 	} else if c.runtime.Timer != nil {
 		c.callHandler(c.runtime.Timer)
 	}
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }

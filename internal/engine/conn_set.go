@@ -47,7 +47,7 @@ func (l *connList) add(r Ref, sub *LatestSubscription) {
 	}
 }
 
-func (l *connList) removeAt(index int) {
+func (l *connList) swapRemoveAt(index int) {
 	last := len(l.refs) - 1
 	l.refs[index], l.refs[last] = l.refs[last], Ref{}
 	l.refs = l.refs[:last]
@@ -67,7 +67,7 @@ func (l *connList) subscriptionAt(index int) *LatestSubscription {
 func (l *connList) removeClosed() {
 	for i := len(l.refs) - 1; i >= 0; i-- {
 		if l.refs[i].IsClosed() {
-			l.removeAt(i)
+			l.swapRemoveAt(i)
 		}
 	}
 }
@@ -92,13 +92,13 @@ type connSet struct {
 	tables       []*ownerTable
 	count        int
 	version      uint64
-	removed      removedConns
+	removed      removedDuringBroadcast
 	broadcasting bool // a broadcast is under way: removed connections must be recorded
 }
 
 type ownerTable struct {
 	runtime      *Runtime
-	chunks       []*ConnChunk
+	chunks       []*GroupChunk
 	count        int
 	nextSearched int // chunk to search next for closed connections
 	searchCredit int // how many entries may be searched
@@ -125,8 +125,8 @@ func (o *ownerTable) chunkIndex(c *Conn) int {
 	return int(i)
 }
 
-// add adds an open connection, and subscribes it to value unless that is nil.
-func (s *connSet) add(r Ref, value *LatestValue) {
+// addAndSubscribe adds an open connection, and subscribes it to value unless that is nil.
+func (s *connSet) addAndSubscribe(r Ref, value *LatestValue) {
 	if o := s.tableOf(r.c.runtime); o != nil {
 		i := o.chunkIndex(r.c)
 		index := o.chunks[i].indexOf(r.c)
@@ -141,20 +141,20 @@ func (s *connSet) add(r Ref, value *LatestValue) {
 	if value != nil {
 		sub = NewLatestSubscription(value)
 	}
-	s.insert(r, sub)
+	s.insertAndRebalance(r, sub)
 }
 
-func (s *connSet) insert(r Ref, sub *LatestSubscription) {
+func (s *connSet) insertAndRebalance(r Ref, sub *LatestSubscription) {
 	o := s.tableOf(r.c.runtime)
 	if o == nil {
-		o = &ownerTable{runtime: r.c.runtime, chunks: []*ConnChunk{s.newChunk()}}
+		o = &ownerTable{runtime: r.c.runtime, chunks: []*GroupChunk{s.newChunk()}}
 		s.tables = append(s.tables, o)
 	}
 	s.writableChunk(o, o.chunkIndex(r.c)).add(r, sub)
 	o.count++
 	s.count++
 	if o.count > chunkFill*len(o.chunks) {
-		s.splitChunk(o)
+		s.splitNextChunk(o)
 	}
 	s.removeSomeClosed(o)
 }
@@ -175,27 +175,27 @@ func (s *connSet) remove(r Ref) (sub *LatestSubscription, ok bool) {
 	return sub, true
 }
 
-func (s *connSet) removeAt(table *ownerTable, chunk, index int) {
-	s.writableChunk(table, chunk).removeAt(index)
-	s.decreaseCount(table, 1)
+func (s *connSet) removeAt(table *ownerTable, chunkIndex, connIndex int) {
+	s.writableChunk(table, chunkIndex).swapRemoveAt(connIndex)
+	s.decreaseCountAndShrink(table, 1)
 }
 
-func (s *connSet) decreaseCount(table *ownerTable, n int) {
+func (s *connSet) decreaseCountAndShrink(table *ownerTable, n int) {
 	table.count -= n
 	s.count -= n
 	for 4*table.count < chunkFill*len(table.chunks) && len(table.chunks) > 1 {
-		s.mergeChunk(table)
+		s.mergeLastChunk(table)
 	}
 	if table.count == 0 {
 		s.tables = slices.DeleteFunc(s.tables, func(other *ownerTable) bool { return other == table })
 	}
 }
 
-func (s *connSet) newChunk() *ConnChunk { return &ConnChunk{set: s, version: s.version} }
+func (s *connSet) newChunk() *GroupChunk { return &GroupChunk{set: s, version: s.version} }
 
 // writableChunk returns a chunk that may be changed, copied if needed.
-func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
-	old := table.chunks[i]
+func (s *connSet) writableChunk(table *ownerTable, chunkIndex int) *GroupChunk {
+	old := table.chunks[chunkIndex]
 	if old.version == s.version {
 		return old
 	}
@@ -204,7 +204,7 @@ func (s *connSet) writableChunk(table *ownerTable, i int) *ConnChunk {
 	if old.subscriptions != nil {
 		m.subscriptions = append(slices.Grow(m.subscriptions, len(old.refs)+1), old.subscriptions...)
 	}
-	table.chunks[i] = m
+	table.chunks[chunkIndex] = m
 	return m
 }
 
@@ -214,10 +214,10 @@ func (o *ownerTable) splitIndex() int {
 	return last - 1<<(bits.Len(uint(last))-1)
 }
 
-func (s *connSet) splitChunk(table *ownerTable) {
+func (s *connSet) splitNextChunk(table *ownerTable) {
 	table.chunks = append(table.chunks, nil)
 	i := table.splitIndex()
-	both, parts := table.chunks[i], [2]*ConnChunk{s.newChunk(), s.newChunk()}
+	both, parts := table.chunks[i], [2]*GroupChunk{s.newChunk(), s.newChunk()}
 	table.chunks[i], table.chunks[len(table.chunks)-1] = parts[0], parts[1]
 	for _, m := range parts {
 		m.refs = slices.Grow(m.refs, len(both.refs)/2+1)
@@ -227,7 +227,7 @@ func (s *connSet) splitChunk(table *ownerTable) {
 	}
 }
 
-func (s *connSet) mergeChunk(table *ownerTable) {
+func (s *connSet) mergeLastChunk(table *ownerTable) {
 	i, last := table.splitIndex(), len(table.chunks)-1
 	m := s.writableChunk(table, i)
 	for place, r := range table.chunks[last].refs {
@@ -253,7 +253,7 @@ func (s *connSet) removeSomeClosed(table *ownerTable) {
 	m = s.writableChunk(table, i)
 	n := len(m.refs)
 	m.removeClosed()
-	s.decreaseCount(table, n-len(m.refs))
+	s.decreaseCountAndShrink(table, n-len(m.refs))
 }
 
 func (s *connSet) subscribeAll(value *LatestValue) {
@@ -265,12 +265,12 @@ func (s *connSet) subscribeAll(value *LatestValue) {
 }
 
 // snapshotChunks returns the chunks that are not empty, which will not change.
-func (s *connSet) snapshotChunks() []*ConnChunk {
+func (s *connSet) snapshotChunks() []*GroupChunk {
 	n := 0
 	for _, o := range s.tables {
 		n += len(o.chunks)
 	}
-	all := make([]*ConnChunk, 0, n)
+	all := make([]*GroupChunk, 0, n)
 	for _, o := range s.tables {
 		for _, m := range o.chunks {
 			if len(m.refs) > 0 {
@@ -282,7 +282,7 @@ func (s *connSet) snapshotChunks() []*ConnChunk {
 	return all
 }
 
-func (s *connSet) toList() (l connList) {
+func (s *connSet) toConnList() (l connList) {
 	for _, o := range s.tables {
 		for _, m := range o.chunks {
 			for place, r := range m.refs {
@@ -293,10 +293,10 @@ func (s *connSet) toList() (l connList) {
 	return l
 }
 
-// removedConns are connections that were removed from a group while a broadcast was on its way,
+// removedDuringBroadcast are connections that were removed from a group while a broadcast was on its way,
 // which must not reach them. Mailboxes check under their locks, so that what is posted after the
 // removal arrives after all messages of the group.
-type removedConns struct {
+type removedDuringBroadcast struct {
 	nonEmpty atomic.Bool
 	mu       sync.Mutex
 	refs     map[Ref]struct{}
@@ -305,7 +305,7 @@ type removedConns struct {
 // errRemoved means that a connection was removed and gets no message.
 var errRemoved = errors.New("myriad: connection was removed from the group")
 
-func (l *removedConns) add(r Ref) {
+func (l *removedDuringBroadcast) add(r Ref) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.refs == nil {
@@ -315,7 +315,7 @@ func (l *removedConns) add(r Ref) {
 	l.nonEmpty.Store(true)
 }
 
-func (l *removedConns) has(r Ref) bool {
+func (l *removedDuringBroadcast) has(r Ref) bool {
 	if !l.nonEmpty.Load() {
 		return false
 	}
@@ -325,7 +325,7 @@ func (l *removedConns) has(r Ref) bool {
 	return ok
 }
 
-func (l *removedConns) clear() {
+func (l *removedDuringBroadcast) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.refs = nil

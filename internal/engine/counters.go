@@ -64,18 +64,18 @@ type Counters struct {
 }
 
 // Add adds n and returns the new value.
-func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
+func (c *Counters) Add(counter Counter, n int64) int64 { return c.n[counter].Add(n) }
 
 // Set sets a gauge.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
-// SetBool sets a gauge to 1 or 0.
-func (c *Counters) SetBool(what Counter, on bool) {
+// SetGaugeBool sets a gauge to 1 or 0.
+func (c *Counters) SetGaugeBool(gauge Counter, on bool) {
 	n := int64(0)
 	if on {
 		n = 1
 	}
-	c.Set(what, n)
+	c.Set(gauge, n)
 }
 
 // Get returns a counter.
@@ -107,9 +107,9 @@ func (c *Counters) AddTo(sum *Counts) {
 }
 
 // SetAll sets all counters.
-func (c *Counters) SetAll(n *Counts) {
+func (c *Counters) SetAll(counts *Counts) {
 	for i := range c.n {
-		c.n[i].Store(n[i])
+		c.n[i].Store(counts[i])
 	}
 }
 
@@ -154,9 +154,9 @@ type Histogram struct {
 	Buckets [Buckets]int64
 }
 
-func (c *Counters) recordDuration(first Counter, took time.Duration) {
-	c.n[first+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
-	c.n[first+Buckets].Add(int64(took))
+func (c *Counters) recordDuration(histogramStart Counter, took time.Duration) {
+	c.n[histogramStart+Counter(histogram.BucketIndex(took, Buckets))].Add(1)
+	c.n[histogramStart+Buckets].Add(int64(took))
 }
 
 func (n Counts) histogram(first Counter) Histogram {

@@ -22,7 +22,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 			break
 		}
 	}
-	if err := c.checkWrite(n); err != nil {
+	if err := c.checkWriteOrCloseSlow(n); err != nil {
 		return 0, err
 	}
 	if c.layer() == nil {
@@ -35,11 +35,11 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return n, nil
 }
 
-// sendDirectOrAppend writes pieces with a total size, where there is no layer.
-func (c *Conn) sendDirectOrAppend(total int, pieces ...[]byte) {
-	sent, full := 0, c.canSendDirect(total, len(pieces))
+// sendDirectOrAppend writes pieces with a totalSize size, where there is no layer.
+func (c *Conn) sendDirectOrAppend(totalSize int, pieces ...[]byte) {
+	sent, full := 0, c.canSendDirect(totalSize, len(pieces))
 	if full {
-		sent = c.sendDirect(pieces)
+		sent = c.sendOutputThenPieces(pieces)
 	}
 	for _, p := range pieces {
 		n := min(sent, len(p))
@@ -56,7 +56,7 @@ func (c *Conn) sendDirectOrAppend(total int, pieces ...[]byte) {
 //
 //go:noinline
 func (c *Conn) sendDirectOrAppendOne(p []byte) {
-	c.AppendToTransport(p[c.sendDirect([][]byte{p}):])
+	c.AppendToTransport(p[c.sendOutputThenPieces([][]byte{p}):])
 	if c.out != nil {
 		c.out.kernelFull = true
 	}
@@ -71,14 +71,14 @@ func (c *Conn) canSendDirect(size, numPieces int) bool {
 	return c.out == nil || !c.is(blocked) && !c.out.kernelFull && !c.out.inKernel && len(c.out.rest) == 0
 }
 
-// sendDirect sends the output and then pieces, as far as the kernel takes them. It returns how many
+// sendOutputThenPieces sends the output and then pieces, as far as the kernel takes them. It returns how many
 // bytes of pieces were sent.
-func (c *Conn) sendDirect(pieces [][]byte) int {
+func (c *Conn) sendOutputThenPieces(pieces [][]byte) (pieceBytesSent int) {
 	n := 0
 	if c.out == nil && len(pieces) == 1 { // the usual case
 		n = c.runtime.SendDirect(c, pieces[0], nil)
 	} else {
-		n = c.writevDirect(pieces)
+		n = c.writevOutputThenPieces(pieces)
 	}
 	if n <= 0 {
 		return 0
@@ -90,18 +90,18 @@ func (c *Conn) sendDirect(pieces [][]byte) int {
 		before = min(n, c.out.Len())
 		var left int
 		if left, posted = c.discardSentOutput(before); left == 0 {
-			c.releaseOutput(c.out)
+			c.freeOutputAndPosted(c.out)
 			c.out = nil
 		} else {
-			c.out.recordProgress(before, c.runtime.Clock())
+			c.out.countSentAndRestartTimerAtGoal(before, c.runtime.Clock())
 		}
 	}
-	c.setDirectSent(c.directSent() + max(n-posted, 1)) // above 0, so that finishEvent checks the limits
+	c.setDirectSentInEvent(c.directSentInEvent() + max(n-posted, 1)) // above 0, so that startPendingLayerAndUpdatePause checks the limits
 	return n - before
 }
 
-// writevDirect is sendDirect with a pooled list, which SendDirect may retain during the call.
-func (c *Conn) writevDirect(pieces [][]byte) int {
+// writevOutputThenPieces is sendOutputThenPieces with a pooled list, which SendDirect may retain during the call.
+func (c *Conn) writevOutputThenPieces(pieces [][]byte) (sentBytes int) {
 	list := vectorPool.Get().(*[maxDirectPieces][]byte)
 	all := list[:0]
 	if c.out != nil {
@@ -119,38 +119,38 @@ func (c *Conn) writevDirect(pieces [][]byte) int {
 }
 
 // discardSentOutput removes n sent bytes from the output. It returns how many are left, and how many no
-// longer count as posted.
-func (c *Conn) discardSentOutput(count int) (left, released int) {
-	c.out.discardFront(count)
-	left = c.out.Len()
-	if released = c.out.postedBytes - left; released <= 0 {
-		return left, 0
+// longer sentBytes as posted.
+func (c *Conn) discardSentOutput(sentBytes int) (unsentBytes, releasedPosted int) {
+	c.out.discardFrontBytes(sentBytes)
+	unsentBytes = c.out.Len()
+	if releasedPosted = c.out.postedBytes - unsentBytes; releasedPosted <= 0 {
+		return unsentBytes, 0
 	}
-	c.releasePosted(released)
-	c.out.postedBytes = left
-	return left, released
+	c.releasePostedAndWakeSenders(releasedPosted)
+	c.out.postedBytes = unsentBytes
+	return unsentBytes, releasedPosted
 }
 
-// releaseOutput frees an output buffer and its posted bytes.
-func (c *Conn) releaseOutput(b *Buffer) {
+// freeOutputAndPosted frees an output buffer and its posted bytes.
+func (c *Conn) freeOutputAndPosted(b *Buffer) {
 	if b.postedBytes > 0 {
-		c.releasePosted(b.postedBytes)
+		c.releasePostedAndWakeSenders(b.postedBytes)
 	}
-	c.runtime.putBuffer(b)
+	c.runtime.freeCountedBuffer(b)
 }
 
-// freeSentOutput frees the output, all of which has been sent, and continues with queued files.
-func (c *Conn) freeSentOutput() {
-	c.releaseOutput(c.out)
+// freeSentOutputAndAdvanceFiles frees the output, all of which has been sent, and continues with queued files.
+func (c *Conn) freeSentOutputAndAdvanceFiles() {
+	c.freeOutputAndPosted(c.out)
 	c.out = nil
-	c.advanceFileQueue()
+	c.removeFinishedFilesAndAdvance()
 }
 
-// directSent returns how many bytes of the handler were sent directly in this event. They count as
+// directSentInEvent returns how many bytes of the handler were sent directly in this event. They count as
 // unsent until its end, so that the same limits apply wherever a handler runs. An owner handles one
 // event at a time, so its Runtime has the number; if several owners share a Runtime, each
 // connection has it.
-func (c *Conn) directSent() int {
+func (c *Conn) directSentInEvent() int {
 	switch {
 	case c.runtime.ClockSlack == 0:
 		return c.runtime.directSent
@@ -160,24 +160,24 @@ func (c *Conn) directSent() int {
 	return c.extra.directSent
 }
 
-func (c *Conn) setDirectSent(n int) {
+func (c *Conn) setDirectSentInEvent(sentBytes int) {
 	if c.runtime.ClockSlack == 0 {
-		c.runtime.directSent = n
+		c.runtime.directSent = sentBytes
 	} else {
-		c.ensureExtra().directSent = n
+		c.ensureExtra().directSent = sentBytes
 	}
 }
 
-// finishEvent completes an event: it starts a layer that was requested, and resets directSent. If that
+// startPendingLayerAndUpdatePause completes an event: it starts a layer that was requested, and resets directSentInEvent. If that
 // ends a pause that the handler was told of, the handler is told.
-func (c *Conn) finishEvent() {
+func (c *Conn) startPendingLayerAndUpdatePause() {
 	if c.hasPendingLayer() {
 		c.startPendingLayer()
 	}
-	if c.directSent() == 0 { // always so if a worker might access it
+	if c.directSentInEvent() == 0 { // always so if a worker might access it
 		return
 	}
-	c.setDirectSent(0)
+	c.setDirectSentInEvent(0)
 	c.pauseReadingAtHighWater() // records the pause before a driver waits to write
 	c.resumeReadingAtLowWater()
 }

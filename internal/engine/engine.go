@@ -14,10 +14,10 @@
 //	Conn.OnSent(n)             the kernel took n bytes of Output, or of NextFilePart
 //	Conn.OnSendStarted         the kernel owns Output; OnSent and OnWritable will follow
 //	Conn.OnWritable            the kernel takes output again
-//	Conn.OnReadEmpty           a Read has found nothing, or has emptied the socket
+//	Conn.CloseIfTimedOutAfterEmptyRead           a Read has found nothing, or has emptied the socket
 //	Conn.OnTransportError(err) the transport is broken
-//	Conn.OnRequest(req, bytes) a request from another goroutine, taken from the mailbox
-//	Conn.OnNudge               a scheduled time has come; see Scheduler
+//	Conn.HandleOrDeferRequest(req, bytes) a request from another goroutine, taken from the mailbox
+//	Conn.CallNudgedIfOpen               a scheduled time has come; see Scheduler
 //	Conn.StartDrain            close at the next idle moment (shutdown)
 //	Conn.CheckTimeouts(now)    time has passed
 //	Conn.OnDetached(nc, err)   the connection has become a net.Conn, or could not
@@ -25,13 +25,13 @@
 //
 //	action                     asks for
 //	Send                       send Output, report OnSent (and OnTransportError)
-//	SendFile                   send NextFilePart, report OnSent; or call Conn.LoadFilePiece
-//	FeedHandler                call Conn.FeedHandler with buffered input
+//	SendFile                   send NextFilePart, report OnSent; or call Conn.LoadFilePieceIntoOutput
+//	MakeDueHandlerCalls                call Conn.MakeDueHandlerCalls with buffered input
 //	Read                       read once without blocking, report OnRead, OnEOF,
-//	                           OnTransportError or OnReadEmpty
+//	                           OnTransportError or CloseIfTimedOutAfterEmptyRead
 //	ShutWrite                  shut the sending direction, report OnWriteShut
 //	DetachOrExport             once the kernel has no operation under way, convert to a
-//	                           net.Conn and report OnDetached; or report OnQuiesced if
+//	                           net.Conn and report OnDetached; or report OnKernelIdleForExport if
 //	                           IsExporting
 //	Close                      close the descriptor, report OnClosed
 //	Wait                       nothing; wait for the next event
@@ -48,7 +48,7 @@
 //   - Output is sent in the order it was written, once per turn, after the handler
 //     has returned for all the input at hand. Only a long write may be sent
 //     immediately, along with the output before it; see Runtime.SendDirect.
-//   - Requests that [Mailbox.Put] has accepted are given to OnRequest in order, and
+//   - Requests that [Mailbox.Put] has accepted are given to HandleOrDeferRequest in order, and
 //     before a connection is closed because its peer has.
 //   - A loop blocks only in its wait for events. That wait ends when requests
 //     arrive and when Config.Scheduler is due.
@@ -215,10 +215,10 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// VisitConns posts a request to each open connection to run s.Do on its owner. It skips connections whose Opened
+	// PostToAllConns posts a request to each open connection to run s.Do on its owner. It skips connections whose Opened
 	// is not yet due. It calls beforePost before each post; s.Do or s.OnLost follows. After the last post it calls
-	// done with the number of connections whose mailbox was full. VisitConns does not block.
-	VisitConns(s *Shared, beforePost func(), done func(full int)) error
+	// done with the number of connections whose mailbox was full. PostToAllConns does not block.
+	PostToAllConns(s *Shared, beforePost func(), done func(full int)) error
 }
 
 // MaxSchedulerDelay and MinSchedulerDelay bound the time between two Scheduler calls in a model without loops.

@@ -70,27 +70,27 @@ func (e *TLSError) Unwrap() error { return e.Err }
 
 // NormalizeError maps the errors of all models to the same values: a bare errno, with ECONNRESET
 // for everything that means that the peer is gone.
-func NormalizeError(err error) error {
+func NormalizeError(transportErr error) error {
 	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errors.As(transportErr, &errno) {
 		switch errno {
 		case syscall.EPIPE, syscall.ECONNABORTED, syscall.ENOTCONN:
 			return syscall.ECONNRESET
 		}
-		return resetOnWindows(errno)
+		return mapWindowsResetErrno(errno)
 	}
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(transportErr, io.EOF):
 		return io.EOF
-	case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrClosed):
+	case errors.Is(transportErr, net.ErrClosed), errors.Is(transportErr, os.ErrClosed):
 		return ErrClosed
 	}
-	return err
+	return transportErr
 }
 
-// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers are unused elsewhere, to
+// mapWindowsResetErrno maps WSAECONNRESET and WSAECONNABORTED, whose numbers are unused elsewhere, to
 // ECONNRESET.
-func resetOnWindows(errno syscall.Errno) syscall.Errno {
+func mapWindowsResetErrno(errno syscall.Errno) syscall.Errno {
 	const wsaeConnAborted, wsaeConnReset = 10053, 10054
 	if errno == wsaeConnAborted || errno == wsaeConnReset {
 		return syscall.ECONNRESET

@@ -13,8 +13,8 @@ import (
 // This file moves a connection to another engine, mostly of another process.
 //
 // StartExport stops reading and sending. NextAction then returns DetachOrExport, and when the
-// kernel has no operation under way, the driver calls OnQuiesced. Snapshot returns a Record with
-// everything but the descriptor. From then until FinishExport or CancelSnapshot, posting fails with
+// kernel has no operation under way, the driver calls OnKernelIdleForExport. Snapshot returns a Record with
+// everything but the descriptor. From then until CloseExported or CancelSnapshot, posting fails with
 // ErrFull. So requests posted before are in the record, and later ones fail with ErrClosed, unless
 // the export is aborted.
 //
@@ -34,7 +34,7 @@ var (
 
 const (
 	exportRequested uint8 = iota + 1 // waiting for the kernel
-	exportQuiesced                   // OnQuiesced was called
+	exportQuiesced                   // OnKernelIdleForExport was called
 	exportRefused                    // the connection must not be exported
 )
 
@@ -115,14 +115,14 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnQuiesced reports that the kernel has no operation under way.
-func (c *Conn) OnQuiesced() {
+// OnKernelIdleForExport reports that the kernel has no operation under way.
+func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
 }
 
 // CancelSnapshot undoes Snapshot: the connection accepts requests again.
-func (c *Conn) CancelSnapshot() { c.releasePosted(postsBlocked - c.postedOutput()) }
+func (c *Conn) CancelSnapshot() { c.releasePostedAndWakeSenders(postsBlocked - c.postedOutputBytes()) }
 
 // AbortExport ends an export; the connection continues here. There must be no snapshot. If
 // permanently is set, StartExport will fail.
@@ -138,12 +138,12 @@ func (c *Conn) AbortExport(permanently bool) {
 	c.freeExtraIfZero()
 }
 
-// FinishExport closes the connection here after its export.
-func (c *Conn) FinishExport() {
+// CloseExported closes the connection here after its export.
+func (c *Conn) CloseExported() {
 	c.runtime.Counters.Add(ConnsExported, 1)
-	n := postsBlocked - c.postedOutput()
+	n := postsBlocked - c.postedOutputBytes()
 	c.abortWith(ErrHandedOver)
-	c.releasePosted(n)
+	c.releasePostedAndWakeSenders(n)
 }
 
 // Record is the state of a connection without its descriptor.
@@ -172,8 +172,8 @@ type Record struct {
 // MaxState is the maximum size of a handler's state in bytes.
 const MaxState = 1 << 20
 
-// Snapshot returns the record of a connection after OnQuiesced. If it succeeds, CancelSnapshot or
-// FinishExport must follow; the record's bytes are valid until then. It fails with ErrExportBusy
+// Snapshot returns the record of a connection after OnKernelIdleForExport. If it succeeds, CancelSnapshot or
+// CloseExported must follow; the record's bytes are valid until then. It fails with ErrExportBusy
 // while requests are on their way, with ErrNotExportable, or with an error of Config.Save. After
 // ErrSaveLater the caller must abort the export, but not permanently.
 func (c *Conn) Snapshot() (r Record, err error) {
@@ -186,7 +186,7 @@ func (c *Conn) Snapshot() (r Record, err error) {
 	for c.canWriteLatest() {
 		c.writeLatestValues()
 	}
-	if !c.refState.blockPosts(c.postedOutput()) {
+	if !c.refState.blockPostsIfPostedEquals(c.postedOutputBytes()) {
 		return r, ErrExportBusy
 	}
 	if r, err = c.buildRecord(); err != nil {
@@ -249,10 +249,10 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPosts makes posts fail with ErrFull, unless more than n bytes are posted.
-func (m *refState) blockPosts(n int) bool {
+// blockPostsIfPostedEquals makes posts fail with ErrFull, unless more than n bytes are posted.
+func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
-	return postedBytesIn(v) == n && m.v.CompareAndSwap(v, v+uint64(postsBlocked-n))
+	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
 // Import continues a connection that another engine has exported. The descriptor and listener must
@@ -293,7 +293,7 @@ func (c *Conn) Import(r *Record) {
 		}
 	}
 	c.restoreHandlerState(r)
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
 // restoreHandlerState passes the saved state to the handler.
@@ -415,8 +415,8 @@ type Migrator interface {
 }
 
 // CountPerListener returns how often each of n listeners occurs in numbers.
-func CountPerListener(listenerNumbers []int, n int) []int {
-	counts := make([]int, n)
+func CountPerListener(listenerNumbers []int, numListeners int) []int {
+	counts := make([]int, numListeners)
 	for _, number := range listenerNumbers {
 		counts[number]++
 	}

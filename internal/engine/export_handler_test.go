@@ -26,7 +26,7 @@ func (d *manualConn) exportAndSnapshot() (Record, error) {
 		return Record{}, err
 	}
 	d.wantAction("when it leaves", DetachOrExport)
-	d.OnQuiesced()
+	d.OnKernelIdleForExport()
 	return d.Snapshot()
 }
 
@@ -60,7 +60,7 @@ func TestOwnedMoves(t *testing.T) {
 	if err != nil || !r.HasConnHandler || string(r.State) != "v" || r.InputAge != 5*time.Second {
 		t.Fatalf("packed: %+v, %v; want the state v, and that it has waited for 5 s", r, err)
 	}
-	d.FinishExport()
+	d.CloseExported()
 	d.wantClosed(ErrHandedOver)
 
 	restored := func(restore func(c *Conn, state []byte) error) *manualConn {
@@ -88,7 +88,7 @@ func TestOwnedMoves(t *testing.T) {
 	to.now += 2 * time.Second
 	to.CheckTimeouts(to.now)
 	to.wantAction("after 21 of 20 s", Read)
-	if to.OnReadEmpty(); !to.IsClosing() || to.CloseReason() != ErrMessageTimeout {
+	if to.CloseIfTimedOutAfterEmptyRead(); !to.IsClosing() || to.CloseReason() != ErrMessageTimeout {
 		t.Error("not closed after 21 of 20 s")
 	}
 	for _, c := range []struct {

@@ -18,11 +18,11 @@ const (
 	freeInterval = 50 * time.Millisecond
 )
 
-// FreedBytes counts bytes that were freed.
-type FreedBytes struct{ atomic.Int64 }
+// FreedByteCounter counts bytes that were freed.
+type FreedByteCounter struct{ atomic.Int64 }
 
-// StartFreeing periodically returns them to the system until stopFreeing is called.
-func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
+// StartReturningToOS periodically returns them to the system until stopFreeing is called.
+func (g *FreedByteCounter) StartReturningToOS() (stopFreeing func()) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -31,7 +31,7 @@ func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
 		for {
 			select {
 			case <-tick.C:
-				g.freeIfWorthwhile()
+				g.returnToOSIfWorthwhile()
 			case <-stop:
 				return
 			}
@@ -43,7 +43,7 @@ func (g *FreedBytes) StartFreeing() (stopFreeing func()) {
 	}
 }
 
-func (g *FreedBytes) freeIfWorthwhile() {
+func (g *FreedByteCounter) returnToOSIfWorthwhile() {
 	n := g.Load()
 	if n < freeMinBytes {
 		return

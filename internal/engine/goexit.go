@@ -10,16 +10,16 @@ import (
 
 // This file handles runtime.Goexit in handlers, as called by testing.T.FailNow. It can't be
 // recovered: all frames of the goroutine end, and their deferred functions run. The connection is
-// aborted as after a panic, and its owner continues in a deferred function; see SurviveGoexit.
+// aborted as after a panic, and its owner continues in a deferred function; see RerunAfterGoexit.
 // Owners keep unfinished work in fields, or finish it in deferred functions.
 
 // ErrGoexit is the PanicError.Value after runtime.Goexit in a handler.
 var ErrGoexit = errors.New("a handler called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 
-// SurviveGoexit calls f, and again while calls end by runtime.Goexit, until one returns. All calls
-// run on the caller's thread. After a Goexit SurviveGoexit does not return: the caller's deferred
+// RerunAfterGoexit calls f, and again while calls end by runtime.Goexit, until one returns. All calls
+// run on the caller's thread. After a Goexit RerunAfterGoexit does not return: the caller's deferred
 // functions run, and its goroutine ends. f must not leave the thread locked more often than before.
-func SurviveGoexit(f func()) {
+func RerunAfterGoexit(f func()) {
 	returned := false
 	defer func() {
 		if returned {
@@ -28,7 +28,7 @@ func SurviveGoexit(f func()) {
 		if v := recover(); v != nil {
 			panic(v)
 		}
-		for !runCoroutine(f) {
+		for !runInCoroutine(f) {
 		}
 	}()
 	f()
@@ -38,10 +38,10 @@ func SurviveGoexit(f func()) {
 // errExited marks a coroutine that has ended by runtime.Goexit.
 var errExited = errors.New("the coroutine ended by runtime.Goexit")
 
-// runCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls
+// runInCoroutine calls f in a coroutine on this thread and reports whether f returned. If f calls
 // runtime.Goexit, only the coroutine ends. It panics then, because package iter would propagate a
 // Goexit, but not beyond a panic.
-func runCoroutine(f func()) (returned bool) {
+func runInCoroutine(f func()) (returned bool) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		defer func() {
 			if returned {
@@ -64,12 +64,12 @@ func runCoroutine(f func()) (returned bool) {
 	return returned
 }
 
-// finishEventAfterGoexit ends the event of a connection whose handler called Goexit, because the
+// updatePauseAndScheduleActionsAfterGoexit ends the event of a connection whose handler called Goexit, because the
 // handler's callers will not.
-func (c *Conn) finishEventAfterGoexit() {
-	c.finishEvent()
+func (c *Conn) updatePauseAndScheduleActionsAfterGoexit() {
+	c.startPendingLayerAndUpdatePause()
 	if o := c.runtime.Loop; o != nil && o.OnLoop() { // otherwise it is on a worker
-		o.SettleLater(c)
+		o.PerformActionsLater(c)
 	}
 }
 

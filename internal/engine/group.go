@@ -16,14 +16,14 @@ type Group struct {
 	sending sync.Mutex
 	mu      sync.Mutex // locked after sending
 	one     Ref        // the only connection, if members is nil
-	members *members
+	members *groupMembers
 }
 
-// members are more than one connection, or any number with a latest value.
-type members struct {
+// groupMembers are more than one connection, or any number with a latest value.
+type groupMembers struct {
 	list   connList // used while set is nil
 	set    *connSet
-	latest *LatestValue // nil before SendLatest
+	latest *LatestValue // nil before AnnounceLatest
 }
 
 // A list of more than maxListLen becomes a set, and a set of up to minSetLen a list. Larger lists
@@ -46,14 +46,14 @@ func (g *Group) Add(r Ref) {
 	case g.one.IsClosed():
 		g.one = r
 	case g.one.c != r.c:
-		g.members = &members{list: connList{refs: []Ref{g.one, r}}}
+		g.members = &groupMembers{list: connList{refs: []Ref{g.one, r}}}
 		g.one = Ref{}
 	}
 }
 
-func (m *members) add(r Ref) {
+func (m *groupMembers) add(r Ref) {
 	if m.set != nil {
-		m.set.add(r, m.latest)
+		m.set.addAndSubscribe(r, m.latest)
 		return
 	}
 	place := m.list.indexOf(r.c)
@@ -61,7 +61,7 @@ func (m *members) add(r Ref) {
 		return
 	}
 	if place >= 0 {
-		m.list.removeAt(place)
+		m.list.swapRemoveAt(place)
 	}
 	if len(m.list.refs) == maxListLen {
 		m.list.removeClosed()
@@ -75,7 +75,7 @@ func (m *members) add(r Ref) {
 	}
 	m.set = new(connSet)
 	for i, r := range m.list.refs {
-		m.set.insert(r, m.list.subscriptionAt(i))
+		m.set.insertAndRebalance(r, m.list.subscriptionAt(i))
 	}
 	m.list = connList{}
 }
@@ -85,14 +85,14 @@ func (m *members) add(r Ref) {
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if latest, ok := g.remove(r); ok && latest != nil {
+	if latest, ok := g.removeLocked(r); ok && latest != nil {
 		latest.Unsubscribe()
 	}
-	g.shrinkToFit()
+	g.shrinkRepresentation()
 }
 
-// remove removes a connection and returns its subscription.
-func (g *Group) remove(r Ref) (sub *LatestSubscription, ok bool) {
+// removeLocked removes a connection and returns its subscription.
+func (g *Group) removeLocked(r Ref) (sub *LatestSubscription, ok bool) {
 	switch {
 	case r.c == nil:
 	case g.members == nil:
@@ -107,17 +107,17 @@ func (g *Group) remove(r Ref) (sub *LatestSubscription, ok bool) {
 		few := &g.members.list
 		if place := few.indexOf(r.c); place >= 0 && few.refs[place] == r {
 			sub, ok = few.subscriptionAt(place), true
-			few.removeAt(place)
+			few.swapRemoveAt(place)
 		}
 	}
 	return sub, ok
 }
 
-// shrinkToFit switches to the smallest representation.
-func (g *Group) shrinkToFit() {
+// shrinkRepresentation switches to the smallest representation.
+func (g *Group) shrinkRepresentation() {
 	m := g.members
 	if m != nil && m.set != nil && m.set.count <= minSetLen && !m.set.broadcasting {
-		m.list, m.set = m.set.toList(), nil
+		m.list, m.set = m.set.toConnList(), nil
 	}
 	if m == nil || m.set != nil || len(m.list.refs) > 1 || len(m.list.refs) == 1 && m.latest != nil {
 		return
@@ -144,27 +144,27 @@ func (g *Group) Len() int {
 
 // Broadcast posts a copy of p to each connection. It returns to how many it was posted, and how
 // many had no space.
-func (g *Group) Broadcast(p []byte) (sent, full int) {
+func (g *Group) Broadcast(p []byte) (postedConns, fullConns int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	t, chunks := g.broadcastOrChunks(p)
+	t, chunks := g.broadcastToFewOrSnapshot(p)
 	if chunks == nil {
-		t.penalizeSlowConns()
+		t.requestDropOrAbortForSlowConns()
 		return t.sent, t.full
 	}
 	message := chunks[0].refs[0].newShared(p)
 	for _, m := range chunks {
-		one := m.broadcast(message)
+		one := m.broadcastShared(message)
 		t.sent += one.sent
 		t.full += one.full
-		one.penalizeSlowConns()
+		one.requestDropOrAbortForSlowConns()
 		g.lockAndRemoveClosed(one.closed)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.members.set.broadcasting = false
 	g.members.set.removed.clear()
-	g.shrinkToFit()
+	g.shrinkRepresentation()
 	return t.sent, t.full
 }
 
@@ -172,24 +172,24 @@ func (r Ref) newShared(p []byte) *Shared {
 	return &Shared{Bytes: bytes.Clone(p), counters: r.c.runtime.Shared}
 }
 
-// broadcastOrChunks posts a message to a few connections, or returns the chunks of many.
-func (g *Group) broadcastOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
+// broadcastToFewOrSnapshot posts a message to a few connections, or returns the chunks of many.
+func (g *Group) broadcastToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.members == nil && g.one.c == nil:
 	case g.members == nil:
-		t.recordResult(g.one, len(p), g.one.Send(p))
+		t.recordPostResult(g.one, len(p), g.one.Send(p))
 	case g.members.set != nil:
 		g.members.set.broadcasting = true
 		return t, g.members.set.snapshotChunks()
 	default:
 		message := g.members.list.refs[0].newShared(p)
 		for _, r := range g.members.list.refs {
-			t.recordResult(r, len(p), r.SendShared(message))
+			t.recordPostResult(r, len(p), r.SendShared(message))
 		}
 	}
-	g.removeClosed(t.closed)
+	g.removeClosedLocked(t.closed)
 	return t, nil
 }
 
@@ -199,37 +199,37 @@ func (g *Group) lockAndRemoveClosed(closed []Ref) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.removeClosed(closed)
+	g.removeClosedLocked(closed)
 }
 
-func (g *Group) removeClosed(closed []Ref) {
+func (g *Group) removeClosedLocked(closed []Ref) {
 	for _, r := range closed {
-		g.remove(r)
+		g.removeLocked(r)
 	}
 	if len(closed) > 0 {
-		g.shrinkToFit()
+		g.shrinkRepresentation()
 	}
 }
 
-// SendLatest makes a copy of p the newest value for each connection. It returns for how many it is
+// AnnounceLatest makes a copy of p the newest value for each connection. It returns for how many it is
 // on its way, and for how many it is not.
-func (g *Group) SendLatest(p []byte) (sent, full int) {
+func (g *Group) SendLatest(p []byte) (announcedConns, fullConns int) {
 	p = bytes.Clone(p)
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	t, chunks := g.sendLatestOrChunks(p)
+	t, chunks := g.sendLatestToFewOrSnapshot(p)
 	for _, m := range chunks {
-		one := m.sendLatest(len(p))
+		one := m.announceLatest(len(p))
 		t.sent += one.sent
 		t.full += one.full
-		one.penalizeSlowConns()
+		one.requestDropOrAbortForSlowConns()
 		g.lockAndRemoveClosed(one.closed)
 	}
 	return t.sent, t.full
 }
 
-// sendLatestOrChunks is broadcastOrChunks for a latest value.
-func (g *Group) sendLatestOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) {
+// sendLatestToFewOrSnapshot is broadcastToFewOrSnapshot for a latest value.
+func (g *Group) sendLatestToFewOrSnapshot(p []byte) (t PostOutcomes, chunks []*GroupChunk) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.members == nil {
@@ -237,24 +237,24 @@ func (g *Group) sendLatestOrChunks(p []byte) (t PostTally, chunks []*ConnChunk) 
 			g.one = Ref{}
 			return t, nil
 		}
-		g.members = &members{list: connList{refs: []Ref{g.one}}}
+		g.members = &groupMembers{list: connList{refs: []Ref{g.one}}}
 		g.one = Ref{}
 	}
 	m := g.members
 	if m.latest == nil {
-		m.createLatest()
+		m.subscribeAllToNewLatest()
 	}
 	m.latest.Set(p)
 	if m.set != nil {
 		return t, m.set.snapshotChunks()
 	}
-	t = m.list.sendLatest(len(p))
-	g.removeClosed(t.closed)
+	t = m.list.announceLatest(len(p))
+	g.removeClosedLocked(t.closed)
 	return t, nil
 }
 
-// createLatest subscribes all members to a new value.
-func (m *members) createLatest() {
+// subscribeAllToNewLatest subscribes all members to a new value.
+func (m *groupMembers) subscribeAllToNewLatest() {
 	m.latest = new(LatestValue)
 	if m.set != nil {
 		m.set.subscribeAll(m.latest)
@@ -263,10 +263,10 @@ func (m *members) createLatest() {
 	}
 }
 
-// sendLatest announces a newer value of valueSize bytes to all.
-func (l *connList) sendLatest(valueSize int) (t PostTally) {
+// announceLatest announces a newer value of valueSize bytes to all.
+func (l *connList) announceLatest(valueSize int) (t PostOutcomes) {
 	for i, r := range l.refs {
-		t.recordResult(r, valueSize, r.SendLatest(l.subscriptions[i], valueSize))
+		t.recordPostResult(r, valueSize, r.AnnounceLatest(l.subscriptions[i], valueSize))
 	}
 	return t
 }

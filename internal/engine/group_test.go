@@ -24,7 +24,7 @@ func (h *hookedPoster) Post(c *Conn, gen uint32, r Request) error {
 // hookedChunkPoster is a hookedPoster for chunks.
 type hookedChunkPoster struct{ hookedPoster }
 
-func (h *hookedChunkPoster) PostToChunk(to *ConnChunk, s *Shared) PostTally {
+func (h *hookedChunkPoster) PostToChunk(to *GroupChunk, s *Shared) PostOutcomes {
 	h.hook()
 	return h.o.PostToChunk(to, s)
 }

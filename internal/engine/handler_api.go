@@ -8,7 +8,7 @@ import (
 // This file contains the methods for handlers, documented in package tcp, and the engine's calls of handlers.
 
 func (c *Conn) Write(p []byte) (int, error) {
-	if err := c.checkWrite(len(p)); err != nil {
+	if err := c.checkWriteOrCloseSlow(len(p)); err != nil {
 		return 0, err
 	}
 	switch {
@@ -24,21 +24,21 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // WriteBroadcasts writes broadcast messages, as one piece if the piece fits, and directly if nothing is unsent. Before
 // Opened it has no effect. It reports whether the connection may need driving.
-func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) bool {
+func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
 	}
-	if c.UnsentBytes()-c.postedOutput()+len(joined) > c.runtime.Limits.MaxUnsent {
+	if c.UnsentBytes()-c.postedOutputBytes()+len(joined) > c.runtime.Limits.MaxUnsent {
 		for _, m := range messages {
 			_, _ = c.Write(m.Bytes) // an error was counted, or closes the connection
 		}
 	} else {
 		if c.runtime.SendDirect != nil && !c.hasOutput() && c.layer() == nil && len(joined) > 0 {
-			joined = joined[c.sendDirect([][]byte{joined}):]
+			joined = joined[c.sendOutputThenPieces([][]byte{joined}):]
 		}
 		c.writeThroughLayer(joined)
 	}
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 	return true
 }
 
@@ -47,32 +47,32 @@ func (c *Conn) acceptsBroadcasts() bool {
 }
 
 func (c *Conn) WriteString(s string) (int, error) {
-	if err := c.checkWrite(len(s)); err != nil {
+	if err := c.checkWriteOrCloseSlow(len(s)); err != nil {
 		return 0, err
 	}
 	if c.layer() != nil {
 		c.writeThroughLayer([]byte(s))
 	} else if len(s) > 0 {
-		appendOutput(c.runtime, c.tailBuffer(len(s)), s)
+		appendOutput(c.runtime, c.ensureTailBuffer(len(s)), s)
 	}
 	return len(s), nil
 }
 
-// checkWrite returns the reason why n bytes cannot be written, or nil. It closes a connection that is too slow. Posted
+// checkWriteOrCloseSlow returns the reason why n bytes cannot be written, or nil. It closes a connection that is too slow. Posted
 // bytes do not count towards the limit.
-func (c *Conn) checkWrite(n int) error {
+func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
 	}
 	if c.hasPendingLayer() {
 		return ErrBadUse
 	}
-	if n > c.runtime.Limits.MaxUnsent {
+	if size > c.runtime.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.unsentInMemory()-c.postedOutput()+c.directSent()+n > c.runtime.Limits.MaxUnsent {
+	if c.unsentInMemoryBytes()-c.postedOutputBytes()+c.directSentInEvent()+size > c.runtime.Limits.MaxUnsent {
 		if c.runtime.DropMessages {
-			c.countDropped()
+			c.countDroppedMessage()
 			return ErrFull
 		}
 		c.abortWith(ErrSlowConsumer)
@@ -81,24 +81,24 @@ func (c *Conn) checkWrite(n int) error {
 	return nil
 }
 
-func (c *Conn) countDropped() {
+func (c *Conn) countDroppedMessage() {
 	c.runtime.Counters.Add(Dropped, 1)
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutput returns the number of output bytes that were posted.
-func (c *Conn) postedOutput() (n int) {
+// postedOutputBytes returns the number of output bytes that were posted.
+func (c *Conn) postedOutputBytes() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
 	}
-	return n + c.queuedFiles().sumFollowing(func(b *Buffer) int { return b.postedBytes })
+	return n + c.queuedFiles().sumDataBehindFiles(func(b *Buffer) int { return b.postedBytes })
 }
 
-func (c *Conn) unsentInMemory() (n int) {
+func (c *Conn) unsentInMemoryBytes() (n int) {
 	if c.out != nil {
 		n = c.out.Len()
 	}
-	return n + c.queuedFiles().sumFollowing((*Buffer).Len)
+	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
 }
 
 // UnsentBytes returns the number of unsent bytes, including files. After an abort, it returns the number of dropped
@@ -107,16 +107,16 @@ func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
 	}
-	return n + c.unsentInMemory() + c.queuedFiles().remainingBytes()
+	return n + c.unsentInMemoryBytes() + c.queuedFiles().remainingFileBytes()
 }
 
 // BufferMemory returns the size in bytes of the buffers of the connection, its layer and its handler.
-func (c *Conn) BufferMemory() int { return c.sumBuffers((*Buffer).capacity) }
+func (c *Conn) BufferMemory() int { return c.sumBuffersAndReportedMemory((*Buffer).totalCapacity) }
 
 // BufferedBytes returns the part of BufferMemory in use, in bytes.
-func (c *Conn) BufferedBytes() int { return c.sumBuffers((*Buffer).Len) }
+func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buffer).Len) }
 
-func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
+func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
 	if c.extra != nil {
 		n = c.extra.layerBytes + c.extra.handlerMemory
 		if c.extra.pendingLayer != nil {
@@ -125,10 +125,10 @@ func (c *Conn) sumBuffers(size func(*Buffer) int) (n int) {
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			n += size(b)
+			n += bufferSize(b)
 		}
 	}
-	return n + c.queuedFiles().sumFollowing(size)
+	return n + c.queuedFiles().sumDataBehindFiles(bufferSize)
 }
 
 // IsAborted reports whether the connection will be closed without sending its output.
@@ -170,7 +170,7 @@ func (c *Conn) setReading(enabled bool) {
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
-		o.QueueYielded(c)
+		o.QueueForLaterRead(c)
 	}
 }
 
@@ -179,15 +179,15 @@ func (c *Conn) ClearYield() { c.state &^= yielded }
 
 // SetHandlerMemory sets the number of received bytes that the handler buffers; they count as Buffered. partialMessage
 // reports that they include an incomplete message, which must be complete within MessageTimeout.
-func (c *Conn) SetHandlerMemory(bytes int, partialMessage bool) {
-	if !c.is(open) || bytes == 0 && !partialMessage && c.extra == nil {
+func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
+	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
 	}
 	x := c.ensureExtra()
 	c.runtime.Counters.Add(Buffered, int64(bytes-x.handlerMemory))
 	x.handlerMemory = bytes
 	switch {
-	case !partialMessage:
+	case !hasPartialMessage:
 		x.handlerPartialSince = 0
 	case x.handlerPartialSince == 0:
 		x.handlerPartialSince = c.runtime.Clock()
@@ -260,69 +260,69 @@ func (c *Conn) Ref() Ref {
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
-	c.callHandler(c.handler().Opened)
+	c.callHandler(c.ownOrEngineHandler().Opened)
 	if c.extra != nil {
 		c.extra.dialStarted = 0
 		c.freeExtraIfZero()
 	}
 }
 
-// callReceived calls Received, or Shed with a shedReason. It repeats callHandler for speed.
-func (c *Conn) callReceived(in []byte, shedReason error) (used int) {
+// callReceivedOrShed calls Received, or Shed with a shedReason. It repeats callHandler for speed.
+func (c *Conn) callReceivedOrShed(in []byte, shedReason error) (used int) {
 	returned := false
-	defer c.recoverHandlerPanic(&returned)
+	defer c.recoverHandlerPanicAndAbort(&returned)
 	c.state |= inCall
 	if shedReason != nil {
 		used = c.runtime.Shed(c, in, shedReason)
 	} else {
-		used = c.handler().Received(c, in)
+		used = c.ownOrEngineHandler().Received(c, in)
 	}
 	returned = true
 	return used
 }
 
 func (c *Conn) callEnded(unread []byte) (used int) {
-	c.callHandler(func(c *Conn) { used = c.handler().Ended(c, unread) })
+	c.callHandler(func(c *Conn) { used = c.ownOrEngineHandler().Ended(c, unread) })
 	return used
 }
 
 func (c *Conn) callNudged() {
-	if n, ok := c.handler().(Nudger); ok {
+	if n, ok := c.ownOrEngineHandler().(Nudger); ok {
 		c.callHandler(n.Nudged)
 	}
 }
 
-// OnNudge calls the handler's Nudged, unless the connection is in its handshake or closing.
-func (c *Conn) OnNudge() {
+// CallNudgedIfOpen calls the handler's Nudged, unless the connection is in its handshake or closing.
+func (c *Conn) CallNudgedIfOpen() {
 	if c.is(open) && !c.is(handshaking|openPending|closing|failed) {
 		c.callNudged()
-		c.finishEvent()
+		c.startPendingLayerAndUpdatePause()
 	}
 }
 
 // callHandler calls f and recovers from panics.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
-	defer c.recoverHandlerPanic(&returned)
+	defer c.recoverHandlerPanicAndAbort(&returned)
 	c.state |= inCall
 	f(c)
 	returned = true
 }
 
-// callClosed calls Closed, after Opened if Opened is still due. A panic does not change the close reason.
-func (c *Conn) callClosed() {
+// callDueOpenedAndClosed calls Closed, after Opened if Opened is still due. A panic does not change the close reason.
+func (c *Conn) callDueOpenedAndClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
 	if c.is(openPending) {
 		c.state &^= openPending
 		c.callOpened()
 	}
-	c.callHandler(func(c *Conn) { c.handler().Closed(c, reason) })
+	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanic ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A Goexit
+// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A Goexit
 // continues through the frames below; see goexit.go.
-func (c *Conn) recoverHandlerPanic(returned *bool) {
+func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {
 		return
@@ -332,7 +332,7 @@ func (c *Conn) recoverHandlerPanic(returned *bool) {
 	if exits {
 		v = ErrGoexit
 	}
-	if c.abortWith(c.runtime.reportPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
-		c.finishEventAfterGoexit()
+	if c.abortWith(c.runtime.logAndCountPanic(c.Ref(), c.peerName(), v, debug.Stack())); exits {
+		c.updatePauseAndScheduleActionsAfterGoexit()
 	}
 }

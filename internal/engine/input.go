@@ -9,16 +9,16 @@ func (c *Conn) OnRead(p []byte) {
 	if sample := n%timingSampleRate == 0; (sample || c.runtime.TimeAllCalls) && !c.runtime.OnWorkers {
 		start := c.runtime.Now()
 		c.runtime.SetClock(start)
-		c.routeInput(p)
+		c.routeInputToLayerOrHandler(p)
 		end := c.runtime.Now()
 		c.runtime.SetClock(end)
 		c.runtime.recordHandlerTime(c, end-start, sample)
 		return
 	}
-	c.routeInput(p)
+	c.routeInputToLayerOrHandler(p)
 }
 
-func (c *Conn) routeInput(p []byte) {
+func (c *Conn) routeInputToLayerOrHandler(p []byte) {
 	switch {
 	case c.is(closing | failed):
 		// Lingering: input is discarded.
@@ -28,9 +28,9 @@ func (c *Conn) routeInput(p []byte) {
 		c.OnPlaintext(p)
 	}
 	if c.is(readBeforeClose) {
-		c.updateReadBeforeClose()
+		c.cancelOrRepeatReadBeforeClose()
 	}
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
 // OnPlaintext handles input for the handler; p is valid during the call. Only this counts as a sign
@@ -42,15 +42,15 @@ func (c *Conn) OnPlaintext(p []byte) {
 	c.lastHeard = c.runtime.coarseNow()
 	c.state &^= neverHeard | unansweredMask
 	if c.is(closing|failed|relayed) || c.runtime.OnWorkers || c.in != nil {
-		c.relayOrBufferInput(p)
-	} else if rest := c.feedHandler(p, nil); len(rest) > 0 && !c.is(closing|failed) {
+		c.relayBufferOrFeedInput(p)
+	} else if rest := c.feedOrShedInput(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 		c.bufferUnusedInput(rest)
 	}
 }
 
-// relayOrBufferInput handles plaintext that is relayed, kept for a worker, or appended to unused
+// relayBufferOrFeedInput handles plaintext that is relayed, kept for a worker, or appended to unused
 // input.
-func (c *Conn) relayOrBufferInput(p []byte) {
+func (c *Conn) relayBufferOrFeedInput(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
@@ -63,26 +63,26 @@ func (c *Conn) relayOrBufferInput(p []byte) {
 		c.bufferUnusedInput(p)
 		c.state |= inputHeld
 	default:
-		c.runtime.appendInput(c.in, p)
-		c.feedBuffered(nil)
+		c.runtime.appendToInputBuffer(c.in, p)
+		c.feedOrShedBuffered(nil)
 	}
 }
 
 func (c *Conn) bufferUnusedInput(p []byte) {
 	if c.in == nil {
-		c.in = c.runtime.getBuffer(len(p))
+		c.in = c.runtime.allocCountedBuffer(len(p))
 	}
-	c.runtime.appendInput(c.in, p)
+	c.runtime.appendToInputBuffer(c.in, p)
 }
 
-// FeedHandler makes the handler calls that are due: Opened, Drained, Draining, Received with
+// MakeDueHandlerCalls makes the handler calls that are due: Opened, Drained, Draining, Received with
 // buffered input, and Ended.
-func (c *Conn) FeedHandler() {
+func (c *Conn) MakeDueHandlerCalls() {
 	c.state &^= yielded
 	if c.is(relayed) {
 		c.state &^= drainedPending | drainingPending
-		c.forwardBuffered()
-		c.finishEvent()
+		c.forwardBufferedInputAndEOF()
+		c.startPendingLayerAndUpdatePause()
 		return
 	}
 	if c.is(openPending) {
@@ -98,12 +98,12 @@ func (c *Conn) FeedHandler() {
 	}
 	c.state &^= drainingPending
 	if c.is(inputHeld) {
-		c.feedBuffered(nil)
+		c.feedOrShedBuffered(nil)
 	}
 	if c.is(peerEOF) && !c.is(eofDelivered|inputHeld|readPaused|closing|failed) {
 		c.callEndedWithUnusedInput()
 	}
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
 // callEndedWithUnusedInput calls Ended with the unused input. What it leaves because the connection is
@@ -115,7 +115,7 @@ func (c *Conn) callEndedWithUnusedInput() {
 	}
 	used := c.callEnded(rest)
 	if used > 0 && used < len(rest) && c.isInputPaused() && !c.is(closing|failed) {
-		c.in.discardFront(used)
+		c.in.discardFrontBytes(used)
 		c.refusedBytes = 0
 		c.state |= inputHeld
 		return
@@ -124,20 +124,20 @@ func (c *Conn) callEndedWithUnusedInput() {
 	c.dropInput()
 }
 
-// feedBuffered passes the unused input to the handler and keeps the rest. With a shedReason it
+// feedOrShedBuffered passes the unused input to the handler and keeps the rest. With a shedReason it
 // calls Shed.
-func (c *Conn) feedBuffered(shedReason error) {
+func (c *Conn) feedOrShedBuffered(shedReason error) {
 	c.state &^= inputHeld
 	if c.in == nil {
 		return
 	}
-	rest := c.feedHandler(c.in.Bytes(), shedReason)
+	rest := c.feedOrShedInput(c.in.Bytes(), shedReason)
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
 	}
 	if used := c.in.Len() - len(rest); used > 0 {
-		c.in.discardFront(used)
+		c.in.discardFrontBytes(used)
 		c.in.waitingSince = c.runtime.Clock() // a new message begins
 	}
 	if c.in.Len() == 0 {
@@ -145,25 +145,25 @@ func (c *Conn) feedBuffered(shedReason error) {
 	}
 }
 
-// feedHandler calls the handler until it uses no more input, and returns the rest. Each call gets
+// feedOrShedInput calls the handler until it uses no more input, and returns the rest. Each call gets
 // at most ReadSize bytes beyond those already refused, as after a single read. This limits what a
 // handler writes per call even if much input is buffered.
-func (c *Conn) feedHandler(in []byte, shedReason error) []byte {
+func (c *Conn) feedOrShedInput(in []byte, shedReason error) (unused []byte) {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.isInputPaused() {
 			c.state |= inputHeld
 			break
 		}
 		part := in[:min(len(in), int(c.refusedBytes)+ReadSize)]
-		used := c.callReceived(part, shedReason)
+		used := c.callReceivedOrShed(part, shedReason)
 		switch {
 		case used < 0 || used > len(part):
-			c.abortInvalidCount(used, len(part), shedReason)
+			c.abortForInvalidUsedCount(used, len(part), shedReason)
 		case used > 0:
 			in, c.refusedBytes = in[used:], 0
 		case c.isInputPaused():
 		case len(part) >= c.runtime.Limits.MaxMessage:
-			c.CloseTooLong(uint64(len(part)))
+			c.CloseMessageTooLong(uint64(len(part)))
 		default:
 			c.refusedBytes = uint32(len(part))
 			if len(part) == len(in) {
@@ -180,8 +180,8 @@ func (c *Conn) isInputPaused() bool { return c.pauseReadingAtHighWater() || c.is
 // pauseReadingAtHighWater reports whether reading is paused, from above HighWater until LowWater is reached,
 // and enters that state if needed. With IgnoreHighWater it returns false, but Drained is called
 // nevertheless.
-func (c *Conn) pauseReadingAtHighWater() bool {
-	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSent() > c.runtime.Limits.HighWater {
+func (c *Conn) pauseReadingAtHighWater() (isPaused bool) {
+	if !c.is(overHighWater|relayed) && c.UnsentBytes()+c.directSentInEvent() > c.runtime.Limits.HighWater {
 		c.state |= overHighWater
 		c.runtime.Counters.Add(Paused, 1)
 	}
@@ -191,14 +191,14 @@ func (c *Conn) pauseReadingAtHighWater() bool {
 // resumeReadingAtLowWater ends the pause at LowWater and makes Drained due or resumes the relay partner.
 func (c *Conn) resumeReadingAtLowWater() {
 	if c.remotePartner() != nil {
-		c.onRemoteOutputSent()
+		c.reopenFastPathAndResumePartner()
 	}
 	if !c.is(overHighWater) || c.UnsentBytes() > c.runtime.Limits.LowWater {
 		return
 	}
-	c.clearOverHighWater()
+	c.endHighWaterPause()
 	if c.is(relayed) {
-		c.resumeLocalPartner()
+		c.resumeLocalPartnerReading()
 		return
 	}
 	if (c.runtime.Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
@@ -206,8 +206,8 @@ func (c *Conn) resumeReadingAtLowWater() {
 	}
 }
 
-// clearOverHighWater ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
-func (c *Conn) clearOverHighWater() {
+// endHighWaterPause ends the pause. The peer's timeouts restart, because nothing was read meanwhile.
+func (c *Conn) endHighWaterPause() {
 	c.state &^= overHighWater
 	c.runtime.Counters.Add(Paused, -1)
 	c.restartPeerTimeouts()

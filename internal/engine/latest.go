@@ -108,13 +108,13 @@ func (l *LatestSubscription) replacedCount() int64 {
 	return l.replaced
 }
 
-// SendLatest announces a newer value of size bytes. If the connection has not taken the last one
+// AnnounceLatest announces a newer value of valueSize bytes. If the connection has not taken the last one
 // yet, that is replaced.
-func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
+func (r Ref) AnnounceLatest(sub *LatestSubscription, valueSize int) error {
 	switch {
 	case r.IsClosed():
 		return ErrClosed
-	case size > r.c.runtime.Limits.MaxUnsent:
+	case valueSize > r.c.runtime.Limits.MaxUnsent:
 		return ErrTooLarge
 	}
 	needsRequest, replaced := sub.announceNewer()
@@ -131,9 +131,9 @@ func (r Ref) SendLatest(sub *LatestSubscription, size int) error {
 	return err
 }
 
-// queueLatest queues a subscription whose value is to be sent, or drops it if sending has ended.
+// queueOrDropLatest queues a subscription whose value is to be sent, or drops it if sending has ended.
 // Cancelled subscriptions are removed to limit the queue.
-func (c *Conn) queueLatest(sub *LatestSubscription) {
+func (c *Conn) queueOrDropLatest(sub *LatestSubscription) {
 	x := c.ensureExtra()
 	if c.isSendClosed() {
 		_, replaced, unknown := sub.takeNewest()

@@ -20,7 +20,7 @@ type Layer interface {
 	// Write encodes bytes and passes them to Conn.AppendToTransport.
 	Write(c *Conn, p []byte) error
 	// Resume is called after Ref.ResumeLayer, and periodically during the handshake.
-	Resume(c *Conn) error
+	ContinueHandshake(c *Conn) error
 	// Memory returns how many bytes the layer buffers, and whether they include part of a message.
 	Memory() (memory int, partial bool)
 	// InputFull reports, during the handshake, that nothing may be read before the next Resume.
@@ -44,7 +44,7 @@ func (c *Conn) layer() Layer {
 // Layer returns the connection's layer, nil if it has none.
 func (c *Conn) Layer() Layer { return c.layer() }
 
-func (c *Conn) startLayer(l Layer) {
+func (c *Conn) startFirstLayer(l Layer) {
 	c.state |= handshaking
 	c.runtime.Counters.Add(Handshaking, 1)
 	x := c.ensureExtra()
@@ -53,16 +53,16 @@ func (c *Conn) startLayer(l Layer) {
 		x.expiry = c.runtime.Now() + t
 	}
 	c.resumeLayer()
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
-// SetLayer replaces a layer that has completed; nil removes it.
-func (c *Conn) SetLayer(l Layer) {
+// ReplaceLayer replaces a layer that has completed; nil removes it.
+func (c *Conn) ReplaceLayer(l Layer) {
 	c.extra.layer = l
-	c.releaseLayerMemory()
+	c.uncountLayerMemory()
 }
 
-func (c *Conn) releaseLayerMemory() {
+func (c *Conn) uncountLayerMemory() {
 	if c.extra != nil && c.extra.layerBytes != 0 {
 		c.runtime.Counters.Add(Buffered, -int64(c.extra.layerBytes))
 		c.extra.layerBytes = 0
@@ -78,7 +78,7 @@ func (c *Conn) OnHandshakeDone() {
 	c.runtime.Counters.Add(Handshaking, -1)
 	c.lastHeard = c.runtime.coarseNow()
 	if c.hasPendingLayer() {
-		c.finishPendingLayer()
+		c.callSecuredAndHandleDeferred()
 		return
 	}
 	c.state |= neverHeard
@@ -90,11 +90,11 @@ func (c *Conn) OnHandshakeDone() {
 
 func (c *Conn) feedLayer(p []byte) {
 	c.closeForLayerError(c.extra.layer.OnRead(c, p))
-	c.updateLayerMemory()
+	c.updateLayerMemoryAndPartialTime()
 }
 
-// updateLayerMemory counts the layer's memory and tracks since when it has had part of a message.
-func (c *Conn) updateLayerMemory() {
+// updateLayerMemoryAndPartialTime counts the layer's memory and tracks since when it has had part of a message.
+func (c *Conn) updateLayerMemoryAndPartialTime() {
 	l := c.layer()
 	if l == nil {
 		return
@@ -115,13 +115,13 @@ func (c *Conn) updateLayerMemory() {
 	}
 }
 
-// partialSince returns since when the layer or the handler has had part of a message; 0 if neither
+// partialMessageSince returns since when the layer or the handler has had part of a message; 0 if neither
 // has.
-func (c *Conn) partialSince() time.Duration {
+func (c *Conn) partialMessageSince() time.Duration {
 	if c.extra == nil {
 		return 0
 	}
-	return earlierTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
+	return earlierNonzeroTime(c.extra.layerPartialSince, c.extra.handlerPartialSince)
 }
 
 // writeThroughLayer appends to the output through the layer. Data behind a queued file waits before
@@ -130,7 +130,7 @@ func (c *Conn) writeThroughLayer(p []byte) {
 	switch l := c.layer(); {
 	case c.queuedFiles() != nil:
 		if len(p) > 0 && !c.is(failed) {
-			appendOutput(c.runtime, c.tailBuffer(len(p)), p)
+			appendOutput(c.runtime, c.ensureTailBuffer(len(p)), p)
 		}
 	case l != nil:
 		c.closeForLayerError(l.Write(c, p))
@@ -142,9 +142,9 @@ func (c *Conn) writeThroughLayer(p []byte) {
 // AppendToTransport appends to the output without passing the layer.
 func (c *Conn) AppendToTransport(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		b := c.transportTail()
+		b := c.transportOutputTail()
 		if *b == nil {
-			c.allocOutput(b, len(p))
+			c.allocOutputAtTail(b, len(p))
 		}
 		appendOutput(c.runtime, *b, p)
 	}
@@ -152,8 +152,8 @@ func (c *Conn) AppendToTransport(p []byte) {
 
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
-		c.closeForLayerError(l.Resume(c))
-		c.updateLayerMemory()
+		c.closeForLayerError(l.ContinueHandshake(c))
+		c.updateLayerMemoryAndPartialTime()
 	}
 }
 

@@ -11,17 +11,17 @@ import (
 // connections at once: a Server's log writes one such line a second per limit and loop, with the
 // number of suppressed ones.
 
-// CloseTooLong closes a connection whose message has, or announces, size bytes: more than
+// CloseMessageTooLong closes a connection whose message has, or announces, messageSize bytes: more than
 // Limits.MaxMessage.
-func (c *Conn) CloseTooLong(size uint64) {
+func (c *Conn) CloseMessageTooLong(messageSize uint64) {
 	if !c.is(closing) {
-		c.logLimitClose(ErrMessageTooLong, size)
+		c.logCloseIfByLimit(ErrMessageTooLong, messageSize)
 		c.startClosing(ErrMessageTooLong)
 	}
 }
 
-// logLimitClose logs a close if why is a limit. size is that of a message, 0 if unknown.
-func (c *Conn) logLimitClose(why error, size uint64) {
+// logCloseIfByLimit logs a close if why is a limit. messageSize is that of a message, 0 if unknown.
+func (c *Conn) logCloseIfByLimit(why error, messageSize uint64) {
 	name, value, help := c.runtime.describeLimit(why)
 	if name == "" || c.is(handshaking) { // logged by recordRejected
 		return
@@ -35,7 +35,7 @@ func (c *Conn) logLimitClose(why error, size uint64) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.observedValueAttr(why, size),
+		slog.String("limit", name), slog.Any("value", value), c.limitObservedAttr(why, messageSize),
 		slog.Int("unsent", c.UnsentBytes()), slog.String("peer", c.peerName()), c.Ref().logAttr(), slog.Int("loop", c.runtime.Index),
 	}
 	if help != "" {
@@ -71,14 +71,14 @@ func (rt *Runtime) describeLimit(reason error) (name string, value any, help str
 	return "", nil, ""
 }
 
-// observedValueAttr returns the observed value that exceeded the limit.
-func (c *Conn) observedValueAttr(why error, size uint64) slog.Attr {
+// limitObservedAttr returns the observed value that exceeded the limit.
+func (c *Conn) limitObservedAttr(why error, messageSize uint64) slog.Attr {
 	const key = "seen"
 	now := c.runtime.Clock()
 	switch why {
 	case ErrMessageTooLong:
-		if size > 0 { // unknown if the handler closes it
-			return slog.Uint64(key, size)
+		if messageSize > 0 { // unknown if the handler closes it
+			return slog.Uint64(key, messageSize)
 		}
 	case ErrOverBudget:
 		return slog.Int(key, c.BufferMemory())
@@ -130,14 +130,14 @@ func formatPeer(peer netip.AddrPort) string {
 	return "unix socket"
 }
 
-// abortInvalidCount aborts a connection whose handler has returned an impossible number of used bytes.
-func (c *Conn) abortInvalidCount(used, offered int, shedReason error) {
+// abortForInvalidUsedCount aborts a connection whose handler has returned an impossible number of used bytes.
+func (c *Conn) abortForInvalidUsedCount(used, offered int, shedReason error) {
 	method := "Received"
 	if shedReason != nil {
 		method = "Shed"
 	}
-	handler := fmt.Sprintf("%T", c.handler())
-	if h, ok := c.handler().(interface{ HandlerType() string }); ok {
+	handler := fmt.Sprintf("%T", c.ownOrEngineHandler())
+	if h, ok := c.ownOrEngineHandler().(interface{ HandlerType() string }); ok {
 		handler = h.HandlerType()
 	}
 	c.runtime.Log.LogAttrs(context.Background(), slog.LevelError, "handler returned an invalid count; connection closed",

@@ -101,9 +101,9 @@ func NewListenerCounters(l Listener, addr net.Addr) *ListenerCounters {
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// acquireSlot counts a connection as open, and as accepted unless it was imported. It reports false if
+// acquireConnSlot counts a connection as open, and as accepted unless it was imported. It reports false if
 // MaxConns are open.
-func (e *ListenerCounters) acquireSlot(imported bool) bool {
+func (e *ListenerCounters) acquireConnSlot(imported bool) (acquired bool) {
 	if e == nil {
 		return true
 	}
@@ -121,23 +121,23 @@ func (e *ListenerCounters) acquireSlot(imported bool) bool {
 	}
 }
 
-func (e *ListenerCounters) releaseSlot() {
+func (e *ListenerCounters) releaseConnSlot() {
 	if e != nil {
 		e.openConns.Add(-1)
 	}
 }
 
-// listenerCounters returns the counters of a listener, nil for a number below 0.
-func (rt *Runtime) listenerCounters(number int) *ListenerCounters {
-	if number < 0 {
+// listenerCounters returns the counters of a listener, nil for a listenerNumber below 0.
+func (rt *Runtime) listenerCounters(listenerNumber int) *ListenerCounters {
+	if listenerNumber < 0 {
 		return nil
 	}
-	return rt.ListenerCounters[number]
+	return rt.ListenerCounters[listenerNumber]
 }
 
-// AdoptedListener returns the number of the listener that adopted connections count for: the first,
+// ListenerNumberForAdopted returns the number of the listener that adopted connections count for: the first,
 // or -1 without listeners.
-func (rt *Runtime) AdoptedListener() int { return min(len(rt.ListenerCounters), 1) - 1 }
+func (rt *Runtime) ListenerNumberForAdopted() int { return min(len(rt.ListenerCounters), 1) - 1 }
 
 // ListenerStats returns the counts of all listeners.
 func (rt *Runtime) ListenerStats() (all []ListenerStats) {

@@ -33,7 +33,7 @@ const (
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
-	batch  *batchRequest // the batch it belongs to; without a Conn the request stands for all of the batch
+	batch  *messageBatch // the batch it belongs to; without a Conn the request stands for all of the batch
 	gen    uint32
 	Size   uint32
 	Kind   RequestKind
@@ -45,14 +45,14 @@ const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
-		m.batch.removeHolder()
+		m.batch.releaseMessagesIfLastHolder()
 	case m.shared != nil:
-		m.shared.removeHolder()
+		m.shared.removeHolderAndUncountMemory()
 	}
 }
 
-// DropIfBytes drops the request if it carries bytes. It reports whether the request was dropped.
-func (m QueuedRequest) DropIfBytes() bool {
+// DropIfCarriesBytes drops the request if it carries bytes. It reports whether the request was dropped.
+func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
 	}
@@ -60,13 +60,13 @@ func (m QueuedRequest) DropIfBytes() bool {
 	if m.shared != nil {
 		n = len(m.shared.Bytes)
 	}
-	m.Conn.releasePosted(max(n, emptyRequestSize))
+	m.Conn.releasePostedAndWakeSenders(max(n, emptyRequestSize))
 	m.releaseShared()
 	return true
 }
 
 // IsStale reports whether the connection has begun to close since the request was posted. A stale request may be
-// passed to OnRequest on any goroutine; OnRequest then only releases the reservation.
+// passed to HandleOrDeferRequest on any goroutine; HandleOrDeferRequest then only releases the reservation.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
 // Shared is a message or function for many connections, stored once. It must not be modified.
@@ -82,13 +82,13 @@ type Shared struct {
 	holders  atomic.Int32
 }
 
-func (s *Shared) addHolder() {
+func (s *Shared) addHolderAndCountMemory() {
 	if s.counters != nil && s.holders.Add(1) == 1 {
 		s.counters.Add(Buffered, int64(cap(s.Bytes)))
 	}
 }
 
-func (s *Shared) removeHolder() {
+func (s *Shared) removeHolderAndUncountMemory() {
 	if s.counters != nil && s.holders.Add(-1) == 0 {
 		s.counters.Add(Buffered, -int64(cap(s.Bytes)))
 	}
@@ -108,14 +108,14 @@ type Request struct {
 	// alwaysFits exempts rare requests from the mailbox's limit.
 	alwaysFits bool
 	// removed, if set, lists connections that must not receive the request.
-	removed *removedConns
+	removed *removedDuringBroadcast
 }
 
 // CanWait reports whether the sender can wait for capacity.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// SetSpaceWait makes a sender that can wait do so until the channel freed is closed.
-func (r *Request) SetSpaceWait(freed <-chan struct{}) {
+// LetSenderWaitUntil makes a sender that can wait do so until the channel freed is closed.
+func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
 	}
@@ -127,21 +127,21 @@ type SpaceWait struct {
 	onDone func()          // called by release
 }
 
-// release records that the sender has tried again or given up.
-func (r SpaceWait) release() {
+// stopWaiting records that the sender has tried again or given up.
+func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()
 	}
 }
 
-func (r Request) dataSize() int {
+func (r Request) payloadSize() int {
 	if r.Shared != nil {
 		return len(r.Shared.Bytes)
 	}
-	return r.copiedBytes()
+	return r.copiedSize()
 }
 
-func (r Request) copiedBytes() int {
+func (r Request) copiedSize() int {
 	n := len(r.Bytes)
 	for _, p := range r.Pieces {
 		n += len(p)
@@ -149,7 +149,7 @@ func (r Request) copiedBytes() int {
 	return n
 }
 
-// emptyRequestSize is the size that refState counts for a request without bytes.
+// emptyRequestSize is the size that generationAndPosted counts for a request without bytes.
 const emptyRequestSize = 1
 
 // maxKeptData limits the data memory that an empty mailbox keeps. Senders that can wait may use 1/waitersShare of
@@ -167,8 +167,8 @@ const (
 	minMailboxRequests = 1 << 10
 )
 
-// MailboxBounds returns the limits of one mailbox in an engine with numLoops mailboxes.
-func (l *Limits) MailboxBounds(numLoops int) (maxRequests, maxBytes int) {
+// SingleMailboxLimits returns the limits of one mailbox in an engine with numLoops mailboxes.
+func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
 	}
@@ -177,7 +177,7 @@ func (l *Limits) MailboxBounds(numLoops int) (maxRequests, maxBytes int) {
 }
 
 // Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may
-// call TakeAll. One lock covers the capacity check, the reservation in the connection's refState and the append, so
+// call TakeAll. One lock covers the capacity check, the reservation in the connection's generationAndPosted and the append, so
 // that each reservation has a request.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
@@ -234,12 +234,12 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	if r.Kind != RequestSend && r.Kind != RequestBroadcast {
 		maxRequests *= 2
 	}
-	size, postedLimit := r.dataSize(), c.runtime.Limits.MaxUnsent
+	size, postedLimit := r.payloadSize(), c.runtime.Limits.MaxUnsent
 	maxBytes := b.MaxBytes
 	if r.CanWait() {
 		maxBytes, postedLimit = maxBytes/waitersShare, r.postedLimit
 	}
-	added := b.addedBytes(r.Shared, size)
+	added := b.bytesCountedForLimit(r.Shared, size)
 	switch {
 	case b.closed:
 		return ErrClosed
@@ -254,20 +254,20 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	if size == 0 {
 		size, postedLimit = emptyRequestSize, math.MaxInt
 	}
-	if err := c.refState.reservePosted(generation, size, postedLimit); err != nil {
+	if err := c.refState.reservePostedBytes(generation, size, postedLimit); err != nil {
 		return err
 	}
 	copied := 0
 	if r.Shared != nil {
-		r.Shared.addHolder()
+		r.Shared.addHolderAndCountMemory()
 	} else {
-		copied = r.copiedBytes()
+		copied = r.copiedSize()
 	}
 	b.numRequests++
 	b.bytes += added
 	b.lastShared = r.Shared
-	b.endBatchRun()
-	b.ensureSpace(copied)
+	b.stopMergingIntoBatches()
+	b.ensureQueueCapacity(copied)
 	b.queue = append(b.queue, QueuedRequest{Conn: c, shared: r.Shared, gen: generation, Size: uint32(copied), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
@@ -276,8 +276,8 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	return nil
 }
 
-// ensureSpace allocates capacity for one more request with dataSize bytes.
-func (b *Mailbox) ensureSpace(dataSize int) {
+// ensureQueueCapacity allocates capacity for one more request with dataSize bytes.
+func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
 	}
@@ -286,15 +286,15 @@ func (b *Mailbox) ensureSpace(dataSize int) {
 	}
 }
 
-// addedBytes returns the number of bytes that a message adds towards MaxBytes.
-func (b *Mailbox) addedBytes(s *Shared, size int) int {
+// bytesCountedForLimit returns the number of bytes that a message adds towards MaxBytes.
+func (b *Mailbox) bytesCountedForLimit(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
 	}
-	return size
+	return messageSize
 }
 
-func (b *Mailbox) setQueuedMemory(requestCap, dataCap int) {
+func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	n := requestCap*QueuedRequestSize + dataCap
 	if b.Counters != nil {
 		b.Counters.Add(Buffered, int64(n-b.queuedMemory))
@@ -319,7 +319,7 @@ func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 // TakeMissedBroadcasts returns the count and resets it.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
-func (b *Mailbox) TakeMissedBroadcasts() int64 {
+func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 	if b.missedBroadcasts.Load() == 0 {
 		return 0
 	}
@@ -343,7 +343,7 @@ func (b *Mailbox) growQueue(dataSize int) {
 	default:
 		dataCap = min(max(dataSize, 2*dataCap), maxKeptData)
 	}
-	b.setQueuedMemory(requestCap, dataCap)
+	b.recountQueuedMemory(requestCap, dataCap)
 	if requestCap > cap(b.queue) {
 		b.queue = append(make([]QueuedRequest, 0, requestCap), b.queue...)
 	}
@@ -379,8 +379,8 @@ func putDataBuffer(buffer []byte) {
 }
 
 // addWaitingSender queues a sender of size bytes. The sender is woken once its bytes fit and no earlier sender waits.
-func (b *Mailbox) addWaitingSender(size int) SpaceWait {
-	s := &waitingSender{freed: make(chan struct{}), size: max(size, emptyRequestSize)}
+func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
+	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
@@ -395,12 +395,12 @@ func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 		return
 	}
 	if b.wokenBytes -= s.size; b.wokenBytes == 0 && b.numRequests == 0 {
-		b.wakeWaitingSenders()
+		b.wakeSendersThatFit()
 	}
 }
 
-// wakeWaitingSenders wakes as many senders as fit into an empty mailbox, but at least one.
-func (b *Mailbox) wakeWaitingSenders() {
+// wakeSendersThatFit wakes as many senders as fit into an empty mailbox, but at least one.
+func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
 		s := b.waiting[n]
@@ -424,8 +424,8 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.numRequests, b.bytes, b.lastShared = 0, 0, nil
 	b.takenMemory, b.queuedMemory = b.takenMemory+b.queuedMemory, 0
-	b.endBatchRun()
-	b.wakeWaitingSenders()
+	b.stopMergingIntoBatches()
+	b.wakeSendersThatFit()
 	b.nonEmpty.Store(false)
 	return requests, data
 }

@@ -86,7 +86,7 @@ func TestMailboxRoom(t *testing.T) {
 				wantErr(t, "Send", r.Send(p), nil)
 			}
 			mail, data := o.box.TakeAll()
-			r.c.releasePosted(len(data))
+			r.c.releasePostedAndWakeSenders(len(data))
 			o.box.Recycle(mail, data)
 		}
 	}
@@ -100,38 +100,38 @@ func TestMailboxRoom(t *testing.T) {
 	}
 }
 
-// refState must count bytes beside the generation, and track waiting senders.
+// generationAndPosted must count bytes beside the generation, and track waiting senders.
 func TestMark(t *testing.T) {
-	var m refState
+	var m generationAndPosted
 	m.v.Store(1<<64 - 1<<32)
-	wantErr(t, "reserve in the last generation", m.reservePosted(1<<32-1, 5, 10), nil)
+	wantErr(t, "reserve in the last generation", m.reservePostedBytes(1<<32-1, 5, 10), nil)
 	if m.startNextGeneration(); m.generation() != 0 || m.postedBytes() != 5 {
 		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.postedBytes())
 	}
-	m = refState{}
-	wantErr(t, "reserve", m.reservePosted(0, 10, 10), nil)
+	m = generationAndPosted{}
+	wantErr(t, "reserve", m.reservePostedBytes(0, 10, 10), nil)
 	for _, c := range []struct {
 		gen  uint32
 		most int
 		want bool
 	}{{0, 10, false}, {1, 5, false}, {0, 5, true}, {0, 0, true}} {
-		if got := m.markSenderWaiting(c.gen, c.most); got != c.want {
+		if got := m.markSenderWaitingIfAbove(c.gen, c.most); got != c.want {
 			t.Errorf("await of %d bytes in generation %d is %v", c.most, c.gen, got)
 		}
 	}
-	if m.postedBytes() != 10 || m.nextGenerationIfIdle() {
+	if m.postedBytes() != 10 || m.advanceGenerationIfNonePosted() {
 		t.Errorf("%d bytes are posted, want 10, and it can't retire", m.postedBytes())
 	}
-	wantErr(t, "reserve over the limit", m.reservePosted(0, 1, 10), ErrFull)
-	wantErr(t, "reserve while somebody waits", m.reservePosted(0, 5, 15), nil)
-	if left, wanted := m.releasePosted(5); left != 10 || !wanted {
+	wantErr(t, "reserve over the limit", m.reservePostedBytes(0, 1, 10), ErrFull)
+	wantErr(t, "reserve while somebody waits", m.reservePostedBytes(0, 5, 15), nil)
+	if left, wanted := m.releasePostedBytes(5); left != 10 || !wanted {
 		t.Errorf("release leaves %d, %v; want 10, and that somebody waits", left, wanted)
 	}
 	if !m.startNextGeneration() {
 		t.Error("next does not say that somebody waits")
 	}
 	m.clearSenderWaiting()
-	if left, wanted := m.releasePosted(10); left != 0 || wanted || m.generation() != 1 {
+	if left, wanted := m.releasePostedBytes(10); left != 0 || wanted || m.generation() != 1 {
 		t.Errorf("release leaves %d, %v in generation %d; want 0, nobody, 1", left, wanted, m.generation())
 	}
 }
@@ -159,7 +159,7 @@ func TestMailboxWakesSendersInOrder(t *testing.T) {
 			var got []*Conn
 			for _, m := range mail {
 				got = append(got, m.Conn)
-				m.Conn.releasePosted(int(m.Size))
+				m.Conn.releasePostedAndWakeSenders(int(m.Size))
 			}
 			o.box.Recycle(mail, data)
 			slices.SortFunc(got, func(a, b *Conn) int { return cmp.Compare(a.slot, b.slot) }) // those woken at once

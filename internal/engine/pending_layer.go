@@ -16,7 +16,7 @@ import (
 // ErrClearInput means that plaintext input was left when the layer was to start.
 var ErrClearInput = errors.New("myriad: plaintext input after the command that starts TLS")
 
-// pendingLayer is the state of InsertLayer until the handshake is done.
+// pendingLayer is the state of RequestLayerInsertion until the handshake is done.
 type pendingLayer struct {
 	newLayer       func(*Conn) Layer // nil once the layer has started
 	deferred       []deferredRequest
@@ -28,14 +28,14 @@ type deferredRequest struct {
 	data    []byte
 }
 
-// Securer is a Handler that is called when the handshake after InsertLayer is done, on the owner
+// Securer is a Handler that is called when the handshake after RequestLayerInsertion is done, on the owner
 // and never by a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
 
-// InsertLayer inserts a layer when the current handler call has returned.
-func (c *Conn) InsertLayer(newLayer func(*Conn) Layer) error {
+// RequestLayerInsertion inserts a layer when the current handler call has returned.
+func (c *Conn) RequestLayerInsertion(newLayer func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
@@ -75,8 +75,8 @@ func (c *Conn) startPendingLayer() {
 	c.resumeLayer()
 }
 
-// finishPendingLayer handles the deferred requests after the handshake.
-func (c *Conn) finishPendingLayer() {
+// callSecuredAndHandleDeferred handles the deferred requests after the handshake.
+func (c *Conn) callSecuredAndHandleDeferred() {
 	x := c.extra
 	kept := x.pendingLayer.deferred
 	c.runtime.Counters.Add(Buffered, -int64(x.pendingLayer.deferredMemory))
@@ -88,17 +88,17 @@ func (c *Conn) finishPendingLayer() {
 		for len(kept) > 0 {
 			k := kept[0]
 			kept = kept[1:]
-			c.OnRequest(k.request, k.data)
+			c.HandleOrDeferRequest(k.request, k.data)
 		}
 	}
 	defer handleDeferred() // after a Goexit, no handler gets the rest
-	if s, ok := c.handler().(Securer); ok {
+	if s, ok := c.ownOrEngineHandler().(Securer); ok {
 		c.callHandler(s.Secured)
 	}
 	handleDeferred()
 }
 
-func (c *Conn) dropPendingLayer() {
+func (c *Conn) cancelPendingLayer() {
 	kept := c.extra.pendingLayer.deferred
 	c.runtime.Counters.Add(Buffered, -int64(c.extra.pendingLayer.deferredMemory))
 	c.extra.pendingLayer = nil
@@ -107,12 +107,12 @@ func (c *Conn) dropPendingLayer() {
 		c.runtime.Counters.Add(Handshaking, -1)
 	}
 	for _, k := range kept {
-		c.OnRequest(k.request, k.data) // the request is stale
+		c.HandleOrDeferRequest(k.request, k.data) // the request is stale
 	}
 }
 
-// deferRequest defers a request whose data must pass the pending layer, and reports whether it did.
-func (c *Conn) deferRequest(req QueuedRequest, data []byte) bool {
+// deferRequestIfLayerPending defers a request whose data must pass the pending layer, and reports whether it did.
+func (c *Conn) deferRequestIfLayerPending(req QueuedRequest, data []byte) (deferred bool) {
 	if !c.hasPendingLayer() || !c.is(open) || req.Kind == RequestResumeLayer || req.Kind == RequestBroadcast {
 		return false
 	}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// refState is the part of a connection that any goroutine may use. The upper 32 bits are the
+// generationAndPosted is the part of a connection that any goroutine may use. The upper 32 bits are the
 // connection's generation. The lower bits count the bytes posted and not sent; a request without
 // bytes counts as emptyRequestSize. The bit between them is set while senders wait for space; see
 // sendWaiters.
@@ -21,26 +21,28 @@ import (
 // reservation outlives its generation: its bytes are released when the request is taken, whatever
 // connection uses the slot by then, so that the two halves stay consistent. Generations repeat
 // after 2³² connections in a slot.
-type refState struct{ v atomic.Uint64 }
+type generationAndPosted struct{ v atomic.Uint64 }
 
 // senderWaiting is set only while something is posted.
 const senderWaiting = 1 << 31
 
-func (m *refState) generation() uint32 { return uint32(m.v.Load() >> 32) }
-func (m *refState) postedBytes() int   { return postedBytesIn(m.v.Load()) }
+func (m *generationAndPosted) generation() uint32 { return uint32(m.v.Load() >> 32) }
+func (m *generationAndPosted) postedBytes() int   { return postedBytesIn(m.v.Load()) }
 
 func postedBytesIn(v uint64) int { return int(uint32(v) &^ senderWaiting) }
 
-func (m *refState) startNextGeneration() bool { return m.v.Add(1<<32)&senderWaiting != 0 }
+func (m *generationAndPosted) startNextGeneration() (senderWaits bool) {
+	return m.v.Add(1<<32)&senderWaiting != 0
+}
 
-func (m *refState) releasePosted(n int) (remaining int, senderWaits bool) {
-	v := m.v.Add(-uint64(n))
+func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, senderWaits bool) {
+	v := m.v.Add(-uint64(count))
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaiting sets the waiting bit. It returns false if at most maxPosted bytes are posted or
+// markSenderWaitingIfAbove sets the waiting bit. It returns false if at most maxPosted bytes are posted or
 // the generation has changed.
-func (m *refState) markSenderWaiting(generation uint32, maxPosted int) bool {
+func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
 		if uint32(v>>32) != generation || postedBytesIn(v) <= maxPosted {
@@ -52,23 +54,23 @@ func (m *refState) markSenderWaiting(generation uint32, maxPosted int) bool {
 	}
 }
 
-func (m *refState) clearSenderWaiting() { m.v.And(^uint64(senderWaiting)) }
+func (m *generationAndPosted) clearSenderWaiting() { m.v.And(^uint64(senderWaiting)) }
 
-func (m *refState) nextGenerationIfIdle() bool {
+func (m *generationAndPosted) advanceGenerationIfNonePosted() (advanced bool) {
 	v := m.v.Load()
 	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
 }
 
-func (m *refState) reservePosted(generation uint32, n, maxPosted int) error {
+func (m *generationAndPosted) reservePostedBytes(generation uint32, count, maxPosted int) error {
 	for {
 		v := m.v.Load()
 		if uint32(v>>32) != generation {
 			return ErrClosed
 		}
-		if int64(postedBytesIn(v))+int64(n) > min(int64(maxPosted), senderWaiting-1) {
+		if int64(postedBytesIn(v))+int64(count) > min(int64(maxPosted), senderWaiting-1) {
 			return ErrFull
 		}
-		if m.v.CompareAndSwap(v, v+uint64(n)) {
+		if m.v.CompareAndSwap(v, v+uint64(count)) {
 			return nil
 		}
 	}
@@ -108,7 +110,7 @@ func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 // ReportPanic counts and logs a panic in code that runs for the connection, and returns the close
 // reason for it.
 func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
-	return r.c.runtime.reportPanic(r, peer, value, stack)
+	return r.c.runtime.logAndCountPanic(r, peer, value, stack)
 }
 
 // ResumeLayer requests a call of the layer's Resume.
@@ -124,8 +126,8 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the connection's owner, its slot there and its generation.
-func (r Ref) Location() (owner int, slot, generation uint32) {
+// Location returns the connection's ownerIndex, its slot there and its generation.
+func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
 	}
@@ -141,15 +143,15 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveBroadcastRequest returns a broadcast request for a connection that is with a worker, to be passed
-// to OnRequest when it returns. It fails if the connection has closed or has too much posted. It is
+// ReserveDeferredBroadcast returns a broadcast request for a connection that is with a worker, to be passed
+// to HandleOrDeferRequest when it returns. It fails if the connection has closed or has too much posted. It is
 // safe for concurrent use.
-func (c *Conn) ReserveBroadcastRequest(s *Shared) (QueuedRequest, error) {
+func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
-	if err := c.refState.reservePosted(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
+	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
 		return QueuedRequest{}, err
 	}
-	s.addHolder()
+	s.addHolderAndCountMemory()
 	return QueuedRequest{Conn: c, shared: s, gen: gen, Kind: RequestBroadcast}, nil
 }
 
@@ -157,7 +159,7 @@ func (r Ref) post(q Request) error {
 	if r.c == nil || r.c.refState.generation() != r.generation {
 		return ErrClosed
 	}
-	if q.dataSize() > r.c.runtime.Limits.MaxUnsent {
+	if q.payloadSize() > r.c.runtime.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
 	return r.c.runtime.Poster.Post(r.c, r.generation, q)
@@ -176,9 +178,9 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// withLocked calls f unless the connection has begun to close. It can't begin to close during the
+// callLockedIfOpen calls f unless the connection has begun to close. It can't begin to close during the
 // call.
-func (r Ref) withLocked(f func(c *Conn)) bool {
+func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
 		return false
 	}
@@ -194,7 +196,7 @@ func (r Ref) withLocked(f func(c *Conn)) bool {
 
 // Peer returns Conn.Peer, and false if the connection has begun to close.
 func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
-	ok = r.withLocked(func(c *Conn) { peer = c.Peer() })
+	ok = r.callLockedIfOpen(func(c *Conn) { peer = c.Peer() })
 	return peer, ok
 }
 
@@ -207,7 +209,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	case r.c.runtime.NoDetach && r.c.runtime.Loop != nil:
 		return r.c.runtime.Loop.FetchLocalAddr(r)
 	}
-	ok = r.withLocked(func(c *Conn) {
+	ok = r.callLockedIfOpen(func(c *Conn) {
 		if c.runtime.LocalAddr != nil {
 			local = c.runtime.LocalAddr(c)
 		}
@@ -217,7 +219,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 
 // Value returns Conn.Value, and false if the connection has begun to close.
 func (r Ref) Value() (v any, ok bool) {
-	ok = r.withLocked(func(c *Conn) {
+	ok = r.callLockedIfOpen(func(c *Conn) {
 		if v = c.userData; v != nil {
 			if o, is := v.(ConnHandler); is { // its state belongs to the owner
 				v = o.Value()

@@ -14,7 +14,7 @@ func (o *mailboxOwner) deliverAll() {
 	for o.box.HasRequests() {
 		mail, data := o.box.TakeAll()
 		for _, m := range mail {
-			m.Conn.OnRequest(m, data[:m.Size])
+			m.Conn.HandleOrDeferRequest(m, data[:m.Size])
 			data = data[m.Size:]
 		}
 		o.box.Recycle(mail, data)
@@ -24,7 +24,7 @@ func (o *mailboxOwner) deliverAll() {
 // openRelayPair opens two connections and requests a relay between them.
 func (o *mailboxOwner) openRelayPair(t *testing.T) (a, b *Conn) {
 	a, b = o.open(1), o.open(2)
-	wantErr(t, "Relay", a.Relay(b.Ref()), nil)
+	wantErr(t, "Relay", a.RequestRelayWith(b.Ref()), nil)
 	return a, b
 }
 
@@ -70,7 +70,7 @@ func TestFoundRelayWithRelayed(t *testing.T) {
 	a, b := o.openRelayPair(t)
 	o.deliverAll()
 	c := o.open(3)
-	wantErr(t, "Relay", c.Relay(b.Ref()), nil)
+	wantErr(t, "Relay", c.RequestRelayWith(b.Ref()), nil)
 	c.OnRead([]byte("foreign"))
 	o.deliverAll()
 	if n := b.UnsentBytes(); n != 0 {

@@ -28,18 +28,18 @@ import (
 // Apart from data, a relay posts only a few requests per connection at a time. These fit into any mailbox
 // (Request.alwaysFits), so a connection always learns that its partner has ended.
 
-func (c *Conn) Relay(to Ref) error {
+func (c *Conn) RequestRelayWith(partner Ref) error {
 	switch {
-	case c.is(closing|failed|closingWrite) || !c.is(open) || to.IsClosed():
+	case c.is(closing|failed|closingWrite) || !c.is(open) || partner.IsClosed():
 		return ErrClosed
-	case to.c == c || c.isInputTaken():
+	case partner.c == c || c.isInputTaken():
 		return ErrBadUse
 	}
 	from := c.Ref()
-	err := to.post(Request{Kind: RequestDo, Shared: from.newRelayRequest()})
+	err := partner.post(Request{Kind: RequestDo, Shared: from.newRelayRequest()})
 	if err == nil {
 		c.state |= readPaused
-		c.ensureExtra().remotePartner = &remotePartner{ref: to}
+		c.ensureExtra().remotePartner = &remotePartner{ref: partner}
 	}
 	return err
 }
@@ -52,7 +52,7 @@ func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
 
-func (c *Conn) canJoin(partner Ref) bool {
+func (c *Conn) canRelayWith(partner Ref) bool {
 	switch {
 	case c.is(relayed | closingWrite):
 		return false
@@ -69,38 +69,38 @@ func (r Ref) newRelayRequest() *Shared {
 
 // acceptRelay joins the connection with the requester at the other end of a relay. If a worker has the requester, the
 // request is repeated when the worker returns it.
-func (c *Conn) acceptRelay(from Ref) {
-	o, here := from.ConnOwnedBy(c.runtime), c.Ref()
+func (c *Conn) acceptRelay(requester Ref) {
+	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
 	switch {
-	case c.isJoinedTo(from): // both have asked
-	case !c.canJoin(from):
-		from.postCloseWith(ErrBadUse)
-	case from.IsClosed():
+	case c.isRelayedTo(requester): // both have asked
+	case !c.canRelayWith(requester):
+		requester.postCloseWith(ErrBadUse)
+	case requester.IsClosed():
 		c.CloseWith(ErrClosed)
 	case !near:
 		var in, out *fastPath
 		if c.runtime.SendToPartner != nil {
 			in, out = new(fastPath), new(fastPath)
 		}
-		from.postDoOrElse(func(o *Conn) { o.joinRemote(here, out, in) }, func() { here.postCloseWith(ErrClosed) })
-		c.enterRelay(&remotePartner{ref: from, incoming: in, outgoing: out})
+		requester.postDoOrElse(func(o *Conn) { o.joinRemoteRelay(here, out, in) }, func() { here.postCloseWith(ErrClosed) })
+		c.enterRelayState(&remotePartner{ref: requester, incoming: in, outgoing: out})
 	case !c.runtime.Loop.OwnsConn(o):
-		again := from.newRelayRequest()
-		from.postDoOrElse(func(*Conn) { here.postDoOrElse(again.Do, again.OnLost) }, func() { here.postCloseWith(ErrClosed) })
-	case !o.canJoin(here):
+		again := requester.newRelayRequest()
+		requester.postDoOrElse(func(*Conn) { here.postDoOrElse(again.Do, again.OnLost) }, func() { here.postCloseWith(ErrClosed) })
+	case !o.canRelayWith(here):
 		o.CloseWith(ErrBadUse)
-		c.runtime.Loop.SettleLater(o)
+		c.runtime.Loop.PerformActionsLater(o)
 	default:
-		c.enterRelay(nil)
-		o.enterRelay(nil)
+		c.enterRelayState(nil)
+		o.enterRelayState(nil)
 		c.refusedBytes, o.refusedBytes = o.slot, c.slot
-		c.runtime.Loop.SettleLater(c)
-		c.runtime.Loop.SettleLater(o)
+		c.runtime.Loop.PerformActionsLater(c)
+		c.runtime.Loop.PerformActionsLater(o)
 	}
 }
 
-func (c *Conn) isJoinedTo(partner Ref) bool {
+func (c *Conn) isRelayedTo(partner Ref) bool {
 	if !c.is(relayed) {
 		return false
 	}
@@ -110,31 +110,31 @@ func (c *Conn) isJoinedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-// joinRemote joins the connection with a partner of another owner. The partner is already joined.
-func (c *Conn) joinRemote(partner Ref, in, out *fastPath) {
+// joinRemoteRelay joins the connection with a partner of another owner. The partner is already joined.
+func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	switch {
-	case c.isJoinedTo(partner): // both have asked
-	case c.canJoin(partner):
-		c.enterRelay(&remotePartner{ref: partner, incoming: in, outgoing: out})
+	case c.isRelayedTo(partner): // both have asked
+	case c.canRelayWith(partner):
+		c.enterRelayState(&remotePartner{ref: partner, incoming: incoming, outgoing: outgoing})
 	default:
 		partner.postCloseWith(ErrBadUse)
 	}
 }
 
-// enterRelay joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler forwards
+// enterRelayState joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler forwards
 // buffered input.
-func (c *Conn) enterRelay(remote *remotePartner) {
+func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
 	if c.is(overHighWater) {
-		c.clearOverHighWater()
+		c.endHighWaterPause()
 	}
 	if c.restartPeerTimeouts(); c.is(peerEOF) {
 		c.extra.expiry = 0
 	}
 	if remote != nil {
 		c.ensureExtra().remotePartner = remote
-		c.openFastPath()
+		c.allowPartnerFastPathIfNoOutput()
 	} else if c.extra != nil {
 		c.extra.remotePartner = nil // it had asked for the relay
 		c.freeExtraIfZero()
@@ -178,7 +178,7 @@ func (c *Conn) remotePartner() *remotePartner {
 	return c.extra.remotePartner
 }
 
-func (c *Conn) openFastPath() {
+func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	if in := c.extra.remotePartner.incoming; in != nil && !c.hasOutput() && c.layer() == nil {
 		in.mu.Lock()
 		in.open = true
@@ -186,8 +186,8 @@ func (c *Conn) openFastPath() {
 	}
 }
 
-// closeFastPath must be called before output is added to the connection.
-func (c *Conn) closeFastPath() {
+// blockPartnerFastPath must be called before output is added to the connection.
+func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
 		r.incoming.open = false
@@ -195,8 +195,8 @@ func (c *Conn) closeFastPath() {
 	}
 }
 
-// updateHeardFromFastPath counts sends by the partner as activity.
-func (c *Conn) updateHeardFromFastPath() {
+// countPartnerSendsAsActivity counts sends by the partner as activity.
+func (c *Conn) countPartnerSendsAsActivity() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		if used := coarseTime(r.incoming.lastUsed.Load()); used != 0 && int32(used-c.lastHeard) > 0 {
 			c.lastHeard = used
@@ -204,16 +204,16 @@ func (c *Conn) updateHeardFromFastPath() {
 	}
 }
 
-// HasFastPath reports whether SendFastPath can ever succeed.
-func (c *Conn) HasFastPath() bool {
+// MaySendOnPartnerSocket reports whether SendFastPath can ever succeed.
+func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// SendFastPath calls send with the partner if the partner's socket may be used now. send must not block. SendFastPath
+// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block. TrySendOnPartnerSocket
 // reports whether it called send.
-func (c *Conn) SendFastPath(send func(o *Conn)) bool {
-	if !c.HasFastPath() || c.in != nil || c.is(closing|failed) {
+func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
+	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
 	}
 	r := c.remotePartner()
@@ -227,22 +227,22 @@ func (c *Conn) SendFastPath(send func(o *Conn)) bool {
 	return true
 }
 
-// onRemoteOutputSent must be called after the connection has sent output.
-func (c *Conn) onRemoteOutputSent() {
-	c.openFastPath()
+// reopenFastPathAndResumePartner must be called after the connection has sent output.
+func (c *Conn) reopenFastPathAndResumePartner() {
+	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
-		c.resumeRemotePartner()
+		c.resumePartnerReadingIfLittleUnsent()
 	}
 }
 
-func (c *Conn) forwardBuffered() {
+func (c *Conn) forwardBufferedInputAndEOF() {
 	if in := c.in; in != nil {
 		c.in = nil
 		c.forwardToPartner(in.Bytes())
-		c.runtime.putBuffer(in)
+		c.runtime.freeCountedBuffer(in)
 	}
 	if c.is(peerEOF) && !c.is(closing|failed) {
-		c.relayEOF()
+		c.forwardEOFToPartner()
 	}
 }
 
@@ -262,15 +262,15 @@ func (c *Conn) forwardToPartner(p []byte) {
 		if o.is(overHighWater) {
 			c.state |= readPaused
 		}
-		c.runtime.Loop.SettleLater(o)
+		c.runtime.Loop.PerformActionsLater(o)
 		return
 	}
-	c.forwardToRemote(p)
+	c.forwardToRemotePartner(p)
 }
 
-func (c *Conn) forwardToRemote(p []byte) {
+func (c *Conn) forwardToRemotePartner(p []byte) {
 	r := c.extra.remotePartner
-	c.SendFastPath(func(o *Conn) {
+	c.TrySendOnPartnerSocket(func(o *Conn) {
 		n := c.runtime.SendToPartner(o, p)
 		if p = p[n:]; n > 0 {
 			c.runtime.Counters.Add(Writes, 1)
@@ -299,7 +299,7 @@ func (c *Conn) forwardToRemote(p []byte) {
 		r.ref.postDo(func(o *Conn) {
 			if r := o.remotePartner(); r != nil {
 				r.partnerPaused = true
-				o.resumeRemotePartner()
+				o.resumePartnerReadingIfLittleUnsent()
 			}
 		})
 	}
@@ -339,7 +339,7 @@ func (c *Conn) SpliceTargetIfReady() *Conn {
 	return o
 }
 
-// CountSpliced counts n bytes that were spliced or sent by SendFastPath.
+// CountSpliced counts n bytes that were spliced or sent by TrySendOnPartnerSocket.
 func (c *Conn) CountSpliced(n int) {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
@@ -352,23 +352,23 @@ func (c *Conn) CountSpliced(n int) {
 		c.runtime.Counters.Add(BytesOut, int64(n))
 	}
 	if c.is(readBeforeClose) {
-		c.updateReadBeforeClose()
+		c.cancelOrRepeatReadBeforeClose()
 	}
 }
 
-// resumeLocalPartner resumes reading from the partner at LowWater.
-func (c *Conn) resumeLocalPartner() {
+// resumeLocalPartnerReading resumes reading from the partner at LowWater.
+func (c *Conn) resumeLocalPartnerReading() {
 	if c.is(closing | failed) {
 		return
 	}
 	if o := c.localPartner(); o != nil {
 		o.setReading(true)
-		c.runtime.Loop.SettleLater(o)
+		c.runtime.Loop.PerformActionsLater(o)
 	}
 }
 
-// resumeRemotePartner sends a requested grant once little output is left.
-func (c *Conn) resumeRemotePartner() {
+// resumePartnerReadingIfLittleUnsent sends a requested grant once little output is left.
+func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
 		maxUnsent = 0 // later data takes the fast path
@@ -385,8 +385,8 @@ func (c *Conn) resumeRemotePartner() {
 	})
 }
 
-// relayEOF forwards the peer's EOF to the partner, after all data.
-func (c *Conn) relayEOF() {
+// forwardEOFToPartner forwards the peer's EOF to the partner, after all data.
+func (c *Conn) forwardEOFToPartner() {
 	if c.in != nil || c.is(eofDelivered) {
 		return
 	}
@@ -394,7 +394,7 @@ func (c *Conn) relayEOF() {
 	c.lastHeard = c.runtime.coarseNow()
 	if o := c.localPartner(); o != nil {
 		o.CloseWrite()
-		c.runtime.Loop.SettleLater(o)
+		c.runtime.Loop.PerformActionsLater(o)
 		return
 	}
 	c.extra.remotePartner.ref.postDo((*Conn).CloseWrite)
@@ -404,7 +404,7 @@ func (c *Conn) closePartner(why error) {
 	if o := c.localPartner(); o != nil {
 		if !o.is(closing) {
 			o.CloseWith(why)
-			c.runtime.Loop.SettleLater(o)
+			c.runtime.Loop.PerformActionsLater(o)
 		}
 		return
 	}

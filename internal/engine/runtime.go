@@ -26,11 +26,11 @@ type Loop interface {
 	Conn(slot uint32) *Conn
 	// OwnsConn reports whether the loop owns a connection. If not, a worker owns the connection.
 	OwnsConn(c *Conn) bool
-	// SettleLater schedules a connection to be driven before the turn ends, because an event of another connection has
+	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of another connection has
 	// changed its state.
-	SettleLater(c *Conn)
-	// QueueYielded queues a connection that has yielded behind other connections with much input.
-	QueueYielded(c *Conn)
+	PerformActionsLater(c *Conn)
+	// QueueForLaterRead queues a connection that has yielded behind other connections with much input.
+	QueueForLaterRead(c *Conn)
 	// ReturnFromWorker returns a connection to the loop. The argument why is nil if a worker has run the connection;
 	// otherwise it is the reason why no worker will. It is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
@@ -66,8 +66,8 @@ type Runtime struct {
 	// OnWorkers defers Opened and Received to a worker that calls FeedHandler. The owner may change OnWorkers and
 	// Buffers between two events.
 	OnWorkers bool
-	// HandlerTimes, if set, records the time that workers take.
-	HandlerTimes *HandlerTimes
+	// WorkerCallTimes, if set, records the time that workers take.
+	HandlerTimes *WorkerCallTimes
 	// SendDirect, if set, sends p, which is not empty, and following immediately in one
 	// non-blocking call, and returns the number of bytes sent. It is used from MinDirectSend bytes
 	// on, where copying costs more than a system call. The owner may change it between two events.
@@ -124,15 +124,15 @@ func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 
 
 // The following methods allocate the buffers of connections and count the capacities as Buffered.
 
-func (rt *Runtime) getBuffer(capacity int) *Buffer {
+func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
 	b := rt.Buffers.Get(capacity)
 	b.waitingSince = rt.Clock()
 	rt.Counters.Add(Buffered, int64(cap(b.bytes)))
 	return b
 }
 
-func (rt *Runtime) putBuffer(b *Buffer) {
-	rt.Counters.Add(Buffered, -int64(b.capacity()))
+func (rt *Runtime) freeCountedBuffer(b *Buffer) {
+	rt.Counters.Add(Buffered, -int64(b.totalCapacity()))
 	for _, piece := range b.rest {
 		rt.Buffers.Put(piece)
 	}
@@ -140,15 +140,15 @@ func (rt *Runtime) putBuffer(b *Buffer) {
 	rt.Buffers.Put(b)
 }
 
-func (rt *Runtime) appendInput(b *Buffer, p []byte) {
+func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	rt.growBuffer(b, len(p), math.MaxInt)
 	b.bytes = append(b.bytes, p...)
 }
 
 // growBuffer grows b for n more bytes, with a pooled buffer if possible. It counts the memory first, because
 // allocation may be slow.
-func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
-	newCap := b.grownCap(n, maxSize)
+func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
+	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
 		return
 	}
@@ -170,11 +170,11 @@ func (rt *Runtime) growBuffer(b *Buffer, n, maxSize int) {
 func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	for len(p) > 0 {
 		last, maxSize := b.lastPiece(), rt.maxPieceSize
-		n := min(len(p), last.spaceLeft(maxSize))
+		n := min(len(p), last.appendableBytes(maxSize))
 		if n == 0 {
-			last = rt.getBuffer(len(p))
+			last = rt.allocCountedBuffer(len(p))
 			b.rest = append(b.rest, last)
-			n = min(len(p), last.spaceLeft(maxSize))
+			n = min(len(p), last.appendableBytes(maxSize))
 		}
 		if last == b {
 			rt.growBuffer(last, n, maxSize)
@@ -215,13 +215,13 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 const timingSampleRate = 64
 
 // recordHandlerTime records the time that the handler took for one read.
-func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, record bool) {
+func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
-	if record {
+	if countInHistogram {
 		rt.Counters.CountHandlerCall(took)
 	}
 	c.ExtendTimeouts(took)
-	rt.reportSlowHandler(c, took)
+	rt.reportIfSlowHandler(c, took)
 }
 
 // recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log a connection whose
@@ -238,7 +238,7 @@ func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	}
 }
 
-func (rt *Runtime) reportSlowHandler(c *Conn, took time.Duration) {
+func (rt *Runtime) reportIfSlowHandler(c *Conn, took time.Duration) {
 	if took < rt.Limits.SlowHandlerTime || rt.Limits.SlowHandlerTime == 0 {
 		return
 	}
@@ -259,7 +259,7 @@ type Pool interface {
 
 // HandlerTimes records the number and duration of handler calls by workers. Active calls are counted in two slots:
 // calls since the last TakeTotals, and earlier calls.
-type HandlerTimes struct {
+type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // slot of calls that start now
@@ -267,7 +267,7 @@ type HandlerTimes struct {
 
 // TakeTotals returns the totals and resets them. stuck reports whether a call has been active since the last but one
 // TakeTotals or longer.
-func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
+func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {
 		t.currentSlot.Store(1 - now)
@@ -275,15 +275,15 @@ func (t *HandlerTimes) TakeTotals() (calls int64, took time.Duration, stuck bool
 	return t.calls.Swap(0), time.Duration(t.duration.Swap(0)), stuck
 }
 
-// startCall counts an active call and returns its slot for endCall.
-func (t *HandlerTimes) startCall() (slot int32) {
-	slot = t.currentSlot.Load()
-	t.active[slot].Add(1)
-	return slot
+// startCall counts an active call and returns its activeSlot for endCall.
+func (t *WorkerCallTimes) startCall() (activeSlot int32) {
+	activeSlot = t.currentSlot.Load()
+	t.active[activeSlot].Add(1)
+	return activeSlot
 }
 
-func (t *HandlerTimes) endCall(slot int32, took time.Duration) {
-	t.active[slot].Add(-1)
+func (t *WorkerCallTimes) endCall(activeSlot int32, took time.Duration) {
+	t.active[activeSlot].Add(-1)
 	t.calls.Add(1)
 	t.duration.Add(int64(took))
 }
@@ -293,7 +293,7 @@ var epoch = time.Now()
 // MonotonicNow returns the monotonic clock of the real drivers.
 func MonotonicNow() time.Duration { return time.Since(epoch) }
 
-func (rt *Runtime) reportPanic(r Ref, peer string, value any, stack []byte) *PanicError {
+func (rt *Runtime) logAndCountPanic(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	rt.Counters.Add(Panics, 1)
 	rt.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; connection closed",

@@ -8,7 +8,7 @@ import (
 
 // This file lets goroutines wait until a connection has space for what they send.
 //
-// refState counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
+// generationAndPosted counts the posted bytes and has a bit for waiting senders. A sender sets the bit in one
 // step with a check of the count. Releasing bytes returns the bit, and the caller wakes all
 // senders once at most LowWater is left; the owner does so when the connection begins to close. So
 // no wake-up is lost, and there is no cost without waiting senders.
@@ -30,8 +30,8 @@ type waiters struct {
 	spaceFreed chan struct{} // closed when there is space
 }
 
-// add counts a sender. It reports false if there are too many.
-func (s *sendWaiters) add(c *Conn) bool {
+// addUnlessTooMany counts a sender. It reports false if there are too many.
+func (s *sendWaiters) addUnlessTooMany(c *Conn) (added bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byConn == nil {
@@ -49,7 +49,7 @@ func (s *sendWaiters) add(c *Conn) bool {
 	return true
 }
 
-func (s *sendWaiters) remove(c *Conn) {
+func (s *sendWaiters) removeOne(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byConn[c].count--; s.byConn[c].count == 0 {
@@ -57,8 +57,8 @@ func (s *sendWaiters) remove(c *Conn) {
 	}
 }
 
-// spaceChan returns the channel to wait on, after add.
-func (s *sendWaiters) spaceChan(c *Conn) <-chan struct{} {
+// spaceFreedChan returns the channel to wait on, after add.
+func (s *sendWaiters) spaceFreedChan(c *Conn) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byConn[c].spaceFreed
@@ -74,9 +74,9 @@ func (s *sendWaiters) wakeAll(c *Conn) {
 	}
 }
 
-// newWaitingRequest returns a request to send p. It fits while at most HighWater is posted with p,
+// newWaitableSendRequest returns a request to send p. It fits while at most HighWater is posted with p,
 // or at most LowWater before it if p is long.
-func (r Ref) newWaitingRequest(p []byte) Request {
+func (r Ref) newWaitableSendRequest(p []byte) Request {
 	l := &r.c.runtime.Limits
 	return Request{Kind: RequestSend, Bytes: p, postedLimit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
@@ -86,7 +86,7 @@ func (r Ref) TrySend(p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
 	}
-	return r.post(r.newWaitingRequest(p))
+	return r.post(r.newWaitableSendRequest(p))
 }
 
 // SendWait is Send that waits for space. It fails with ctx's cause, with ErrOnLoop on a loop, with
@@ -99,7 +99,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if r.IsClosed() {
 		return ErrClosed
 	}
-	c, q := r.c, r.newWaitingRequest(p)
+	c, q := r.c, r.newWaitableSendRequest(p)
 	if err := r.post(q); err != ErrFull {
 		return err
 	}
@@ -107,16 +107,16 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		return ErrOnLoop
 	}
 	all := &c.runtime.sendWaiters
-	if !all.add(c) {
+	if !all.addUnlessTooMany(c) {
 		return ErrFull
 	}
-	defer all.remove(c)
+	defer all.removeOne(c)
 	var lastWait SpaceWait // released after each attempt
 	for deadline := time.Duration(0); ; {
-		spaceFreed, mailboxWait := all.spaceChan(c), SpaceWait{}
+		spaceFreed, mailboxWait := all.spaceFreedChan(c), SpaceWait{}
 		q.spaceWait = &mailboxWait
 		err := r.post(q)
-		lastWait.release()
+		lastWait.stopWaiting()
 		if lastWait = mailboxWait; err != ErrFull {
 			return err
 		}
@@ -126,11 +126,11 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 				deadline = MonotonicNow() + c.runtime.Limits.WriteTimeout
 			}
 			if err := r.awaitMailboxSpace(ctx, mailboxWait, deadline); err != nil {
-				mailboxWait.release()
+				mailboxWait.stopWaiting()
 				return err
 			}
 			continue
-		case !c.refState.markSenderWaiting(r.generation, q.postedLimit-max(len(p), emptyRequestSize)):
+		case !c.refState.markSenderWaitingIfAbove(r.generation, q.postedLimit-max(len(p), emptyRequestSize)):
 			continue
 		}
 		deadline = 0
@@ -161,8 +161,8 @@ func (r Ref) awaitMailboxSpace(ctx context.Context, wait SpaceWait, deadline tim
 	}
 }
 
-func (c *Conn) releasePosted(n int) {
-	if left, wanted := c.refState.releasePosted(n); wanted && left <= c.runtime.Limits.LowWater {
+func (c *Conn) releasePostedAndWakeSenders(count int) {
+	if left, wanted := c.refState.releasePostedBytes(count); wanted && left <= c.runtime.Limits.LowWater {
 		c.runtime.sendWaiters.wakeAll(c)
 	}
 }

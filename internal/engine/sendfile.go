@@ -15,7 +15,7 @@ import (
 // This file sends parts of files. They queue behind the output. Data written after a file queues
 // behind it, before it passes the layer, because a layer's records must be in order. When all
 // output is sent, the driver sends the first file, with a call such as sendfile(2) or in pieces
-// from LoadFilePiece. Then the data behind it becomes the output. All this, including the
+// from LoadFilePieceIntoOutput. Then the data behind it becomes the output. All this, including the
 // duplicated descriptors, belongs to the connection's owner.
 
 const (
@@ -50,34 +50,34 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	case c.hasPendingLayer():
 		return ErrBadUse
 	}
-	n, err := c.resolveFileRange(f, offset, n)
+	n, err := c.checkAndResolveFileRange(f, offset, n)
 	switch {
 	case err != nil || n == 0:
 		return err
-	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemory()-c.postedOutput()+c.directSent()+int(n) <= c.runtime.Limits.MaxUnsent:
+	case n < int64(c.runtime.MinDirectSend) && c.unsentInMemoryBytes()-c.postedOutputBytes()+c.directSentInEvent()+int(n) <= c.runtime.Limits.MaxUnsent:
 		return c.copyFileToOutput(f, offset, int(n))
-	case len(c.queuedFiles().all()) == MaxQueuedFiles:
+	case len(c.queuedFiles().entriesOrNil()) == MaxQueuedFiles:
 		return ErrFull
 	}
 	own, err := sock.DupFile(f)
 	if err != nil {
 		return err
 	}
-	c.closeFastPath()
+	c.blockPartnerFastPath()
 	x := c.ensureExtra()
 	if x.fileQueue == nil {
 		x.fileQueue = &fileQueue{}
-		x.fileQueue.startProgressTimer(c.runtime.Clock())
+		x.fileQueue.startProgressTimerIfStopped(c.runtime.Clock())
 	}
 	x.fileQueue.entries = append(x.fileQueue.entries, queuedFile{file: own, offset: offset, remaining: n})
 	return nil
 }
 
 // FileQueueSpace returns how many more files can be queued.
-func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().all()) }
+func (c *Conn) FileQueueSpace() int { return MaxQueuedFiles - len(c.queuedFiles().entriesOrNil()) }
 
-// resolveFileRange checks the range and returns its length in bytes.
-func (c *Conn) resolveFileRange(f *os.File, offset, n int64) (int64, error) {
+// checkAndResolveFileRange checks the range and returns its length in bytes.
+func (c *Conn) checkAndResolveFileRange(f *os.File, offset, n int64) (length int64, _ error) {
 	if c.runtime.NoFiles {
 		return 0, fmt.Errorf("myriad: SendFile is not available with more connections than descriptors: %w", errors.ErrUnsupported)
 	}
@@ -105,14 +105,14 @@ func (c *Conn) copyFileToOutput(f *os.File, offset int64, n int) error {
 	defer copyBuffers.Put(room)
 	p := room[:n]
 	if _, err := f.ReadAt(p, offset); err != nil {
-		return fileReadError(err)
+		return mapFileReadError(err)
 	}
 	_, err := c.Write(p)
 	return err
 }
 
-// fileReadError maps an unexpected end of the file to ErrShortFile.
-func fileReadError(err error) error {
+// mapFileReadError maps an unexpected end of the file to ErrShortFile.
+func mapFileReadError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return ErrShortFile
 	}
@@ -127,16 +127,16 @@ func (c *Conn) queuedFiles() *fileQueue {
 	return c.extra.fileQueue
 }
 
-func (q *fileQueue) all() []queuedFile {
+func (q *fileQueue) entriesOrNil() []queuedFile {
 	if q == nil {
 		return nil
 	}
 	return q.entries
 }
 
-// sumFollowing sums a measure over the data behind files.
-func (q *fileQueue) sumFollowing(measure func(*Buffer) int) (n int) {
-	for _, f := range q.all() {
+// sumDataBehindFiles sums a measure over the data behind files.
+func (q *fileQueue) sumDataBehindFiles(measure func(*Buffer) int) (n int) {
+	for _, f := range q.entriesOrNil() {
 		if f.following != nil {
 			n += measure(f.following)
 		}
@@ -144,27 +144,27 @@ func (q *fileQueue) sumFollowing(measure func(*Buffer) int) (n int) {
 	return n
 }
 
-// remainingBytes returns the number of file bytes to send, at most half of the maximum int.
-func (q *fileQueue) remainingBytes() int {
+// remainingFileBytes returns the number of file bytes to send, at most half of the maximum int.
+func (q *fileQueue) remainingFileBytes() int {
 	const most = math.MaxInt / 2
 	n := int64(0)
-	for _, f := range q.all() {
+	for _, f := range q.entriesOrNil() {
 		n = min(n+min(f.remaining, most), most)
 	}
 	return int(n)
 }
 
-// startProgressTimer starts the time limit for the next fileProgressGoal bytes, unless it runs.
-func (q *fileQueue) startProgressTimer(now time.Duration) {
+// startProgressTimerIfStopped starts the time limit for the next fileProgressGoal bytes, unless it runs.
+func (q *fileQueue) startProgressTimerIfStopped(now time.Duration) {
 	if q.progressGoal <= 0 {
 		q.progressGoal, q.waitingSince = fileProgressGoal, now
 	}
 }
 
 // extendProgressTimer moves the start of the time limit by d, but not beyond now.
-func (q *fileQueue) extendProgressTimer(d, now time.Duration) {
+func (q *fileQueue) extendProgressTimer(extension, now time.Duration) {
 	if q != nil {
-		q.waitingSince = min(q.waitingSince+d, now)
+		q.waitingSince = min(q.waitingSince+extension, now)
 	}
 }
 
@@ -180,7 +180,7 @@ func (c *Conn) outputWaitingSince() time.Duration {
 
 // outputTail returns where to append data.
 func (c *Conn) outputTail() **Buffer {
-	if all := c.queuedFiles().all(); len(all) > 0 {
+	if all := c.queuedFiles().entriesOrNil(); len(all) > 0 {
 		return &all[len(all)-1].following
 	}
 	return &c.out
@@ -189,30 +189,30 @@ func (c *Conn) outputTail() **Buffer {
 // lastOutput returns the last data written, nil if nothing of it is left.
 func (c *Conn) lastOutput() *Buffer { return *c.outputTail() }
 
-// tailBuffer returns the buffer to append n bytes to.
-func (c *Conn) tailBuffer(n int) *Buffer {
+// ensureTailBuffer returns the buffer to append n bytes to.
+func (c *Conn) ensureTailBuffer(capacity int) *Buffer {
 	b := c.outputTail()
 	if *b == nil {
-		c.allocOutput(b, n)
+		c.allocOutputAtTail(b, capacity)
 	}
 	return *b
 }
 
-// transportTail returns where to append data for the transport, past the layer and so before files.
-func (c *Conn) transportTail() **Buffer {
+// transportOutputTail returns where to append data for the transport, past the layer and so before files.
+func (c *Conn) transportOutputTail() **Buffer {
 	if c.layer() != nil {
 		return &c.out
 	}
 	return c.outputTail()
 }
 
-func (c *Conn) allocOutput(tail **Buffer, n int) {
-	c.closeFastPath()
-	*tail = c.runtime.getBuffer(n)
+func (c *Conn) allocOutputAtTail(tail **Buffer, capacity int) {
+	c.blockPartnerFastPath()
+	*tail = c.runtime.allocCountedBuffer(capacity)
 }
 
 // NextFilePart returns the part of a file to send next, at most maxFilePiece. f is nil if the
-// driver must call LoadFilePiece instead.
+// driver must call LoadFilePieceIntoOutput instead.
 func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 	if c.layer() != nil {
 		return nil, 0, 0
@@ -223,57 +223,57 @@ func (c *Conn) NextFilePart() (f *os.File, offset int64, n int) {
 
 // onFileSent records that n bytes of the first file were sent. The rest waits until the connection
 // is writable, so that a long file does not hold up others.
-func (c *Conn) onFileSent(n int) {
-	if c.advanceQueuedFile(n) {
+func (c *Conn) onFileSent(sentBytes int) {
+	if c.advanceFirstQueuedFile(sentBytes) {
 		c.state &^= blocked
-		c.advanceFileQueue()
+		c.removeFinishedFilesAndAdvance()
 	} else {
 		c.state |= blocked
-		c.queuedFiles().startProgressTimer(c.runtime.Clock())
+		c.queuedFiles().startProgressTimerIfStopped(c.runtime.Clock())
 	}
 	c.resumeReadingAtLowWater()
 }
 
-// advanceQueuedFile moves the first file on by n bytes and reports whether that was all.
-func (c *Conn) advanceQueuedFile(n int) (done bool) {
+// advanceFirstQueuedFile moves the first file on by n bytes and reports whether that was all.
+func (c *Conn) advanceFirstQueuedFile(sentBytes int) (fullySent bool) {
 	q := c.extra.fileQueue
 	first := &q.entries[0]
-	first.offset += int64(n)
-	first.remaining -= int64(n)
-	q.progressGoal -= n
+	first.offset += int64(sentBytes)
+	first.remaining -= int64(sentBytes)
+	q.progressGoal -= sentBytes
 	return first.remaining == 0
 }
 
-// LoadFilePiece makes the next piece of the first file the output.
-func (c *Conn) LoadFilePiece() {
+// LoadFilePieceIntoOutput makes the next piece of the first file the output.
+func (c *Conn) LoadFilePieceIntoOutput() {
 	first := &c.extra.fileQueue.entries[0]
 	n := int(min(first.remaining, int64(c.runtime.maxPieceSize)))
-	b := c.runtime.getBuffer(n)
+	b := c.runtime.allocCountedBuffer(n)
 	c.runtime.growBuffer(b, n, n)
 	b.bytes = b.bytes[:n]
 	if _, err := first.file.ReadAt(b.bytes, first.offset); err != nil {
-		c.runtime.putBuffer(b)
-		c.abortWith(NormalizeError(fileReadError(err)))
+		c.runtime.freeCountedBuffer(b)
+		c.abortWith(NormalizeError(mapFileReadError(err)))
 		return
 	}
-	c.advanceQueuedFile(n)
+	c.advanceFirstQueuedFile(n)
 	if c.layer() == nil {
 		c.out = b
 		return
 	}
-	c.writeBufferThroughLayer(b)
-	c.advanceFileQueue()
+	c.writeThroughLayerAndFree(b)
+	c.removeFinishedFilesAndAdvance()
 }
 
-// advanceFileQueue continues with the first file when the output is empty, or with the data
+// removeFinishedFilesAndAdvance continues with the first file when the output is empty, or with the data
 // behind a finished one.
-func (c *Conn) advanceFileQueue() {
+func (c *Conn) removeFinishedFilesAndAdvance() {
 	for c.out == nil && c.queuedFiles() != nil && !c.is(failed) {
 		q := c.extra.fileQueue
 		first := q.entries[0]
 		if first.remaining > 0 {
 			q.progressGoal = 0
-			q.startProgressTimer(c.runtime.Clock())
+			q.startProgressTimerIfStopped(c.runtime.Clock())
 			return
 		}
 		first.file.Close()
@@ -284,7 +284,7 @@ func (c *Conn) advanceFileQueue() {
 			continue
 		}
 		if c.layer() != nil {
-			c.writeBufferThroughLayer(first.following)
+			c.writeThroughLayerAndFree(first.following)
 		} else {
 			c.out = first.following
 			c.out.waitingSince = c.runtime.Clock()
@@ -292,8 +292,8 @@ func (c *Conn) advanceFileQueue() {
 	}
 }
 
-// writeBufferThroughLayer passes data that was queued behind a file to the layer.
-func (c *Conn) writeBufferThroughLayer(b *Buffer) {
+// writeThroughLayerAndFree passes data that was queued behind a file to the layer.
+func (c *Conn) writeThroughLayerAndFree(b *Buffer) {
 	l := c.layer()
 	err := l.Write(c, b.Bytes())
 	for _, piece := range b.rest {
@@ -304,13 +304,13 @@ func (c *Conn) writeBufferThroughLayer(b *Buffer) {
 	if c.out != nil {
 		c.out.postedBytes, b.postedBytes = c.out.postedBytes+b.postedBytes, 0
 	}
-	c.releaseOutput(b)
+	c.freeOutputAndPosted(b)
 	if err != nil {
 		c.abortWith(err)
 	}
 }
 
-func (c *Conn) closeFiles() {
+func (c *Conn) closeQueuedFiles() {
 	q := c.queuedFiles()
 	if q == nil {
 		return
@@ -319,7 +319,7 @@ func (c *Conn) closeFiles() {
 	for _, f := range q.entries {
 		f.file.Close()
 		if f.following != nil {
-			c.releaseOutput(f.following)
+			c.freeOutputAndPosted(f.following)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (s *sim) readOnce(l *life) {
 		return
 	}
 	l.allowReasons(s.allowedTimeouts(l)...) // it is judged now
-	c.OnReadEmpty()
+	c.CloseIfTimedOutAfterEmptyRead()
 	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
 }
 
@@ -112,7 +112,7 @@ func (s *sim) runOrShedHandler(l *life) {
 	c := l.conn
 	if !c.CanShed() || s.dice.intN(3) > 0 {
 		s.log("%v: deliver", l)
-		c.FeedHandler()
+		c.MakeDueHandlerCalls()
 		return
 	}
 	s.log("%v: shed", l)
@@ -226,7 +226,7 @@ func (s *sim) checkWaiting(l *life) {
 	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 	s.check(!l.told || due || l.outlivesPeer(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
-	mail := c.refState.postedBytes() > c.postedOutput()
+	mail := c.refState.postedBytes() > c.postedOutputBytes()
 	s.check(c.WantsInput() || c.WantsWritable() || due || mail || c.is(readPaused) || l.outlivesPeer(),
 		"%v: waits for nothing: state %b", l, c.state)
 }

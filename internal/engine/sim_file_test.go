@@ -50,8 +50,8 @@ func (s *sim) handlerSendsFile(l *life) {
 		n = s.dice.intN(2)
 	}
 	closed := l.hasStoppedWriting()
-	small := n < s.host.MinDirectSend && c.unsentInMemory()-c.postedOutput()+s.host.directSent+n <= simMaxUnsent
-	full := n > 0 && !small && len(c.queuedFiles().all()) == MaxQueuedFiles
+	small := n < s.host.MinDirectSend && c.unsentInMemoryBytes()-c.postedOutputBytes()+s.host.directSent+n <= simMaxUnsent
+	full := n > 0 && !small && len(c.queuedFiles().entriesOrNil()) == MaxQueuedFiles
 	if fits := !closed && !l.upgrading && !full; fits {
 		l.expectWritten(s, simContent(which)[from:from+n]) // before it is sent at once
 	}
@@ -89,7 +89,7 @@ func (s *sim) kernelSendFile(l *life) {
 	s.check((f == nil) == (l.layer != nil), "%v: a file would get past the layer, or not be sent", l)
 	if f == nil || s.dice.intN(3) == 0 {
 		s.log("%v: loads of a file", l)
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 		return
 	}
 	if l.reset && s.dice.intN(2) == 0 {
@@ -101,7 +101,7 @@ func (s *sim) kernelSendFile(l *life) {
 	n, _ = f.ReadAt(p, from)
 	if p = p[:n]; n == 0 && l.room > 0 {
 		s.log("%v: a file has ended too early", l)
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 		return
 	}
 	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p), "%v: sends %q of a file, want %q", l, p, l.wrote[len(l.wire):])

@@ -199,7 +199,7 @@ func (s *sim) handlerWrites(l *life, p []byte) {
 	c := l.conn
 	s.pullRelayed(l, 0)
 	closed := l.hasStoppedWriting()
-	tooMuch := c.unsentInMemory()-c.postedOutput()+s.host.directSent+len(p) > simMaxUnsent
+	tooMuch := c.unsentInMemoryBytes()-c.postedOutputBytes()+s.host.directSent+len(p) > simMaxUnsent
 	if fits := !closed && !l.upgrading && !tooMuch; fits {
 		l.expectWritten(s, p) // before it is sent at once
 	}

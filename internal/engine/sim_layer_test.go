@@ -62,7 +62,7 @@ func (l *life) inFirstHandshake() bool { return l.layer != nil && !l.opened }
 // handlerInsertsLayer inserts a layer. The peer has no input under way, and sends the header now.
 func (s *sim) handlerInsertsLayer(l *life) {
 	c := l.conn
-	err := c.InsertLayer(func(*Conn) Layer {
+	err := c.RequestLayerInsertion(func(*Conn) Layer {
 		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|peerEOF) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
 		s.log("%v: its upgrade begins", l)
 		l.layer.begun, l.deaf = true, false
@@ -138,7 +138,7 @@ func (y *simLayer) requestResume() {
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
 }
 
-func (y *simLayer) Resume(c *Conn) error {
+func (y *simLayer) ContinueHandshake(c *Conn) error {
 	y.checkConn(c)
 	switch {
 	case y.done:

@@ -59,7 +59,7 @@ type life struct {
 
 	layer     *simLayer // nil if it has none
 	clear     int       // bytes of sent before the layer
-	upgrading bool      // InsertLayer was called, and Secured was not
+	upgrading bool      // RequestLayerInsertion was called, and Secured was not
 	kept      []*post   // requests deferred for that
 	flushing  bool      // their effects are being recorded
 	dead      bool      // a call of the handler has closed it meanwhile

@@ -166,12 +166,12 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
 		if len(l.kept) < 2*simMaxMail {
 			l.kept = append(l.kept, p)
-			l.conn.OnRequest(m, body)
+			l.conn.HandleOrDeferRequest(m, body)
 			return
 		}
 		l.waiting--
 		l.allowReasons(ErrFull)
-		l.conn.OnRequest(m, body)
+		l.conn.HandleOrDeferRequest(m, body)
 		s.checkCalled(p, false)
 		return
 	}
@@ -185,7 +185,7 @@ func (s *sim) checkDelivered(p *post, m QueuedRequest, body []byte) {
 		s.expectPosted(p)
 	}
 	s.mailing = p
-	l.conn.OnRequest(m, body)
+	l.conn.HandleOrDeferRequest(m, body)
 	s.mailing = nil
 	after()
 	s.checkCalled(p, takes)
@@ -335,7 +335,7 @@ func (s *sim) broadcast() {
 
 func (s *sim) broadcastTo(l *life, all []byte, each []*Shared) {
 	c := l.conn
-	room := simMaxUnsent - (c.unsentInMemory() - c.postedOutput())
+	room := simMaxUnsent - (c.unsentInMemoryBytes() - c.postedOutputBytes())
 	switch {
 	case !s.acceptsBroadcasts(l):
 	case len(all) <= room:
@@ -371,8 +371,8 @@ func (s *sim) expectDropped(l *life) {
 // expectBroadcast records the effect of a broadcast.
 func (s *sim) expectBroadcast(l *life, p []byte) (after func()) {
 	c := l.conn
-	inBox := c.postedOutput()
-	tooMuch := c.unsentInMemory()-inBox+s.host.directSent+len(p) > simMaxUnsent
+	inBox := c.postedOutputBytes()
+	tooMuch := c.unsentInMemoryBytes()-inBox+s.host.directSent+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
 	case !s.acceptsBroadcasts(l):
@@ -434,7 +434,7 @@ func (s *sim) sendLatestTo(l *life, t *topic, size int) {
 	p := &post{to: l, kind: RequestLatest, shared: true, sub: u}
 	waits := len(s.posts)
 	s.posting = p
-	err := l.ref.SendLatest(u.latest, size)
+	err := l.ref.AnnounceLatest(u.latest, size)
 	s.posting = nil
 	s.log("%v: is told of the value: %v", l, err)
 	if u.due && s.acceptsRequests(l) && size <= simMaxUnsent {

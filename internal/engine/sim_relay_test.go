@@ -20,7 +20,7 @@ func (s *sim) handlerRelays(l *life) {
 	}
 	c := l.conn
 	over, was := l.hasStoppedWriting(), c.is(relayed)
-	err := c.Relay(o.ref)
+	err := c.RequestRelayWith(o.ref)
 	s.log("%v: relay with %v: %v", l, o, err)
 	switch {
 	case over || !s.acceptsRequests(o):

@@ -126,7 +126,7 @@ type sim struct {
 	touched  []*Conn  // to be driven soon
 	posts    []*post  // accepted and not taken, in order
 	posting  *post    // what postToRandomConn posts
-	mailing  *post    // request being passed to OnRequest
+	mailing  *post    // request being passed to HandleOrDeferRequest
 	topics   []*topic // latest values
 	panics   int
 	closes   int // calls of Closed
@@ -222,10 +222,10 @@ type simLoop struct {
 	*sim
 }
 
-func (o simLoop) Conn(slot uint32) *Conn { return o.slots[slot] }
-func (o simLoop) OwnsConn(*Conn) bool    { return o.dice.intN(5) > 0 }
-func (o simLoop) SettleLater(c *Conn)    { o.touched = append(o.touched, c) }
-func (simLoop) OnLoop() bool             { return true }
+func (o simLoop) Conn(slot uint32) *Conn      { return o.slots[slot] }
+func (o simLoop) OwnsConn(*Conn) bool         { return o.dice.intN(5) > 0 }
+func (o simLoop) PerformActionsLater(c *Conn) { o.touched = append(o.touched, c) }
+func (simLoop) OnLoop() bool                  { return true }
 
 // randomStep makes one random step.
 func (s *sim) randomStep() {

@@ -22,10 +22,10 @@ func AwaitStop(ctx context.Context, done <-chan struct{}, countOpen func() int64
 	}
 	closed := countOpen()
 	closeAll()
-	return stopError(ctx, closed, awaitClosed(done, countOpen))
+	return stopError(ctx, closed, awaitClosedOrStuck(done, countOpen))
 }
 
-func awaitClosed(done <-chan struct{}, countOpen func() int64) (stuck int64) {
+func awaitClosedOrStuck(done <-chan struct{}, countOpen func() int64) (stuck int64) {
 	tick := time.NewTicker(KillGrace)
 	defer tick.Stop()
 	for left := countOpen(); ; left = stuck {
@@ -40,25 +40,25 @@ func awaitClosed(done <-chan struct{}, countOpen func() int64) (stuck int64) {
 	}
 }
 
-// stopError returns the error of a Stop whose ctx ended with closed open connections. stuck of them
+// stopError returns the error of a Stop whose ctx ended with closedConns open connections. stuckConns of them
 // are still open, because their handler, or another one on the same loop or worker, has not
 // returned.
-func stopError(ctx context.Context, closed, stuck int64) error {
+func stopError(ctx context.Context, closedConns, stuckConns int64) error {
 	switch {
-	case stuck > 0:
-		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", closed-stuck, stuck, context.Cause(ctx))
-	case closed == 0:
+	case stuckConns > 0:
+		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", closedConns-stuckConns, stuckConns, context.Cause(ctx))
+	case closedConns == 0:
 		return nil
 	}
-	return fmt.Errorf("%d connections were closed before they had finished: %w", closed, context.Cause(ctx))
+	return fmt.Errorf("%d connections were closed before they had finished: %w", closedConns, context.Cause(ctx))
 }
 
 // DrainInterval is how often a draining engine drains further connections.
 const DrainInterval = 10 * time.Millisecond
 
-// DrainAllowance returns how many connections may have been told to drain after an elapsed time;
+// MaxDrainedAfter returns how many connections may have been told to drain after an elapsed time;
 // perSecond 0 means no limit.
-func DrainAllowance(perSecond int, elapsed time.Duration) int {
+func MaxDrainedAfter(perSecond int, elapsed time.Duration) int {
 	if perSecond == 0 {
 		return math.MaxInt
 	}

@@ -27,7 +27,7 @@ func TestAwaitKilled(t *testing.T) {
 				end := time.AfterFunc(c.done, func() { close(done) })
 				defer end.Stop()
 				begun := time.Now()
-				stuck := awaitClosed(done, func() (n int64) {
+				stuck := awaitClosedOrStuck(done, func() (n int64) {
 					n, c.open = c.open[0], c.open[1:]
 					return n
 				})
@@ -49,7 +49,7 @@ func TestMayDrain(t *testing.T) {
 		{1, 0, 1}, {1, 500 * time.Millisecond, 1}, {1, time.Second, 2}, {1, 10 * time.Second, 11},
 		{150, 0, 2}, {150, 990 * time.Millisecond, 151}, {10_000, 0, 101},
 	} {
-		if got := DrainAllowance(c.rate, c.passed); got != c.want {
+		if got := MaxDrainedAfter(c.rate, c.passed); got != c.want {
 			t.Errorf("at %d a second, after %v: %d connections may be told, want %d", c.rate, c.passed, got, c.want)
 		}
 	}

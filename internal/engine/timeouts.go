@@ -32,13 +32,13 @@ func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
 	}
 	at = c.extra.expiry
 	if !c.is(closing) {
-		at = earlierTime(earlierTime(at, c.extra.timer), c.extra.deadline)
+		at = earlierNonzeroTime(earlierNonzeroTime(at, c.extra.timer), c.extra.deadline)
 	}
 	return at, at != 0
 }
 
-// earlierTime returns the earlier of two times; 0 means never.
-func earlierTime(a, b time.Duration) time.Duration {
+// earlierNonzeroTime returns the earlier of two times; 0 means never.
+func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
@@ -71,7 +71,7 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
 // fireTimerOrDeadline calls Timer or closes at the deadline, and reports whether either was due.
-func (c *Conn) fireTimerOrDeadline(now time.Duration) bool {
+func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
 	}
@@ -94,15 +94,15 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	switch {
 	case !c.is(open) || c.is(failed) || c.isExporting():
 		return false
-	case c.isEndOverdue(now):
-		c.abortOverdue()
+	case c.isCloseOrHandshakeOverdue(now):
+		c.abortOverdueCloseOrHandshake()
 		return true
 	case c.fireTimerOrDeadline(now):
 		return true
 	case c.is(closing | handshaking):
 		if c.is(handshaking) {
 			c.resumeLayer() // its request may not have fit into the mailbox
-			c.finishEvent()
+			c.startPendingLayerAndUpdatePause()
 		}
 		return true
 	}
@@ -122,9 +122,9 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeForTimeout closes a connection. If the peer has left heartbeats unanswered, the output is
+// closeOrAbortForTimeout closes a connection. If the peer has left heartbeats unanswered, the output is
 // discarded.
-func (c *Conn) closeForTimeout(why error) {
+func (c *Conn) closeOrAbortForTimeout(why error) {
 	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
 		c.abortWith(why)
 	} else {
@@ -132,12 +132,12 @@ func (c *Conn) closeForTimeout(why error) {
 	}
 }
 
-// isEndOverdue reports whether a close or handshake has exceeded its time limit.
-func (c *Conn) isEndOverdue(now time.Duration) bool {
+// isCloseOrHandshakeOverdue reports whether a close or handshake has exceeded its time limit.
+func (c *Conn) isCloseOrHandshakeOverdue(now time.Duration) bool {
 	return c.extra != nil && c.extra.expiry != 0 && now >= c.extra.expiry && (c.is(closing|handshaking) || c.UnsentBytes() > 0)
 }
 
-func (c *Conn) abortOverdue() {
+func (c *Conn) abortOverdueCloseOrHandshake() {
 	switch {
 	case c.is(handshaking) && !c.is(closing):
 		c.abortWith(ErrHandshakeTimeout)
@@ -157,22 +157,22 @@ type timeLimit struct {
 	why error
 }
 
-func newTimeLimit(since, limit time.Duration, why error) timeLimit {
-	if limit <= 0 {
+func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
+	if duration <= 0 {
 		return timeLimit{}
 	}
-	return timeLimit{since + limit, why}
+	return timeLimit{since + duration, closeReason}
 }
 
 // fillTimeLimits sets the time limits that currently apply to an open connection. If several have
 // passed, the first counts.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
-	c.updateHeardFromFastPath()
+	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
 	if c.hasOutput() {
 		limits[0] = newTimeLimit(c.outputWaitingSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
-	if c.is(peerEOF) && c.isRetained() {
+	if c.is(peerEOF) && c.delaysOrderlyClose() {
 		limits[1] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
 	if c.is(peerEOF | inputHeld | openPending | overHighWater | readPaused) {
@@ -188,7 +188,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	case c.state&(dialled|ownHandler) == dialled:
 	case c.state&(dialled|neverHeard) == neverHeard:
 		limits[2] = newTimeLimit(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
-	case c.in != nil || c.partialSince() > 0:
+	case c.in != nil || c.partialMessageSince() > 0:
 		limits[2] = newTimeLimit(c.messageStartedAt(), l.MessageTimeout, ErrMessageTimeout)
 	default:
 		limits[2] = newTimeLimit(heard, l.IdleTimeout, ErrIdleTimeout)
@@ -215,9 +215,9 @@ func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue boo
 
 func (c *Conn) messageStartedAt() time.Duration {
 	if c.in != nil {
-		return earlierTime(c.in.waitingSince, c.partialSince())
+		return earlierNonzeroTime(c.in.waitingSince, c.partialMessageSince())
 	}
-	return c.partialSince()
+	return c.partialMessageSince()
 }
 
 // ExtendAfterSuspend extends all time limits after the process was suspended.
@@ -258,7 +258,7 @@ func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 		var limits [3]timeLimit
 		c.fillTimeLimits(c.runtime.Clock(), &limits)
 		for i := range limits {
-			at = earlierTime(at, limits[i].at)
+			at = earlierNonzeroTime(at, limits[i].at)
 		}
 	}
 	return at, at != 0
@@ -288,7 +288,7 @@ func (c *Conn) sendHeartbeat() {
 	c.state += oneUnanswered
 	c.runtime.Counters.Add(Heartbeats, 1)
 	c.callHandler(c.runtime.Heartbeat.Send)
-	c.finishEvent()
+	c.startPendingLayerAndUpdatePause()
 }
 
 // ResetHeartbeat is called from Heartbeat.Send if no answer is expected: the silence starts anew.

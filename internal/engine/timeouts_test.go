@@ -50,6 +50,6 @@ func TestHeartbeatAnswered(t *testing.T) {
 	minute()
 	minute()
 	minute()
-	d.OnReadEmpty() // the last read has found nothing
+	d.CloseIfTimedOutAfterEmptyRead() // the last read has found nothing
 	d.wantClosed(ErrHeartbeatTimeout)
 }

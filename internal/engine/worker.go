@@ -44,21 +44,21 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		slot = times.startCall()
 	}
-	defer c.recordRunAndReturn(start, times, slot) // even after a panic
+	defer c.recordRunAndReturnToLoop(start, times, slot) // even after a panic
 	if c.IsClosedDeferred() {
-		c.callClosed()
+		c.callDueOpenedAndClosed()
 	} else {
-		c.FeedHandler()
+		c.MakeDueHandlerCalls()
 	}
 }
 
-func (c *Conn) recordRunAndReturn(started time.Duration, times *HandlerTimes, slot int32) {
+func (c *Conn) recordRunAndReturnToLoop(started time.Duration, times *WorkerCallTimes, slot int32) {
 	took := c.runtime.Now() - started
 	if times != nil {
 		times.endCall(slot, took)
 	}
 	c.runtime.Counters.CountHandlerCall(took)
-	c.runtime.reportSlowHandler(c, took)
+	c.runtime.reportIfSlowHandler(c, took)
 	c.runtime.Loop.ReturnFromWorker(c, nil)
 }
 
@@ -74,13 +74,13 @@ func (c *Conn) CanShed() bool {
 // ShedInput lets the handler answer the buffered input without a worker.
 func (c *Conn) ShedInput(why error) {
 	c.runtime.Counters.Add(Shed, 1)
-	c.feedBuffered(why)
-	c.finishEvent()
+	c.feedOrShedBuffered(why)
+	c.startPendingLayerAndUpdatePause()
 }
 
-// OnSubmittedToWorker reports that the connection waits for a worker, and OnReturnedFromWorker that
+// RecordSubmittedTime reports that the connection waits for a worker, and ExcludeWorkerTimeFromTimeouts that
 // its owner has it again. Nothing is read or sent in between, so time limits are extended.
-func (c *Conn) OnSubmittedToWorker() {
+func (c *Conn) RecordSubmittedTime() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
 			b.withWorkerSince = c.runtime.Clock()
@@ -88,7 +88,7 @@ func (c *Conn) OnSubmittedToWorker() {
 	}
 }
 
-func (c *Conn) OnReturnedFromWorker() {
+func (c *Conn) ExcludeWorkerTimeFromTimeouts() {
 	now := c.runtime.Clock()
 	if c.in == nil {
 		c.lastHeard = c.runtime.coarseNow()

@@ -65,12 +65,12 @@ func TestClosedBeforeOpened(t *testing.T) {
 func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d, _ := newConnWithWorker(t, &recordingHandler{received: useNone})
 	d.host.Limits.MessageTimeout = time.Second
-	d.FeedHandler()
+	d.MakeDueHandlerCalls()
 	d.host.SetClock(time.Second)
 	d.OnRead([]byte("abc"))
-	d.OnSubmittedToWorker()
+	d.RecordSubmittedTime()
 	d.host.SetClock(10 * time.Second)
-	d.OnReturnedFromWorker()
+	d.ExcludeWorkerTimeFromTimeouts()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.ShedInput(errNoTime)
 	if why, _ := d.exceededTimeLimit(10*time.Second + 900*time.Millisecond); why != nil {

@@ -61,7 +61,7 @@ func (p *Peer) Reset() { p.s.runAndSettle(p.end.Reset) }
 
 // StopReading makes the peer accept no more output, as if all buffers to a slow client were full.
 // Output then waits in the server, where Limits.MaxUnsent, HighWater and WriteTimeout apply.
-func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetWindow(0) }) }
+func (p *Peer) StopReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(0) }) }
 
 // Take lets the peer read n more bytes of output after StopReading.
 func (p *Peer) Take(n int) {
@@ -69,7 +69,7 @@ func (p *Peer) Take(n int) {
 	reads := false
 	p.s.runAndSettle(func() {
 		if reads = p.end.Window() < 0; !reads {
-			p.end.SetWindow(p.end.Window() + max(n, 0))
+			p.end.SetReceiveWindow(p.end.Window() + max(n, 0))
 		}
 	})
 	if reads || n < 0 {
@@ -78,7 +78,7 @@ func (p *Peer) Take(n int) {
 }
 
 // StartReading undoes StopReading.
-func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetWindow(-1) }) }
+func (p *Peer) StartReading() { p.s.runAndSettle(func() { p.end.SetReceiveWindow(-1) }) }
 
 // Output returns what the server has sent since the last call of Output or Expect.
 func (p *Peer) Output() (text string) {
@@ -137,7 +137,7 @@ func (p *Peer) waitUntil(found func() bool) {
 		ok, paused := false, false
 		p.s.runAndSettle(func() {
 			ok = found()
-			_, _, paused = p.end.Paused()
+			_, _, paused = p.end.PausedAtHighWater()
 		})
 		if ok {
 			return
@@ -172,7 +172,7 @@ func (p *Peer) handlerPanic() (why *tcp.PanicError, ok bool) {
 func (p *Peer) describeState() string {
 	why, closed := p.end.Closed()
 	if !closed {
-		high, low, paused := p.end.Paused()
+		high, low, paused := p.end.PausedAtHighWater()
 		switch {
 		case paused:
 			return fmt.Sprintf("the connection is open, and paused: %d bytes of input wait, because the peer has %d bytes of output to take, "+

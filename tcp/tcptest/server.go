@@ -113,7 +113,7 @@ func (s *Server) runAndSettle(f func()) {
 		panic("tcptest: concurrent call or call within a handler; expected calls on the test's goroutine only")
 	}
 	defer s.inCall.Store(false)
-	s.engine.DoSettled(f)
+	s.engine.DoAndRunUntilIdle(f)
 }
 
 // Dial connects a peer from 198.51.100.1 and a unique port, starting at 1024. If the server
@@ -148,7 +148,7 @@ func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	var ok bool
 	var most time.Duration
-	s.runAndSettle(func() { ok, most = s.engine.Advance(d) })
+	s.runAndSettle(func() { ok, most = s.engine.AdvanceClock(d) })
 	if !ok {
 		s.t.Fatalf("tcptest: Advance by %v; expected 0 to %v", d, most)
 	}
@@ -164,7 +164,7 @@ func (s *Server) Drain() {
 		within = shutdownTimeout
 	}
 	s.runAndSettle(func() {})
-	_ = s.srv.Shutdown(virtual.StopWithin(within)) // does not block
+	_ = s.srv.Shutdown(virtual.ContextForStopWithin(within)) // does not block
 	s.runAndSettle(func() {})
 }
 

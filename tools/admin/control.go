@@ -76,7 +76,7 @@ type controlAPI struct {
 	upgrade      func(done func(tcp.Upgraded, error))
 	token        [sha256.Size]byte
 	log          *slog.Logger
-	rejectionLog *rejectionLogger
+	rejectionLog *rateLimitedRejectionLog
 
 	mu             sync.Mutex
 	wrongTokens    float64 // wrong tokens that are not forgiven yet
@@ -85,45 +85,45 @@ type controlAPI struct {
 	draining       atomic.Bool
 }
 
-func newControlAPI(cfg *Config, rejectionLog *rejectionLogger) *controlAPI {
+func newControlAPI(cfg *Config, rejectionLog *rateLimitedRejectionLog) *controlAPI {
 	return &controlAPI{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, rejectionLog: rejectionLog}
 }
 
-// addRoutes adds the control requests to routes.
-func (c *controlAPI) addRoutes(routes routeHandlers) {
+// addControlRoutes adds the control requests to routes.
+func (c *controlAPI) addControlRoutes(routes routeHandlers) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"pause":  c.commandHandler(c.server.PauseAccepting, "accepting is paused"),
-		"resume": c.commandHandler(c.server.ResumeAccepting, "accepting goes on"),
-		"drain":  c.drainServer,
-		"close":  c.closePeerConns,
+		"pause":  c.newSimpleCommandHandler(c.server.PauseAccepting, "accepting is paused"),
+		"resume": c.newSimpleCommandHandler(c.server.ResumeAccepting, "accepting goes on"),
+		"drain":  c.replyAndDrainServer,
+		"close":  c.closeConnsOfRemote,
 	} {
-		routes["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serveCommand(w, r, do) }
+		routes["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.authorizeAndExecute(w, r, do) }
 	}
 	if c.upgrade != nil {
-		routes["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.serveCommand(w, r, c.upgradeServer) }
+		routes["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.authorizeAndExecute(w, r, c.upgradeServerThenReply) }
 	}
 }
 
-// serveCommand executes a command if the request is authorized.
-func (c *controlAPI) serveCommand(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
-	if status, why := c.checkCommandAuth(r); status != 0 {
+// authorizeAndExecute executes a command if the request is authorized.
+func (c *controlAPI) authorizeAndExecute(w http.ResponseWriter, r *http.Request, execute func(http.ResponseWriter, *http.Request) error) {
+	if status, why := c.checkTokenHeaders(r); status != 0 {
 		c.rejectionLog.logRejection(r, why)
-		writeText(w, status, why)
+		replyText(w, status, why)
 		return
 	}
 	if err := execute(w, r); err != nil {
-		c.replyCommandError(w, r, http.StatusConflict, err)
+		c.logAndReplyError(w, r, http.StatusConflict, err)
 	}
 }
 
-// replyCommandError logs and reports why a command failed.
-func (c *controlAPI) replyCommandError(w http.ResponseWriter, r *http.Request, status int, err error) {
+// logAndReplyError logs and reports why a command failed.
+func (c *controlAPI) logAndReplyError(w http.ResponseWriter, r *http.Request, status int, err error) {
 	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
-	writeText(w, status, err.Error())
+	replyText(w, status, err.Error())
 }
 
-// checkCommandAuth returns the status and reason for rejecting a request, 0 if it is authorized.
-func (c *controlAPI) checkCommandAuth(r *http.Request) (status int, reason string) {
+// checkTokenHeaders returns the errorStatus and errorText for rejecting a request, 0 if it is authorized.
+func (c *controlAPI) checkTokenHeaders(r *http.Request) (errorStatus int, errorText string) {
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
 	}
@@ -146,28 +146,28 @@ func (c *controlAPI) checkCommandAuth(r *http.Request) (status int, reason strin
 	return http.StatusUnauthorized, "the token is wrong"
 }
 
-// replyCommandDone logs and reports a successful command.
-func (c *controlAPI) replyCommandDone(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
+// logAndReplyOK logs and reports a successful command.
+func (c *controlAPI) logAndReplyOK(w http.ResponseWriter, r *http.Request, text string, attrs ...any) {
 	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, attrs...)...)
-	writeText(w, http.StatusOK, text)
+	replyText(w, http.StatusOK, text)
 }
 
-// commandHandler returns the handler of a command without parameters.
-func (c *controlAPI) commandHandler(execute func() error, message string) func(http.ResponseWriter, *http.Request) error {
+// newSimpleCommandHandler returns the handler of a command without parameters.
+func (c *controlAPI) newSimpleCommandHandler(execute func() error, successText string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := execute()
 		if err == nil {
-			c.replyCommandDone(w, r, message)
+			c.logAndReplyOK(w, r, successText)
 		}
 		return err
 	}
 }
 
-// closePeerConns closes the connections of a peer and reports their number.
-func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) error {
+// closeConnsOfRemote closes the connections of a peer and reports their number.
+func (c *controlAPI) closeConnsOfRemote(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
-		c.replyCommandError(w, r, http.StatusBadRequest, fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
+		c.logAndReplyError(w, r, http.StatusBadRequest, fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
 		return nil
 	}
 	c.closing.Lock()
@@ -181,7 +181,7 @@ func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) erro
 	for end := time.Now().Add(closeTimeout); ; <-ticker.C {
 		last := !time.Now().Before(end) // check once more after the deadline: the process may have been stalled
 		if n := c.server.Stats().Closed.Operator - before; n > 0 {
-			c.replyCommandDone(w, r, "closed the connection from "+remote.String(), "connections", n)
+			c.logAndReplyOK(w, r, "closed the connection from "+remote.String(), "connections", n)
 			return nil
 		}
 		if last {
@@ -190,8 +190,8 @@ func (c *controlAPI) closePeerConns(w http.ResponseWriter, r *http.Request) erro
 	}
 }
 
-// drainServer answers, then drains the server.
-func (c *controlAPI) drainServer(w http.ResponseWriter, r *http.Request) error {
+// replyAndDrainServer answers, then drains the server.
+func (c *controlAPI) replyAndDrainServer(w http.ResponseWriter, r *http.Request) error {
 	if c.draining.Swap(true) {
 		return errors.New("the server drains already")
 	}
@@ -208,8 +208,8 @@ func (c *controlAPI) drainServer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// upgradeServer starts an upgrade and answers when it has ended.
-func (c *controlAPI) upgradeServer(w http.ResponseWriter, r *http.Request) error {
+// upgradeServerThenReply starts an upgrade and answers when it has ended.
+func (c *controlAPI) upgradeServerThenReply(w http.ResponseWriter, r *http.Request) error {
 	header := w.Header().Clone()
 	nc, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -234,14 +234,14 @@ func (c *controlAPI) upgradeServer(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// controlSection returns the page section with the buttons.
-func controlSection(s tcp.Stats, upgrades bool) page.Section {
+// buildControlSection returns the page section with the buttons.
+func buildControlSection(s tcp.Stats, canUpgrade bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {
 		accepting = page.Action{Label: "Resume accepting", URL: "control/resume", Token: true}
 	}
 	actions := []page.Action{accepting}
-	if upgrades {
+	if canUpgrade {
 		actions = append(actions, page.Action{
 			Label: "Upgrade", URL: "control/upgrade", Token: true, Slow: true,
 			Confirm: fmt.Sprintf("Start the program that is now on disk and hand it %s connections? If it does not start, this process continues.", format.Count(s.Open)),
@@ -256,8 +256,8 @@ func controlSection(s tcp.Stats, upgrades bool) page.Section {
 	}
 }
 
-// newCloseButton returns the button that closes a connection.
-func newCloseButton(remote netip.AddrPort) page.Action {
+// closeConnButton returns the button that closes a connection.
+func closeConnButton(remote netip.AddrPort) page.Action {
 	return page.Action{
 		Label: "Close", Token: true, URL: "control/close?remote=" + url.QueryEscape(remote.String()),
 		Confirm: fmt.Sprintf("Close the connection from %s at once, discarding unsent output?", remote),

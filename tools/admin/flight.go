@@ -93,9 +93,9 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 		return nil, fmt.Errorf("admin: flight recorder: %w", err)
 	}
 	if cfg.Dir != "" {
-		w := &lagWatcher{source: cfg.Source, firstBucket: firstBucketAbove(cfg.Lag), lastLag: cfg.Source.Stats().Lag,
+		w := &lagWatcher{source: cfg.Source, firstBucket: firstBucketLongerThan(cfg.Lag), lastLag: cfg.Source.Stats().Lag,
 			dir: cfg.Dir, dump: f, log: cfg.Log}
-		f.running.Go(func() { w.checkEverySecond(f.stop) })
+		f.running.Go(func() { w.dumpIfLaggedEverySecond(f.stop) })
 	}
 	return f, nil
 }
@@ -116,14 +116,14 @@ func (f *Flight) Stop() {
 // WriteTo writes the recorded trace for go tool trace. It is copied before the first byte is
 // written, so w may be slow. After Stop it fails.
 func (f *Flight) WriteTo(w io.Writer) (int64, error) {
-	b, err := f.takeDump()
+	b, err := f.copyRecordedTrace()
 	if err != nil {
 		return 0, err
 	}
 	return b.WriteTo(w)
 }
 
-func (f *Flight) takeDump() (*bytes.Buffer, error) {
+func (f *Flight) copyRecordedTrace() (*bytes.Buffer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stopped {
@@ -136,10 +136,10 @@ func (f *Flight) takeDump() (*bytes.Buffer, error) {
 	return b, nil
 }
 
-func (f *Flight) serveDump(w http.ResponseWriter, _ *http.Request) {
-	b, err := f.takeDump()
+func (f *Flight) serveTraceDownload(w http.ResponseWriter, _ *http.Request) {
+	b, err := f.copyRecordedTrace()
 	if err != nil {
-		writeText(w, http.StatusServiceUnavailable, err.Error())
+		replyText(w, http.StatusServiceUnavailable, err.Error())
 		return
 	}
 	setAttachmentHeader(w, "flight")
@@ -158,8 +158,8 @@ type lagWatcher struct {
 	lastDump time.Time     // zero before the first
 }
 
-// firstBucketAbove returns the first bucket that contains only durations longer than d.
-func firstBucketAbove(d time.Duration) int {
+// firstBucketLongerThan returns the first bucket that contains only durations longer than d.
+func firstBucketLongerThan(d time.Duration) int {
 	for i := 1; i < tcp.Buckets; i++ {
 		if (tcp.Histogram{}).Bound(i-1) >= d {
 			return i
@@ -168,8 +168,8 @@ func firstBucketAbove(d time.Duration) int {
 	return tcp.Buckets - 1
 }
 
-// checkEverySecond calls dumpIfLagged once a second until stop is closed.
-func (w *lagWatcher) checkEverySecond(stop <-chan struct{}) {
+// dumpIfLaggedEverySecond calls dumpTraceIfLagged once a second until stop is closed.
+func (w *lagWatcher) dumpIfLaggedEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(flightCheckInterval)
 	defer ticker.Stop()
 	for {
@@ -177,22 +177,22 @@ func (w *lagWatcher) checkEverySecond(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case now := <-ticker.C:
-			w.dumpIfLagged(now)
+			w.dumpTraceIfLagged(now)
 		}
 	}
 }
 
-// dumpIfLagged writes a dump if iterations have exceeded the limit since the last check and the
+// dumpTraceIfLagged writes a dump if iterations have exceeded the limit since the last check and the
 // last dump is old enough.
-func (w *lagWatcher) dumpIfLagged(now time.Time) {
+func (w *lagWatcher) dumpTraceIfLagged(now time.Time) {
 	lag := w.source.Stats().Lag
-	passed := countLongTurns(w.lastLag, lag, w.firstBucket)
+	passed := countNewInBuckets(w.lastLag, lag, w.firstBucket)
 	w.lastLag = lag
 	if passed == 0 || !w.lastDump.IsZero() && now.Sub(w.lastDump) < minDumpInterval {
 		return
 	}
 	w.lastDump = now // also if it fails: a full disk is not tried every second
-	path, err := writeDumpFile(w.dir, now, w.dump)
+	path, err := removeOldAndWriteDump(w.dir, now, w.dump)
 	if err != nil {
 		w.log.Error("flight recorder: dump failed after event loop lag", "error", err)
 		return
@@ -201,9 +201,9 @@ func (w *lagWatcher) dumpIfLagged(now time.Time) {
 		"longer_than", tcp.Histogram{}.Bound(w.firstBucket-1), "dump", path)
 }
 
-// countLongTurns returns how many iterations were added to the buckets from firstBucket. Buckets
+// countNewInBuckets returns how many iterations were added to the buckets from firstBucket. Buckets
 // shrink if a worker process was killed; that counts as 0.
-func countLongTurns(before, now tcp.Histogram, firstBucket int) (n int64) {
+func countNewInBuckets(before, now tcp.Histogram, firstBucket int) (n int64) {
 	for i := firstBucket; i < len(now.Buckets); i++ {
 		n += max(now.Buckets[i]-before.Buckets[i], 0)
 	}
@@ -213,9 +213,9 @@ func countLongTurns(before, now tcp.Histogram, firstBucket int) (n int64) {
 // dumpPattern matches the files of dumps. Their names sort by time.
 const dumpPattern = "myriad-flight-*.trace"
 
-// writeDumpFile writes a dump and returns its path. It removes the oldest files first, so that
+// removeOldAndWriteDump writes a dump and returns its path. It removes the oldest files first, so that
 // there are never more than maxDumps.
-func writeDumpFile(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
+func removeOldAndWriteDump(dir string, now time.Time, recorder io.WriterTo) (path string, err error) {
 	old, err := fs.Glob(os.DirFS(dir), dumpPattern) // in order
 	if err != nil {
 		return "", err

@@ -26,7 +26,7 @@ import (
 const healthPath = "/healthz"
 
 // rejectCrossSite rejects requests that another site makes a browser send.
-func rejectCrossSite(next http.Handler, rejectionLog *rejectionLogger) http.Handler {
+func rejectCrossSite(next http.Handler, rejectionLog *rateLimitedRejectionLog) http.Handler {
 	var origin http.CrossOriginProtection
 	origin.AddInsecureBypassPattern(healthPath)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,18 +34,18 @@ func rejectCrossSite(next http.Handler, rejectionLog *rejectionLogger) http.Hand
 		asked.Method = http.MethodPost // Check allows every GET
 		if err := origin.Check(&asked); err != nil {
 			rejectionLog.logRejection(r, err.Error())
-			writeText(w, http.StatusForbidden, err.Error()+"; expected a request from this server's own pages or from a program: enter the address by hand")
+			replyText(w, http.StatusForbidden, err.Error()+"; expected a request from this server's own pages or from a program: enter the address by hand")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// requirePOST rejects a browser's GET.
-func requirePOST(next http.Handler) http.HandlerFunc {
+// rejectBrowserGET rejects a browser's GET.
+func rejectBrowserGET(next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
-			writeText(w, http.StatusForbidden, "this request is expensive and comes from a browser; expected POST, as the buttons of /debug/pprof/ send it")
+			replyText(w, http.StatusForbidden, "this request is expensive and comes from a browser; expected POST, as the buttons of /debug/pprof/ send it")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -59,13 +59,13 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// rejectionLogger logs rejected requests at most once per lograte.Interval.
-type rejectionLogger struct{ log *slog.Logger }
+// rateLimitedRejectionLog logs rejected requests at most once per lograte.Interval.
+type rateLimitedRejectionLog struct{ log *slog.Logger }
 
-func newRejectionLogger(log *slog.Logger) *rejectionLogger {
-	return &rejectionLogger{slog.New(lograte.NewHandler(log.Handler()))}
+func newRateLimitedRejectionLog(log *slog.Logger) *rateLimitedRejectionLog {
+	return &rateLimitedRejectionLog{slog.New(lograte.NewHandler(log.Handler()))}
 }
 
-func (l *rejectionLogger) logRejection(r *http.Request, reason string) {
+func (l *rateLimitedRejectionLog) logRejection(r *http.Request, reason string) {
 	l.log.Warn("admin: request rejected", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", reason)
 }

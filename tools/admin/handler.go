@@ -102,20 +102,20 @@ const maxScrapes = 8
 // is nil, or where Token asks for what can't be. It does not ask who is there but for
 // orders: see Serve.
 func Handler(cfg Config) http.Handler {
-	h, _ := newHandlerAndState(cfg)
+	h, _ := newHandlerAndPageState(cfg)
 	return h
 }
 
-// newHandlerAndState returns a Handler and the state from which it builds the page.
-func newHandlerAndState(cfg Config) (http.Handler, *serverState) {
-	if err := validateConfig(&cfg); err != nil {
+// newHandlerAndPageState returns a Handler and the state from which it builds the page.
+func newHandlerAndPageState(cfg Config) (http.Handler, *pageState) {
+	if err := validateConfigAndSetLog(&cfg); err != nil {
 		panic(err.Error())
 	}
-	known := &serverState{source: cfg.Source, hasControl: cfg.Token != "", canUpgrade: cfg.Upgrade != nil, links: slices.Clone(defaultLinks)}
+	known := &pageState{source: cfg.Source, hasControl: cfg.Token != "", canUpgrade: cfg.Upgrade != nil, links: slices.Clone(defaultLinks)}
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = newDefaultRegistry(cfg.Source)
 	}
-	refused := newRejectionLogger(cfg.Log)
+	refused := newRateLimitedRejectionLog(cfg.Log)
 	mux := http.NewServeMux()
 	for pattern, handler := range newRouteHandlers(&cfg, known, refused) {
 		mux.Handle(pattern, handler)
@@ -132,42 +132,42 @@ func newHandlerAndState(cfg Config) (http.Handler, *serverState) {
 // routeHandlers are handlers by their http.ServeMux patterns.
 type routeHandlers map[string]http.HandlerFunc
 
-func newRouteHandlers(cfg *Config, state *serverState, rejectionLog *rejectionLogger) routeHandlers {
+func newRouteHandlers(cfg *Config, state *pageState, rejectionLog *rateLimitedRejectionLog) routeHandlers {
 	all := routeHandlers{
-		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.writePage(w, (*page.Page).WriteHTML, cfg.Log) },
-		"GET /live": func(w http.ResponseWriter, _ *http.Request) { state.writePage(w, (*page.Page).WriteUpdate, cfg.Log) },
+		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteHTML, cfg.Log) },
+		"GET /live": func(w http.ResponseWriter, _ *http.Request) { state.renderPageTo(w, (*page.Page).WriteUpdate, cfg.Log) },
 		"GET /metrics": promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
 			ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
 		}).ServeHTTP,
-		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") },
-		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { writeReadiness(w, cfg.Source.Stats()) },
-		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { writeStatsJSON(w, cfg.Source.Stats()) },
-		"GET /debug/pprof/{$}":     writeProfileList,
-		"GET /debug/pprof/cmdline": writeCommandLine,
+		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { replyText(w, http.StatusOK, "ok") },
+		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { replyReadiness(w, cfg.Source.Stats()) },
+		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { replyStatsJSON(w, cfg.Source.Stats()) },
+		"GET /debug/pprof/{$}":     replyProfileListPage,
+		"GET /debug/pprof/cmdline": replyCommandLine,
 	}
-	all.addExpensive("/debug/pprof/{name}", http.HandlerFunc(writeProfile))
-	all.addExpensive("/debug/pprof/profile", newRecordingHandler("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
-	all.addExpensive("/debug/trace", newRecordingHandler("trace", "trace", 1, trace.Start, trace.Stop))
+	all.addForNonBrowserGETAndPOST("/debug/pprof/{name}", http.HandlerFunc(replyProfile))
+	all.addForNonBrowserGETAndPOST("/debug/pprof/profile", newRuntimeRecordingHandler("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
+	all.addForNonBrowserGETAndPOST("/debug/trace", newRuntimeRecordingHandler("trace", "trace", 1, trace.Start, trace.Stop))
 	if cfg.Flight != nil {
-		all.addExpensive("/debug/flight", &exclusiveHandler{what: "dump", file: "flight", write: cfg.Flight.serveDump})
+		all.addForNonBrowserGETAndPOST("/debug/flight", &oneAtATimeHandler{what: "dump", file: "flight", write: cfg.Flight.serveTraceDownload})
 	}
 	for _, p := range cfg.Pages {
 		all["GET "+p.Path] = p.Handler.ServeHTTP
 		state.links = append(state.links, page.Link{URL: p.Path, Text: p.Text})
 	}
 	if cfg.Token != "" {
-		newControlAPI(cfg, rejectionLog).addRoutes(all)
+		newControlAPI(cfg, rejectionLog).addControlRoutes(all)
 	}
 	return all
 }
 
-// addExpensive adds an expensive request, which browsers must send by POST.
-func (all routeHandlers) addExpensive(path string, h http.Handler) {
-	all["GET "+path], all["POST "+path] = requirePOST(h), h.ServeHTTP
+// addForNonBrowserGETAndPOST adds an expensive request, which browsers must send by POST.
+func (all routeHandlers) addForNonBrowserGETAndPOST(path string, h http.Handler) {
+	all["GET "+path], all["POST "+path] = rejectBrowserGET(h), h.ServeHTTP
 }
 
-// validateConfig validates cfg and sets its Log.
-func validateConfig(cfg *Config) error {
+// validateConfigAndSetLog validates cfg and sets its Log.
+func validateConfigAndSetLog(cfg *Config) error {
 	if cfg.Source == nil {
 		return errors.New("admin: Config.Source is nil; expected the *tcp.Server to look at")
 	}
@@ -177,12 +177,12 @@ func validateConfig(cfg *Config) error {
 	return validateControl(cfg)
 }
 
-// writePage renders the page into w.
-func (l *serverState) writePage(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
+// renderPageTo renders the page into w.
+func (l *pageState) renderPageTo(w http.ResponseWriter, render func(*page.Page, io.Writer) error, log *slog.Logger) {
 	var text bytes.Buffer
-	if err := render(l.buildPage(time.Now()), &text); err != nil {
+	if err := render(l.sampleAndBuildPage(time.Now()), &text); err != nil {
 		log.Error("admin: the page", "error", err)
-		writeText(w, http.StatusInternalServerError, err.Error())
+		replyText(w, http.StatusInternalServerError, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -204,25 +204,25 @@ type promLog struct{ log *slog.Logger }
 
 func (l promLog) Println(v ...any) { l.log.Error("admin: metrics", "error", fmt.Sprint(v...)) }
 
-func writeReadiness(w http.ResponseWriter, s tcp.Stats) {
+func replyReadiness(w http.ResponseWriter, s tcp.Stats) {
 	switch {
 	case s.Draining:
-		writeText(w, http.StatusServiceUnavailable, "draining: the server is shutting down or has ended")
+		replyText(w, http.StatusServiceUnavailable, "draining: the server is shutting down or has ended")
 	case s.Model == "":
-		writeText(w, http.StatusServiceUnavailable, "not started")
+		replyText(w, http.StatusServiceUnavailable, "not started")
 	default:
-		writeText(w, http.StatusOK, "ok")
+		replyText(w, http.StatusOK, "ok")
 	}
 }
 
-// writeText answers with a line of text.
-func writeText(w http.ResponseWriter, status int, text string) {
+// replyText answers with a line of text.
+func replyText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text+"\n") // the peer may have gone
 }
 
-func writeStatsJSON(w http.ResponseWriter, s tcp.Stats) {
+func replyStatsJSON(w http.ResponseWriter, s tcp.Stats) {
 	w.Header().Set("Content-Type", "application/json")
 	to := json.NewEncoder(w)
 	to.SetIndent("", "  ")

@@ -273,7 +273,7 @@ func (d *deadlineRecorder) SetWriteDeadline(t time.Time) error {
 func TestSendTimeIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
-		s := &recordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		s := &abortingRecordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
 		for range 3 {
 			time.Sleep(time.Minute)
 			if _, err := s.Write([]byte("x")); err != nil || w.last != time.Now().Add(5*time.Second) {

@@ -24,27 +24,27 @@ import (
 // pageUpdateInterval is the time between two updates of the page in the browser.
 const pageUpdateInterval = 2 * time.Second
 
-// buildPage returns the current page and records that it was requested.
-func (l *serverState) buildPage(now time.Time) *page.Page {
+// sampleAndBuildPage returns the current page and records that it was requested.
+func (l *pageState) sampleAndBuildPage(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lastRequest = now
-	l.sampleIfDueLocked(now)
-	stats, p := l.snapshots[len(l.snapshots)-1].stats, l.currentPoint()
+	l.sampleAndUpdateFiguresIfDue(now)
+	stats, p := l.snapshots[len(l.snapshots)-1].stats, l.latestPointWithMeanRates()
 	made := &page.Page{
-		Title: "Myriad", Figures: mainFigures(stats, p), Facts: l.listFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
+		Title: "Myriad", Figures: listMainFigures(stats, p), Facts: l.listServerFacts(stats, p), Live: &page.Live{URL: "live", Every: pageUpdateInterval},
 	}
-	made.Lead, made.Tone = formatStatus(stats)
+	made.Lead, made.Tone = serverStatusSentence(stats)
 	if l.hasControl {
-		made.Sections = append(made.Sections, controlSection(stats, l.canUpgrade))
+		made.Sections = append(made.Sections, buildControlSection(stats, l.canUpgrade))
 	}
 	made.Sections = append(made.Sections,
-		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), l.linkSection())
+		l.buildHistoryCharts(now), l.buildTopTalkerSection(), l.buildMachineLimitSection(), l.buildFigureTablesSection(stats, p), l.buildLinkSection())
 	return made
 }
 
-// formatStatus describes the server's state in a sentence.
-func formatStatus(s tcp.Stats) (string, page.Tone) {
+// serverStatusSentence describes the server's state in a sentence.
+func serverStatusSentence(s tcp.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
 		return "The server has not started.", page.Warn
@@ -61,45 +61,45 @@ func formatStatus(s tcp.Stats) (string, page.Tone) {
 const minConnsForMemory = 100
 
 // formatBytesPerConn formats memory per connection, a dash if there are too few.
-func formatBytesPerConn(bytes, conns float64) string {
+func formatBytesPerConn(totalBytes, conns float64) string {
 	if conns < minConnsForMemory {
 		return "–"
 	}
-	return orDash(format.Bytes(max(bytes, 0) / conns))
+	return dashIfEmpty(format.Bytes(max(totalBytes, 0) / conns))
 }
 
 // formatMemoryGrowthPerConn formats the growth of anonymous memory since the first sample per
 // additional connection, as load, hold and bench do, which sample before the first connection.
 // Serve does so, too, if it starts with the server.
-func (l *serverState) formatMemoryGrowthPerConn(p point) string {
+func (l *pageState) formatMemoryGrowthPerConn(p historyPoint) string {
 	return formatBytesPerConn(p.anonymous-l.firstWithMemory.anonymous, p.open-l.firstWithMemory.open)
 }
 
-// mainFigures returns the three most important figures.
-func mainFigures(s tcp.Stats, p point) [][2]string {
+// listMainFigures returns the three most important figures.
+func listMainFigures(s tcp.Stats, p historyPoint) [][2]string {
 	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
-		all = append(all, [2]string{"Messages", formatRate(p.messages) + " a second"})
+		all = append(all, [2]string{"Messages", formatNumberOrDash(p.messages) + " a second"})
 	} else {
-		all = append(all, [2]string{"Receives", formatRate(p.reads) + " a second"})
+		all = append(all, [2]string{"Receives", formatNumberOrDash(p.reads) + " a second"})
 	}
-	return append(all, [2]string{"Handler time, p99", formatSeconds(p.handler)})
+	return append(all, [2]string{"Handler time, p99", formatSecondsOrDash(p.handler)})
 }
 
-// listFacts returns further figures and facts about the server.
-func (l *serverState) listFacts(s tcp.Stats, p point) [][2]string {
+// listServerFacts returns further figures and facts about the server.
+func (l *pageState) listServerFacts(s tcp.Stats, p historyPoint) [][2]string {
 	each := l.formatMemoryGrowthPerConn(p)
 	if p.open-l.firstWithMemory.open < minConnsForMemory {
 		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.firstWithMemory.open+minConnsForMemory))
 	}
 	facts := [][2]string{
-		{"Accepted", formatRate(p.accepted) + " a second"},
-		{"Received, sent a second", orDash(format.Bytes(p.bytesIn)) + ", " + orDash(format.Bytes(p.bytesOut))},
-		{"Loop lag, p99", formatSeconds(p.lag)},
+		{"Accepted", formatNumberOrDash(p.accepted) + " a second"},
+		{"Received, sent a second", dashIfEmpty(format.Bytes(p.bytesIn)) + ", " + dashIfEmpty(format.Bytes(p.bytesOut))},
+		{"Loop lag, p99", formatSecondsOrDash(p.lag)},
 		{"CPU", formatCPUShare(p.cpu)},
-		{"Utilisation of the loops", orDash(format.Percent(p.busy))},
+		{"Utilisation of the loops", dashIfEmpty(format.Percent(p.busy))},
 		{"Memory per connection", each},
-		{"I/O model", orDash(s.Model)},
+		{"I/O model", dashIfEmpty(s.Model)},
 	}
 	if at := l.listenAddr(); at != nil {
 		facts = append(facts, [2]string{"Listens on", at.String()})
@@ -111,8 +111,8 @@ func (l *serverState) listFacts(s tcp.Stats, p point) [][2]string {
 	return append(facts, [2]string{"Process", process}, [2]string{"Watched since", l.start.Format("2006-01-02 15:04:05 MST")})
 }
 
-func (l *serverState) figureSection(s tcp.Stats, p point) page.Section {
-	tables := []*page.Table{l.listenerTable(), timeTable(p), l.memoryTable(s, p), l.counterTable()}
+func (l *pageState) buildFigureTablesSection(s tcp.Stats, p historyPoint) page.Section {
+	tables := []*page.Table{l.buildListenerTable(), buildLatencyTable(p), l.buildMemoryTable(s, p), l.buildMetricsTable()}
 	var parts []page.Part
 	for _, t := range tables {
 		if t != nil {
@@ -127,8 +127,8 @@ func (l *serverState) figureSection(s tcp.Stats, p point) page.Section {
 	}
 }
 
-// listenerTable returns nil for a server without listener statistics or before its start.
-func (l *serverState) listenerTable() *page.Table {
+// buildListenerTable returns nil for a server without listener statistics or before its start.
+func (l *pageState) buildListenerTable() *page.Table {
 	s, ok := l.source.(interface{ ListenerStats() []tcp.ListenerStats })
 	if !ok {
 		return nil
@@ -160,8 +160,8 @@ type metricValue struct {
 	isCounter  bool
 }
 
-// gatherMetricValues returns all values except histograms, ordered by name.
-func gatherMetricValues(s tcp.Stats) (all []metricValue) {
+// nonHistogramMetricValues returns all values except histograms, ordered by name.
+func nonHistogramMetricValues(s tcp.Stats) (all []metricValue) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics.NewServerCollector((*fixedSource)(&s), nil))
 	families, _ := r.Gather() // of a registry with one collector nothing is inconsistent
@@ -183,16 +183,16 @@ func gatherMetricValues(s tcp.Stats) (all []metricValue) {
 // errorCounterPrefixes are the prefixes of counters that should not grow.
 var errorCounterPrefixes = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
-// counterTable lists what Prometheus gets of the server.
-func (l *serverState) counterTable() *page.Table {
+// buildMetricsTable lists what Prometheus gets of the server.
+func (l *pageState) buildMetricsTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.AddRow("Name, as in /metrics", "Now", "A second", "What it is")
 	first, last := &l.snapshots[0], &l.snapshots[len(l.snapshots)-1]
 	before := make(map[string]float64)
-	for _, f := range gatherMetricValues(first.stats) {
+	for _, f := range nonHistogramMetricValues(first.stats) {
 		before[f.name] = f.value
 	}
-	for _, f := range gatherMetricValues(last.stats) {
+	for _, f := range nonHistogramMetricValues(last.stats) {
 		write, grown := format.Number, "–"
 		switch {
 		case strings.Contains(f.name, "bytes"):
@@ -203,7 +203,7 @@ func (l *serverState) counterTable() *page.Table {
 			write = func(v float64) string { return format.Count(int64(v)) }
 		}
 		if f.isCounter {
-			grown = formatRate(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
+			grown = formatNumberOrDash(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
 		}
 		t.AddRow(f.name, write(f.value), grown, f.help)
 		if f.value > 0 && slices.ContainsFunc(errorCounterPrefixes, func(name string) bool { return strings.HasPrefix(f.name, name) }) {
@@ -213,19 +213,19 @@ func (l *serverState) counterTable() *page.Table {
 	return t
 }
 
-func timeTable(p point) *page.Table {
+func buildLatencyTable(p historyPoint) *page.Table {
 	t := &page.Table{Caption: "Times, as the bounds of buckets that double"}
 	t.AddRow("What", "p50", "p99", "What it is")
-	t.AddRow("handler", formatSeconds(p.handler50), formatSeconds(p.handler), "how long its calls take")
-	t.AddRow("lag", formatSeconds(p.lag50), formatSeconds(p.lag), "how long turns of event loops take")
+	t.AddRow("handler", formatSecondsOrDash(p.handler50), formatSecondsOrDash(p.handler), "how long its calls take")
+	t.AddRow("lag", formatSecondsOrDash(p.lag50), formatSecondsOrDash(p.lag), "how long turns of event loops take")
 	return t
 }
 
-func (l *serverState) memoryTable(s tcp.Stats, p point) *page.Table {
+func (l *pageState) buildMemoryTable(s tcp.Stats, p historyPoint) *page.Table {
 	t := &page.Table{Caption: "Memory"}
 	t.AddRow("What", "Bytes", "Per connection", "What it is")
 	line := func(name string, bytes float64, each, what string) {
-		t.AddRow(name, orDash(format.Bytes(bytes)), each, what)
+		t.AddRow(name, dashIfEmpty(format.Bytes(bytes)), each, what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {
@@ -241,10 +241,10 @@ func (l *serverState) memoryTable(s tcp.Stats, p point) *page.Table {
 // chartCurve is a curve of a chart over points.
 type chartCurve struct {
 	name string
-	of   func(*point) float64
+	of   func(*historyPoint) float64
 }
 
-func (l *serverState) chartSection(now time.Time) page.Section {
+func (l *pageState) buildHistoryCharts(now time.Time) page.Section {
 	points := l.points
 	s := page.Section{ID: "charts", Title: "The last 10 minutes", Lead: "One point a second, as long as the server of this page runs."}
 	chart := func(id, title, label string, unit page.Unit, curves ...chartCurve) {
@@ -262,26 +262,26 @@ func (l *serverState) chartSection(now time.Time) page.Section {
 		}
 		s.Parts = append(s.Parts, page.Part{Chart: c})
 	}
-	chart("connections", "Connections", "open", page.Number, chartCurve{"open", func(p *point) float64 { return p.open }})
-	receives := chartCurve{"receives", func(p *point) float64 { return p.reads }}
+	chart("connections", "Connections", "open", page.Number, chartCurve{"open", func(p *historyPoint) float64 { return p.open }})
+	receives := chartCurve{"receives", func(p *historyPoint) float64 { return p.reads }}
 	if l.snapshots[len(l.snapshots)-1].stats.Messages > 0 {
-		chart("messages", "Messages and receives", "a second", page.Number, chartCurve{"messages", func(p *point) float64 { return p.messages }}, receives)
+		chart("messages", "Messages and receives", "a second", page.Number, chartCurve{"messages", func(p *historyPoint) float64 { return p.messages }}, receives)
 	} else {
 		chart("messages", "Receives", "a second", page.Number, receives)
 	}
 	chart("bytes", "Bytes", "a second", page.Bytes,
-		chartCurve{"received", func(p *point) float64 { return p.bytesIn }}, chartCurve{"sent", func(p *point) float64 { return p.bytesOut }})
+		chartCurve{"received", func(p *historyPoint) float64 { return p.bytesIn }}, chartCurve{"sent", func(p *historyPoint) float64 { return p.bytesOut }})
 	chart("times", "Times, p99", "handler, and loop lag", page.Seconds,
-		chartCurve{"handler", func(p *point) float64 { return p.handler }}, chartCurve{"lag", func(p *point) float64 { return p.lag }})
+		chartCurve{"handler", func(p *historyPoint) float64 { return p.handler }}, chartCurve{"lag", func(p *historyPoint) float64 { return p.lag }})
 	chart("memory", "Memory", "of the processes", page.Bytes,
-		chartCurve{"RSS", func(p *point) float64 { return p.rss }}, chartCurve{"anonymous", func(p *point) float64 { return p.anonymous }},
-		chartCurve{"buffers", func(p *point) float64 { return p.buffers }})
+		chartCurve{"RSS", func(p *historyPoint) float64 { return p.rss }}, chartCurve{"anonymous", func(p *historyPoint) float64 { return p.anonymous }},
+		chartCurve{"buffers", func(p *historyPoint) float64 { return p.buffers }})
 	chart("processors", "CPU", "% of a CPU, and of the loops' time", page.Share,
-		chartCurve{"CPU", func(p *point) float64 { return p.cpu }}, chartCurve{"loop utilisation", func(p *point) float64 { return p.busy }})
+		chartCurve{"CPU", func(p *historyPoint) float64 { return p.cpu }}, chartCurve{"loop utilisation", func(p *historyPoint) float64 { return p.busy }})
 	return s
 }
 
-func (l *serverState) wallSection() page.Section {
+func (l *pageState) buildMachineLimitSection() page.Section {
 	w := &l.walls
 	s := page.Section{ID: "walls", Title: "Walls"}
 	if w.report == nil {
@@ -292,12 +292,12 @@ func (l *serverState) wallSection() page.Section {
 	t.AddRow("Wall", "Connections now", "It stops at", "Near", "What it is")
 	free := 0
 	nearest := slices.Clone(w.report.Walls)
-	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.stopsAt(&a), w.stopsAt(&b)) })
+	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.totalConnsAtWall(&a), w.totalConnsAtWall(&b)) })
 	for i := range nearest {
 		if wall := &nearest[i]; wall.Holds == doctor.Unlimited {
 			free++
 		} else {
-			w.addWallRow(t, wall)
+			w.addRowOfWall(t, wall)
 		}
 	}
 	s.Lead = fmt.Sprintf("What package doctor predicts for this server on this machine, at its present number of connections. "+
@@ -305,14 +305,14 @@ func (l *serverState) wallSection() page.Section {
 	if len(t.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: t})
 	}
-	if used := limitUsageTable(w.report.Walls); len(used.Lines) > 1 {
+	if used := buildLimitUsageTable(w.report.Walls); len(used.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: used})
 	}
 	return s
 }
 
-func (w *wallReport) addWallRow(t *page.Table, wall *doctor.Wall) {
-	stops, what := w.stopsAt(wall), wall.What
+func (w *machineLimitReport) addRowOfWall(t *page.Table, wall *doctor.Wall) {
+	stops, what := w.totalConnsAtWall(wall), wall.What
 	if wall.Present != "" {
 		what += ": " + wall.Present
 	}
@@ -323,12 +323,12 @@ func (w *wallReport) addWallRow(t *page.Table, wall *doctor.Wall) {
 	if stops > 0 {
 		near = float64(w.open) / float64(stops)
 	}
-	t.AddRow(wall.Name, format.Count(w.open), format.Count(stops), orDash(format.Percent(near)), what)
-	t.SetLastRowTone(3, toneOfShare(near))
+	t.AddRow(wall.Name, format.Count(w.open), format.Count(stops), dashIfEmpty(format.Percent(near)), what)
+	t.SetLastRowTone(3, toneOfUtilization(near))
 }
 
-// limitUsageTable lists the usage of limits, the fullest first.
-func limitUsageTable(walls []doctor.Wall) *page.Table {
+// buildLimitUsageTable lists the usage of limits, the fullest first.
+func buildLimitUsageTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.AddRow("Wall", "In use", "Limit", "Near", "Of what")
 	share := func(w doctor.Wall) float64 { return float64(w.Used) / float64(w.Limit) }
@@ -344,23 +344,23 @@ func limitUsageTable(walls []doctor.Wall) *page.Table {
 			of += ", " + w.Of
 		}
 		t.AddRow(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
-		t.SetLastRowTone(3, toneOfShare(share(w)))
+		t.SetLastRowTone(3, toneOfUtilization(share(w)))
 	}
 	return t
 }
 
-// toneOfShare returns the tone for a share of a limit.
-func toneOfShare(share float64) page.Tone {
+// toneOfUtilization returns the tone for a utilization of a limit.
+func toneOfUtilization(utilization float64) page.Tone {
 	switch {
-	case share >= 0.95:
+	case utilization >= 0.95:
 		return page.Bad
-	case share >= 0.8:
+	case utilization >= 0.8:
 		return page.Warn
 	}
 	return page.Plain
 }
 
-func (l *serverState) talkerSection() page.Section {
+func (l *pageState) buildTopTalkerSection() page.Section {
 	t := &l.talkers
 	s := page.Section{ID: "talkers", Title: "Top talkers"}
 	if t.err != nil {
@@ -385,7 +385,7 @@ func (l *serverState) talkerSection() page.Section {
 		table.AddRow(one.Remote.String(), in, out, bytes(one.BytesIn), bytes(one.BytesOut), bytes(one.Unsent),
 			format.Seconds(one.RTT.Seconds()), format.Seconds(one.SinceInput.Seconds())+" ago")
 		if l.hasControl {
-			table.Actions = append(table.Actions, newCloseButton(one.Remote))
+			table.Actions = append(table.Actions, closeConnButton(one.Remote))
 		}
 	}
 	if l.hasControl {
@@ -395,14 +395,14 @@ func (l *serverState) talkerSection() page.Section {
 	return s
 }
 
-func (l *serverState) linkSection() page.Section {
+func (l *pageState) buildLinkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
-// formatRate formats a number per second, formatSeconds a time; orDash replaces unknown values by a
+// formatNumberOrDash formats a number per second, formatSecondsOrDash a time; dashIfEmpty replaces unknown values by a
 // dash.
-func formatRate(v float64) string    { return orDash(format.Number(v)) }
-func formatSeconds(v float64) string { return orDash(format.Seconds(v)) }
+func formatNumberOrDash(v float64) string  { return dashIfEmpty(format.Number(v)) }
+func formatSecondsOrDash(v float64) string { return dashIfEmpty(format.Seconds(v)) }
 
 // formatCPUShare formats processor time per second.
 func formatCPUShare(v float64) string {
@@ -412,7 +412,7 @@ func formatCPUShare(v float64) string {
 	return format.Percent(v) + " of a CPU"
 }
 
-func orDash(text string) string {
+func dashIfEmpty(text string) string {
 	if text == "" {
 		return "–"
 	}

@@ -18,8 +18,8 @@ import (
 // Profiles are served here and not by net/http/pprof, because importing that package also
 // adds them to http.DefaultServeMux, which may be public.
 
-// writeProfileList writes the list of profiles, with buttons that send POST.
-func writeProfileList(w http.ResponseWriter, _ *http.Request) {
+// replyProfileListPage writes the list of profiles, with buttons that send POST.
+func replyProfileListPage(w http.ResponseWriter, _ *http.Request) {
 	profiles := pprof.Profiles()
 	slices.SortFunc(profiles, func(a, b *pprof.Profile) int { return strings.Compare(a.Name(), b.Name()) })
 	var b strings.Builder
@@ -37,22 +37,22 @@ func writeProfileList(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// writeProfile writes a profile. ?debug=1 and 2 select text, and ?gc=1 collects garbage before, as
+// replyProfile writes a profile. ?debug=1 and 2 select text, and ?gc=1 collects garbage before, as
 // in net/http/pprof, and returns memory to the system.
-func writeProfile(w http.ResponseWriter, r *http.Request) {
+func replyProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, query := pprof.Lookup(name), r.URL.Query()
 	if p == nil {
-		writeText(w, http.StatusNotFound, fmt.Sprintf("no profile %q; /debug/pprof/ lists them", name))
+		replyText(w, http.StatusNotFound, fmt.Sprintf("no profile %q; /debug/pprof/ lists them", name))
 		return
 	}
 	if query.Get("seconds") != "" {
-		writeText(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
+		replyText(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
 		return
 	}
 	level, err := strconv.Atoi(query.Get("debug"))
 	if text := query.Get("debug"); text != "" && (err != nil || level < 0 || level > 2) {
-		writeText(w, http.StatusBadRequest, fmt.Sprintf("debug is %q; expected 0 (for go tool pprof), 1 or 2 (text)", text))
+		replyText(w, http.StatusBadRequest, fmt.Sprintf("debug is %q; expected 0 (for go tool pprof), 1 or 2 (text)", text))
 		return
 	}
 	if name == "heap" && query.Get("gc") == "1" && r.Method != http.MethodHead {
@@ -68,8 +68,8 @@ func writeProfile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeCommandLine writes the command line, its words separated by zero bytes.
-func writeCommandLine(w http.ResponseWriter, _ *http.Request) {
+// replyCommandLine writes the command line, its words separated by zero bytes.
+func replyCommandLine(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = io.WriteString(w, strings.Join(os.Args, "\x00"))
 }
@@ -81,40 +81,40 @@ const (
 	recordingWriteTimeout = 5 * time.Second
 )
 
-// exclusiveHandler serves a file that is generated during the request, one at a time.
-type exclusiveHandler struct {
+// oneAtATimeHandler serves a file that is generated during the request, one at a time.
+type oneAtATimeHandler struct {
 	what, file string
 	write      func(w http.ResponseWriter, r *http.Request)
 
 	busy sync.Mutex // held by the running request
 }
 
-func (e *exclusiveHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *oneAtATimeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		setAttachmentHeader(w, e.file)
 		return
 	}
 	if !e.busy.TryLock() {
-		writeText(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
+		replyText(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
 		return
 	}
 	defer e.busy.Unlock()
 	e.write(w, r)
 }
 
-// newRecordingHandler returns a handler for what the runtime records for some seconds.
-func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Writer) error, stop func()) *exclusiveHandler {
-	return &exclusiveHandler{what: noun, file: file, write: func(w http.ResponseWriter, r *http.Request) {
-		seconds, err := parseSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
+// newRuntimeRecordingHandler returns a handler for what the runtime records for some seconds.
+func newRuntimeRecordingHandler(recordingName, downloadName string, defaultSeconds int, start func(io.Writer) error, stop func()) *oneAtATimeHandler {
+	return &oneAtATimeHandler{what: recordingName, file: downloadName, write: func(w http.ResponseWriter, r *http.Request) {
+		seconds, err := parseRecordingSeconds(r.URL.Query().Get("seconds"), defaultSeconds)
 		if err != nil {
-			writeText(w, http.StatusBadRequest, err.Error())
+			replyText(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		setAttachmentHeader(w, file)
-		to := &recordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		setAttachmentHeader(w, downloadName)
+		to := &abortingRecordingWriter{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
 		if err := start(to); err != nil { // the program itself is recording
 			w.Header().Del("Content-Disposition")
-			writeText(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", noun, err))
+			replyText(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", recordingName, err))
 			return
 		}
 		defer stop() // it returns when all is written
@@ -128,8 +128,8 @@ func newRecordingHandler(noun, file string, defaultSeconds int, start func(io.Wr
 	}}
 }
 
-// parseSeconds parses the length of a recording.
-func parseSeconds(text string, defaultSeconds int) (int, error) {
+// parseRecordingSeconds parses the length of a recording.
+func parseRecordingSeconds(text string, defaultSeconds int) (int, error) {
 	if text == "" {
 		return defaultSeconds, nil
 	}
@@ -140,16 +140,16 @@ func parseSeconds(text string, defaultSeconds int) (int, error) {
 	return n, nil
 }
 
-// recordingWriter forwards a recording and gives up if the peer does not read. Only one goroutine
+// abortingRecordingWriter forwards a recording and gives up if the peer does not read. Only one goroutine
 // writes at a time, as the runtime does.
-type recordingWriter struct {
+type abortingRecordingWriter struct {
 	to      io.Writer
 	control *http.ResponseController
 	once    sync.Once
 	failed  chan struct{}
 }
 
-func (s *recordingWriter) Write(b []byte) (int, error) {
+func (s *abortingRecordingWriter) Write(b []byte) (int, error) {
 	select {
 	case <-s.failed: // the runtime goes on writing after an error
 		return 0, io.ErrClosedPipe

@@ -28,15 +28,15 @@ func TestQuantile(t *testing.T) {
 
 // A counter that shrank, because a worker process was killed, has not grown.
 func TestShrunk(t *testing.T) {
-	if r := ratePerSecond(10, 4, time.Second); r != 0 {
+	if r := growthPerSecond(10, 4, time.Second); r != 0 {
 		t.Errorf("a second: %v, want 0", r)
 	}
-	if r := ratePerSecond(10, 40, 10*time.Second); r != 3 {
+	if r := growthPerSecond(10, 40, 10*time.Second); r != 3 {
 		t.Errorf("a second: %v, want 3", r)
 	}
 	var before, now tcp.Histogram
 	before.Buckets[3], now.Buckets[3], now.Buckets[5] = 7, 4, 2
-	if h := histogramDelta(before, now); h.Count != 2 || h.Buckets[3] != 0 || h.Buckets[5] != 2 {
+	if h := histogramGrowth(before, now); h.Count != 2 || h.Buckets[3] != 0 || h.Buckets[5] != 2 {
 		t.Errorf("it has got %+v", h)
 	}
 }

@@ -41,7 +41,7 @@ const (
 // When ctx ends, recordings end, too, and pending answers have 5 s. To show that a server drains,
 // end ctx after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
-	if err := validateConfig(&cfg); err != nil {
+	if err := validateConfigAndSetLog(&cfg); err != nil {
 		return err
 	}
 	host, port, err := net.SplitHostPort(addr)
@@ -55,9 +55,9 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	if err != nil {
 		return fmt.Errorf("admin: %w", err)
 	}
-	handler, known := newHandlerAndState(cfg)
-	if isLoopback(ln.Addr()) {
-		handler = rejectForeignHosts(handler)
+	handler, known := newHandlerAndPageState(cfg)
+	if isLoopbackAddr(ln.Addr()) {
+		handler = rejectNonLocalHostHeader(handler)
 	} else {
 		cfg.Log.Warn("admin: profiles, traces and the command line are readable by anyone who can reach this address", "address", ln.Addr().String())
 	}
@@ -69,18 +69,18 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	watching.Go(func() { known.sampleEverySecond(stop) })
 	defer watching.Wait()
 	defer close(stop)
-	return serveUntilDone(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
+	return serveUntilContextEnds(ctx, netutil.LimitListener(ln, maxConns), handler, shutdownTimeout, cfg.Log)
 }
 
-// serveUntilDone serves until ctx ends, then shuts down: what is not answered within
+// serveUntilContextEnds serves until ctx ends, then shuts down: what is not answered within
 // shutdownTimeout is cut off. Requests share the read lock running; the shutdown takes the write
 // lock, which waits for them, and keeps it.
-func serveUntilDone(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
+func serveUntilContextEnds(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
 	var running sync.RWMutex
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !running.TryRLock() {
-				writeText(w, http.StatusServiceUnavailable, "this has ended")
+				replyText(w, http.StatusServiceUnavailable, "this has ended")
 				return
 			}
 			defer running.RUnlock()
@@ -113,25 +113,25 @@ func serveUntilDone(ctx context.Context, ln net.Listener, handler http.Handler, 
 	return fmt.Errorf("admin: %w", err)
 }
 
-func isLoopback(a net.Addr) bool {
+func isLoopbackAddr(a net.Addr) bool {
 	t, ok := a.(*net.TCPAddr)
 	return ok && t.IP.IsLoopback()
 }
 
-// rejectForeignHosts rejects requests whose Host may be a name made by others. An empty Host
+// rejectNonLocalHostHeader rejects requests whose Host may be a name made by others. An empty Host
 // passes: browsers never send that, but HTTP/1.0 health checks do.
-func rejectForeignHosts(next http.Handler) http.Handler {
+func rejectNonLocalHostHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "" && !isLocalHost(r.Host) {
-			writeText(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
+		if r.Host != "" && !isIPOrLocalhost(r.Host) {
+			replyText(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// isLocalHost reports whether host, with or without a port, is an IP address or localhost.
-func isLocalHost(host string) bool {
+// isIPOrLocalhost reports whether host, with or without a port, is an IP address or localhost.
+func isIPOrLocalhost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}

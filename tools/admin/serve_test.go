@@ -177,7 +177,7 @@ func TestEndWaitsForHandlers(t *testing.T) {
 	inside, leave, left := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		done <- serveUntilDone(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		done <- serveUntilContextEnds(ctx, ln, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			close(inside)
 			<-leave
 			close(left)

@@ -33,21 +33,21 @@ const (
 	sampleSlack = minSampleInterval / 10
 )
 
-// serverState is the state behind a server's page.
-type serverState struct {
+// pageState is the state behind a server's page.
+type pageState struct {
 	source     Source
 	hasControl bool // the page has buttons
 	canUpgrade bool
 	links      []page.Link
 
 	mu              sync.Mutex
-	start           time.Time  // the first sample
-	firstWithMemory point      // the first point with memory figures
-	points          []point    // of the last maxPointAge, the oldest first
-	snapshots       []snapshot // the last maxSnapshots, the oldest first: rates are computed between them
+	start           time.Time      // the first sample
+	firstWithMemory historyPoint   // the first point with memory figures
+	points          []historyPoint // of the last maxPointAge, the oldest first
+	snapshots       []snapshot     // the last maxSnapshots, the oldest first: rates are computed between them
 	lastRequest     time.Time
-	workers         serverProcesses
-	walls           wallReport
+	workers         workerPIDCache
+	walls           machineLimitReport
 	talkers         topTalkers
 }
 
@@ -63,59 +63,59 @@ type snapshot struct {
 const maxSnapshots = 2
 
 // sampleEverySecond samples until stop is closed.
-func (l *serverState) sampleEverySecond(stop <-chan struct{}) {
+func (l *pageState) sampleEverySecond(stop <-chan struct{}) {
 	ticker := time.NewTicker(minSampleInterval)
 	defer ticker.Stop()
-	l.sampleIfDue(time.Now())
+	l.takeSampleIfDue(time.Now())
 	for {
 		select {
 		case <-stop:
 			return
 		case <-ticker.C:
-			l.sampleIfDue(time.Now())
+			l.takeSampleIfDue(time.Now())
 		}
 	}
 }
 
-// sampleIfDue takes a sample if the last one is old enough.
-func (l *serverState) sampleIfDue(now time.Time) {
+// takeSampleIfDue takes a sample if the last one is old enough.
+func (l *pageState) takeSampleIfDue(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sampleIfDueLocked(now)
+	l.sampleAndUpdateFiguresIfDue(now)
 }
 
-func (l *serverState) sampleIfDueLocked(now time.Time) {
+func (l *pageState) sampleAndUpdateFiguresIfDue(now time.Time) {
 	if n := len(l.snapshots); n == 0 || now.Sub(l.snapshots[n-1].at) >= minSampleInterval-sampleSlack {
-		l.takeSample(now)
+		l.addSampleToHistory(now)
 	}
 	stats := l.snapshots[len(l.snapshots)-1].stats
 	if now.Sub(l.lastRequest) >= watchedTimeout {
-		l.walls, l.talkers = wallReport{}, topTalkers{} // nobody watches: release the memory
+		l.walls, l.talkers = machineLimitReport{}, topTalkers{} // nobody watches: release the memory
 		return
 	}
 	at := l.listenAddr()
-	l.walls.updateIfDue(now, stats)
-	l.talkers.updateIfDue(now, stats, at)
+	l.walls.examineMachineIfDue(now, stats)
+	l.talkers.readTrafficIfDue(now, stats, at)
 }
 
 // listenAddr returns the server's address, nil if unknown.
-func (l *serverState) listenAddr() net.Addr {
+func (l *pageState) listenAddr() net.Addr {
 	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
 		return s.ListenAddr()
 	}
 	return nil
 }
 
-// takeSample reads the server and its processes and adds a point.
-func (l *serverState) takeSample(now time.Time) {
+// addSampleToHistory reads the server and its processes and adds a point.
+func (l *pageState) addSampleToHistory(now time.Time) {
 	m := snapshot{at: now, stats: l.source.Stats()}
 	if l.start.IsZero() {
 		l.start = now
 	}
-	p := point{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
-	m.used, _ = sample.Take(sample.CPU|sample.Memory, l.workers.listPIDs(now, m.stats)...) // what can't be read is not shown
+	p := historyPoint{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
+	m.used, _ = sample.TakeSample(sample.CPU|sample.Memory, l.workers.ownAndWorkerPIDs(now, m.stats)...) // what can't be read is not shown
 	if len(m.used.Processes) > 0 {
-		total := m.used.Total()
+		total := m.used.SumOfProcesses()
 		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
 	}
 	p.heap, p.buffers = goHeapBytes(), float64(m.stats.Buffered)
@@ -124,7 +124,7 @@ func (l *serverState) takeSample(now time.Time) {
 	if n := len(l.snapshots); n > 0 {
 		before = &l.snapshots[n-1]
 	}
-	p.setRates(before, &m)
+	p.setRatesBetween(before, &m)
 	if l.firstWithMemory.at.IsZero() && !math.IsNaN(p.anonymous) {
 		l.firstWithMemory = p
 	}
@@ -137,16 +137,16 @@ func (l *serverState) takeSample(now time.Time) {
 	}
 }
 
-// setRates sets the point's rates between two snapshots; before is nil for the first one.
-func (p *point) setRates(before, now *snapshot) {
+// setRatesBetween sets the point's rates between two snapshots; before is nil for the first one.
+func (p *historyPoint) setRatesBetween(before, now *snapshot) {
 	if before == nil {
 		before = &snapshot{at: now.at, stats: now.stats}
 	}
 	elapsed, was, is := now.at.Sub(before.at), &before.stats, &now.stats
-	p.accepted, p.messages = ratePerSecond(was.Accepted, is.Accepted, elapsed), ratePerSecond(was.Messages, is.Messages, elapsed)
-	p.reads = ratePerSecond(was.Reads, is.Reads, elapsed)
-	p.bytesIn, p.bytesOut = ratePerSecond(was.BytesIn, is.BytesIn, elapsed), ratePerSecond(was.BytesOut, is.BytesOut, elapsed)
-	calls, turns := histogramDelta(was.HandlerTime, is.HandlerTime), histogramDelta(was.Lag, is.Lag)
+	p.accepted, p.messages = growthPerSecond(was.Accepted, is.Accepted, elapsed), growthPerSecond(was.Messages, is.Messages, elapsed)
+	p.reads = growthPerSecond(was.Reads, is.Reads, elapsed)
+	p.bytesIn, p.bytesOut = growthPerSecond(was.BytesIn, is.BytesIn, elapsed), growthPerSecond(was.BytesOut, is.BytesOut, elapsed)
+	calls, turns := histogramGrowth(was.HandlerTime, is.HandlerTime), histogramGrowth(was.Lag, is.Lag)
 	p.handler, p.handler50 = quantileSeconds(calls, 0.99), quantileSeconds(calls, 0.5)
 	p.lag, p.lag50 = quantileSeconds(turns, 0.99), quantileSeconds(turns, 0.5)
 	p.busy = math.NaN()
@@ -154,7 +154,7 @@ func (p *point) setRates(before, now *snapshot) {
 		p.busy = max(is.Busy-was.Busy, 0).Seconds() / elapsed.Seconds() / float64(is.Loops)
 	}
 	if p.cpu = math.NaN(); elapsed > 0 && len(before.used.Processes) > 0 {
-		grown := now.used.Since(&before.used).Process
+		grown := now.used.DifferenceSince(&before.used).Process
 		p.cpu = grown.CPU().Seconds() / elapsed.Seconds()
 	}
 }
@@ -166,22 +166,22 @@ func goHeapBytes() float64 {
 	return float64(sample[0].Value.Uint64())
 }
 
-// serverProcesses caches the list of serving processes.
-type serverProcesses struct {
+// workerPIDCache caches the list of serving processes.
+type workerPIDCache struct {
 	list           []int
 	at             time.Time
 	running, began int64
 }
 
-// listPIDs returns the processes whose memory and processor time belong to the server: this one
+// ownAndWorkerPIDs returns the processes whose memory and processor time belong to the server: this one
 // and, with worker processes, its children.
-func (w *serverProcesses) listPIDs(now time.Time, s tcp.Stats) []int {
+func (w *workerPIDCache) ownAndWorkerPIDs(now time.Time, s tcp.Stats) []int {
 	running := int64(s.Processes)
 	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenCacheTime && running > 0 {
 		self := os.Getpid()
 		w.list, w.at, w.running, w.began = []int{self}, now, running, s.Restarts
 		if running > 0 {
-			if children, err := procfs.ChildProcesses(self); err == nil {
+			if children, err := procfs.ChildPIDs(self); err == nil {
 				w.list = append(w.list, children...)
 			}
 		}
@@ -189,10 +189,10 @@ func (w *serverProcesses) listPIDs(now time.Time, s tcp.Stats) []int {
 	return w.list
 }
 
-// currentPoint returns the last point with rates since the oldest snapshot.
-func (l *serverState) currentPoint() point {
+// latestPointWithMeanRates returns the last point with rates since the oldest snapshot.
+func (l *pageState) latestPointWithMeanRates() historyPoint {
 	p := l.points[len(l.points)-1]
-	p.setRates(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
+	p.setRatesBetween(&l.snapshots[0], &l.snapshots[len(l.snapshots)-1])
 	return p
 }
 
@@ -202,9 +202,9 @@ const (
 	maxPointAge = 10 * time.Minute // how old they may be
 )
 
-// point has the figures of a server at a moment, or since the previous point. Unknown values are
+// historyPoint has the figures of a server at a moment, or since the previous point. Unknown values are
 // NaN.
-type point struct {
+type historyPoint struct {
 	at                            time.Time
 	open                          float64
 	accepted, messages, reads     float64 // a second
@@ -216,17 +216,17 @@ type point struct {
 	cpu                           float64 // processors
 }
 
-// ratePerSecond returns the growth of a counter per second. A counter that shrank because a worker
+// growthPerSecond returns the growth of a counter per second. A counter that shrank because a worker
 // process was killed counts as unchanged.
-func ratePerSecond(before, now int64, elapsed time.Duration) float64 {
+func growthPerSecond(before, now int64, elapsed time.Duration) float64 {
 	if elapsed <= 0 {
 		return math.NaN()
 	}
 	return float64(max(now-before, 0)) / elapsed.Seconds()
 }
 
-// histogramDelta returns what was added to a histogram.
-func histogramDelta(before, now tcp.Histogram) (h tcp.Histogram) {
+// histogramGrowth returns what was added to a histogram.
+func histogramGrowth(before, now tcp.Histogram) (h tcp.Histogram) {
 	for i := range now.Buckets {
 		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
 		h.Count += h.Buckets[i]

@@ -55,7 +55,7 @@ func findChart(t *testing.T, p *page.Page, id string) *page.Chart {
 }
 
 // newServerState is a live of a source, with nothing of the machine: no walls, no sockets.
-func newServerState(src Source) *serverState { return &serverState{source: src} }
+func newServerState(src Source) *pageState { return &pageState{source: src} }
 
 // TestRates has a server whose counters grow evenly.
 func TestRates(t *testing.T) {
@@ -71,9 +71,9 @@ func TestRates(t *testing.T) {
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
-		l.sampleIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.takeSampleIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
-	p := l.buildPage(begin.Add(29 * time.Second))
+	p := l.sampleAndBuildPage(begin.Add(29 * time.Second))
 	for _, want := range []struct {
 		caption, line string
 		column        int
@@ -122,11 +122,11 @@ func TestRatesEndWithTheLoad(t *testing.T) {
 	begin := time.Now()
 	for i := range int64(10) {
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
-		l.sampleIfDue(begin.Add(time.Duration(i) * time.Second))
+		l.takeSampleIfDue(begin.Add(time.Duration(i) * time.Second))
 	}
 	src.stats.Store(&tcp.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
-	l.sampleIfDue(begin.Add(10 * time.Second))
-	p := l.buildPage(begin.Add(11 * time.Second))
+	l.takeSampleIfDue(begin.Add(10 * time.Second))
+	p := l.sampleAndBuildPage(begin.Add(11 * time.Second))
 	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
 		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
 	}
@@ -141,9 +141,9 @@ func TestMemoryOfFew(t *testing.T) {
 		src := newFakeSource(tcp.Stats{Model: "epoll"})
 		l := newServerState(src)
 		began := time.Now()
-		l.sampleIfDue(began)
+		l.takeSampleIfDue(began)
 		src.stats.Store(&tcp.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
-		p := l.buildPage(began.Add(time.Second))
+		p := l.sampleAndBuildPage(began.Add(time.Second))
 		if got := findCell(t, p, "Memory", "buffers", 2); got != want {
 			t.Errorf("%d connections: %q for each, want %q", open, got, want)
 		}
@@ -158,7 +158,7 @@ func TestMemoryOfFew(t *testing.T) {
 // received instead.
 func TestMessagesOrReceives(t *testing.T) {
 	for messages, want := range map[int64]string{0: "Receives", 7: "Messages"} {
-		p := newServerState(newFakeSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).buildPage(time.Now())
+		p := newServerState(newFakeSource(tcp.Stats{Model: "epoll", Reads: 9, Messages: messages})).sampleAndBuildPage(time.Now())
 		var names []string
 		for _, f := range p.Figures {
 			names = append(names, f[0])
@@ -177,7 +177,7 @@ func TestLooksAreBounded(t *testing.T) {
 	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
 	begin := time.Now()
 	for i := range 5000 {
-		l.sampleIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
+		l.takeSampleIfDue(begin.Add(time.Duration(i) * minSampleInterval / 3))
 		if len(l.snapshots) > maxSnapshots || len(l.points) > maxPoints {
 			t.Fatalf("%d moments and %d points are kept", len(l.snapshots), len(l.points))
 		}
@@ -217,7 +217,7 @@ func (listenerSource) ListenerStats() []tcp.ListenerStats {
 
 // The page tells of each listener.
 func TestListenerTable(t *testing.T) {
-	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).buildPage(time.Now())
+	p := newServerState(listenerSource{newFakeSource(tcp.Stats{})}).sampleAndBuildPage(time.Now())
 	if got, want := findTable(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("the listener is told as %q, want %q", got, want)
 	}
@@ -256,7 +256,7 @@ func TestLivePage(t *testing.T) {
 // with the connections added.
 func TestWallTable(t *testing.T) {
 	l := newServerState(newFakeSource(tcp.Stats{Model: "epoll"}))
-	l.walls = wallReport{
+	l.walls = machineLimitReport{
 		open: 90,
 		report: &doctor.Report{Walls: []doctor.Wall{
 			{Name: "nofile", What: "descriptors", Present: "soft 100", Holds: 100},
@@ -265,7 +265,7 @@ func TestWallTable(t *testing.T) {
 			{Name: "loopback", What: "the loopback", Holds: doctor.Unlimited},
 		}},
 	}
-	p := &page.Page{Title: "walls", Sections: []page.Section{l.wallSection()}}
+	p := &page.Page{Title: "walls", Sections: []page.Section{l.buildMachineLimitSection()}}
 	const caption = "Where it would stop"
 	for line, want := range map[string][]string{
 		"nofile":    {"90", "100", "90 %", "descriptors: soft 100"},
@@ -285,7 +285,7 @@ func TestWallTable(t *testing.T) {
 	if got := findCell(t, p, "What is in use of the limits that can be read", "memory", 1); got != "1 MiB" {
 		t.Errorf("in use of memory is %q", got)
 	}
-	if got := toneOfShare(0.96); got != page.Bad {
+	if got := toneOfUtilization(0.96); got != page.Bad {
 		t.Errorf("96 %% is %q", got)
 	}
 }

@@ -42,32 +42,32 @@ type talker struct {
 	inRate, outRate float64
 }
 
-// updateIfDue reads the sockets if the last reading is old enough.
-func (t *topTalkers) updateIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
+// examineMachineIfDue reads the sockets if the last reading is old enough.
+func (t *topTalkers) readTrafficIfDue(now time.Time, s tcp.Stats, addr net.Addr) {
 	if !t.at.IsZero() && now.Sub(t.at) < talkerInterval {
 		return
 	}
-	talks, err := readConnTraffic(s, addr)
+	talks, err := listConnsWithTraffic(s, addr)
 	if t.err = err; err != nil {
 		*t = topTalkers{at: now, err: err}
 		return
 	}
-	t.updateRates(now, talks)
+	t.computeRatesAndTop(now, talks)
 }
 
-// readConnTraffic reads the sockets unless that would be too expensive.
-func readConnTraffic(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
-	if addr == nil {
+// listConnsWithTraffic reads the sockets unless that would be too expensive.
+func listConnsWithTraffic(s tcp.Stats, listenAddr net.Addr) ([]sock.ConnInfo, error) {
+	if listenAddr == nil {
 		return nil, errors.New("the address of the server is not known before it listens")
 	}
-	tcp, ok := addr.(*net.TCPAddr)
+	tcp, ok := listenAddr.(*net.TCPAddr)
 	if !ok {
-		return nil, errors.New("the kernel counts bytes of TCP connections only, and the server listens on " + addr.Network())
+		return nil, errors.New("the kernel counts bytes of TCP connections only, and the server listens on " + listenAddr.Network())
 	}
 	if s.Open > maxTalkerConns {
 		return nil, fmt.Errorf("to look at the counters of more than %d connections would cost too much, and %d are open", maxTalkerConns, s.Open)
 	}
-	n, _ := procfs.ReadNetwork() // where it can't be read there is no bound
+	n, _ := procfs.ReadTCPStateOfNamespace() // where it can't be read there is no bound
 	if n.Open+n.TimeWait > maxScannedSockets {
 		return nil, fmt.Errorf("to look through more than %d TCP sockets of this machine would cost too much, and there are %d", maxScannedSockets, n.Open+n.TimeWait)
 	}
@@ -82,8 +82,8 @@ func readConnTraffic(s tcp.Stats, addr net.Addr) ([]sock.ConnInfo, error) {
 	return talks, err
 }
 
-// updateRates computes rates from a new reading and finds the top talkers.
-func (t *topTalkers) updateRates(now time.Time, talks []sock.ConnInfo) {
+// computeRatesAndTop computes rates from a new reading and finds the top talkers.
+func (t *topTalkers) computeRatesAndTop(now time.Time, talks []sock.ConnInfo) {
 	before, first := t.counts, t.counts == nil
 	t.elapsed, t.at, t.connCount = now.Sub(t.at), now, len(talks)
 	t.counts = make(map[uint64]byteCounts, len(talks))
@@ -93,18 +93,18 @@ func (t *topTalkers) updateRates(now time.Time, talks []sock.ConnInfo) {
 		one := talker{ConnInfo: talk}
 		if !first {
 			was := before[talk.Cookie] // zero for a new connection
-			one.inRate, one.outRate = ratePerSecond(was.in, talk.BytesIn, t.elapsed), ratePerSecond(was.out, talk.BytesOut, t.elapsed)
+			one.inRate, one.outRate = growthPerSecond(was.in, talk.BytesIn, t.elapsed), growthPerSecond(was.out, talk.BytesOut, t.elapsed)
 		}
-		t.insertIfTop(one)
+		t.insertIfAmongTop(one)
 	}
 	if first {
 		t.elapsed = 0
 	}
 }
 
-// insertIfTop adds a connection if it is among the top talkers.
-func (t *topTalkers) insertIfTop(one talker) {
-	at, _ := slices.BinarySearchFunc(t.top, one, compareTraffic)
+// insertIfAmongTop adds a connection if it is among the top talkers.
+func (t *topTalkers) insertIfAmongTop(one talker) {
+	at, _ := slices.BinarySearchFunc(t.top, one, compareByTrafficDescending)
 	if at == maxShownTalkers {
 		return
 	}
@@ -114,8 +114,8 @@ func (t *topTalkers) insertIfTop(one talker) {
 	t.top = slices.Insert(t.top, at, one)
 }
 
-// compareTraffic orders by present traffic, then unsent bytes, then total traffic.
-func compareTraffic(a, b talker) int {
+// compareByTrafficDescending orders by present traffic, then unsent bytes, then total traffic.
+func compareByTrafficDescending(a, b talker) int {
 	return cmp.Or(
 		cmp.Compare(b.inRate+b.outRate, a.inRate+a.outRate),
 		cmp.Compare(b.Unsent, a.Unsent),

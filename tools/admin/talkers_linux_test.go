@@ -46,9 +46,9 @@ func TestTopTalker(t *testing.T) {
 			}
 			l := newServerState(server)
 			begin := time.Now()
-			l.buildPage(begin)
+			l.sampleAndBuildPage(begin)
 			checkEcho(loud, strings.Repeat("x", said))
-			p := l.buildPage(begin.Add(talkerInterval))
+			p := l.sampleAndBuildPage(begin.Add(talkerInterval))
 			if l.talkers.err != nil {
 				t.Fatal(l.talkers.err)
 			}
@@ -72,7 +72,7 @@ func TestTopTalker(t *testing.T) {
 // A unix socket has no counters, and the page says so.
 func TestTalkersOfUnixSocket(t *testing.T) {
 	var l topTalkers
-	l.updateIfDue(time.Now(), tcp.Stats{}, &net.UnixAddr{Net: "unix", Name: "x"})
+	l.readTrafficIfDue(time.Now(), tcp.Stats{}, &net.UnixAddr{Net: "unix", Name: "x"})
 	if l.err == nil || !strings.Contains(l.err.Error(), "TCP") {
 		t.Errorf("it says %v", l.err)
 	}

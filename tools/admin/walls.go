@@ -13,20 +13,20 @@ import (
 // wallsInterval is the minimum time between two examinations.
 const wallsInterval = 10 * time.Second
 
-// wallReport is the result of the last examination.
-type wallReport struct {
+// machineLimitReport is the result of the last examination.
+type machineLimitReport struct {
 	at     time.Time
 	open   int64
 	report *doctor.Report // nil if there is none, see err
 	err    error
 }
 
-// updateIfDue examines the machine if the last examination is old enough.
-func (w *wallReport) updateIfDue(now time.Time, s tcp.Stats) {
+// examineMachineIfDue examines the machine if the last examination is old enough.
+func (w *machineLimitReport) examineMachineIfDue(now time.Time, s tcp.Stats) {
 	if !w.at.IsZero() && now.Sub(w.at) < wallsInterval {
 		return
 	}
-	*w = wallReport{at: now, open: s.Open}
+	*w = machineLimitReport{at: now, open: s.Open}
 	facts, err := doctor.Read(0)
 	if err != nil {
 		w.err = err
@@ -37,8 +37,8 @@ func (w *wallReport) updateIfDue(now time.Time, s tcp.Stats) {
 	})
 }
 
-// stopsAt returns at how many connections a wall stops the server, or slows it down.
-func (w *wallReport) stopsAt(wall *doctor.Wall) int64 {
+// totalConnsAtWall returns at how many connections a wall stops the server, or slows it down.
+func (w *machineLimitReport) totalConnsAtWall(wall *doctor.Wall) int64 {
 	if wall.Holds == doctor.Unlimited || !wall.Beyond {
 		return wall.Holds
 	}

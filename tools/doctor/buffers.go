@@ -22,8 +22,8 @@ func kernelBytesForUnread(unread int) int64 {
 	return int64(unread) + segmentOverhead*ceilDiv(int64(unread), maxSegmentBytes)
 }
 
-// unreadPages returns the pages for each connection's unread bytes, in whole pages.
-func (x *analysis) unreadPages() int64 {
+// unreadPagesPerConn returns the pages for each connection's unread bytes, in whole pages.
+func (x *analysis) unreadPagesPerConn() int64 {
 	return ceilDiv(kernelBytesForUnread(x.p.Unread), x.pageSize())
 }
 
@@ -36,16 +36,16 @@ func (x *analysis) pageSize() int64 {
 }
 
 func (x *analysis) roundUpToPages(bytes int64) int64 {
-	return satMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
+	return saturatingMul(ceilDiv(bytes, x.pageSize()), x.pageSize())
 }
 
-// refusablePages returns unreadPages if a limit can refuse any of them, otherwise 0: the first
+// refusablePagesPerConn returns unreadPagesPerConn if a limit can refuse any of them, otherwise 0: the first
 // segment of a connection is accepted whatever the limit.
-func (x *analysis) refusablePages() int64 {
+func (x *analysis) refusablePagesPerConn() int64 {
 	if x.p.Unread <= maxSegmentBytes {
 		return 0
 	}
-	return x.unreadPages()
+	return x.unreadPagesPerConn()
 }
 
 var _ = registerWall(Wall{
@@ -53,33 +53,33 @@ var _ = registerWall(Wall{
 	Effect: "data after a connection's first segment is dropped and resent until the application reads (TcpExtTCPRcvQDrop, PruneCalled; " +
 		"\"TCP: out of memory -- consider tuning tcp_mem\" in the kernel's log): writes wait, or fail with EAGAIN",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
-}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 2, x.refusablePages()) },
+}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 2, x.refusablePagesPerConn()) },
 	sysctlInfo{name: tcpMemName, isAmount: true, machineWide: true, defaultValue: "64 128 256"})
 
 var _ = registerWall(Wall{
 	Name: "tcp_mem-pressure", Soft: true, What: "memory of TCP buffers at which they stop growing (" + tcpMemName + ", second)",
 	Effect: "buffers shrink to their minimum size, and throughput with them (TcpExtTCPMemoryPressures)",
 	Source: ipPage + "#tcp-variables", Unit: "bytes", Beyond: true,
-}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPages()) })
+}, func(x *analysis, w *Wall) bool { return x.examineTCPMem(w, 1, x.unreadPagesPerConn()) })
 
 // examineTCPMem fills in a wall whose limit is the number of tcp_mem with index which, if each
 // connection takes pagesPerConn pages.
-func (x *analysis) examineTCPMem(w *Wall, which int, pagesPerConn int64) bool {
-	limits, ok := x.sysctlNumbers(tcpMemName, 3)
+func (x *analysis) examineTCPMem(w *Wall, limitIndex int, pagesPerConn int64) (applies bool) {
+	limits, ok := x.nonNegativeSysctlNumbers(tcpMemName, 3)
 	if !ok {
 		return false
 	}
 	pages := x.f.Sockets.Pages
-	w.Present = fmt.Sprintf("%s pages, %s used", format.Count(limits[which]), format.Count(pages))
-	w.Used, w.Limit = satMul(pages, x.pageSize()), satMul(limits[which], x.pageSize())
+	w.Present = fmt.Sprintf("%s pages, %s used", format.Count(limits[limitIndex]), format.Count(pages))
+	w.Used, w.Limit = saturatingMul(pages, x.pageSize()), saturatingMul(limits[limitIndex], x.pageSize())
 	if pagesPerConn > 0 {
-		w.Holds = satSub(limits[which], pages) / pagesPerConn
+		w.Holds = subtractDownToZero(limits[limitIndex], pages) / pagesPerConn
 	}
-	if x.isExceeded(w) {
-		need := satAdd(max(pages, 0), satMul(pagesPerConn, x.n))
+	if x.isExceededByPlan(w) {
+		need := saturatingAdd(max(pages, 0), saturatingMul(pagesPerConn, x.n))
 		w.Needs = format.Count(need) + " pages"
-		pressure := max(addHeadroom(need), limits[1])
-		high := max(satAdd(pressure, pressure/3), limits[2])
+		pressure := max(addEighthAndRoundUp(need), limits[1])
+		high := max(saturatingAdd(pressure, pressure/3), limits[2])
 		w.Changes = []Change{x.sysctlChange(tcpMemName, fmt.Sprintf("%d %d %d", max(pressure/4*3, limits[0]), pressure, high))}
 	}
 	return true
@@ -90,24 +90,24 @@ var _ = registerWall(Wall{
 	Effect: "data after a connection's first segment is dropped and resent, as with tcp_mem",
 	Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html", Unit: "bytes", Beyond: true,
 }, func(x *analysis, w *Wall) bool {
-	c, each := x.f.Cgroup.Sockets, x.refusablePages()
+	c, each := x.f.Cgroup.Sockets, x.refusablePagesPerConn()
 	if c.Max <= 0 {
 		return false
 	}
 	w.Present = fmt.Sprintf("%s bytes, %s used", format.Count(c.Max), format.Count(c.Used))
 	w.Used, w.Limit, w.Of = c.Used, c.Max, c.From
 	if each > 0 {
-		w.Holds = satSub(c.Max, c.Used) / x.pageSize() / each
+		w.Holds = subtractDownToZero(c.Max, c.Used) / x.pageSize() / each
 	}
-	if !x.isExceeded(w) {
+	if !x.isExceededByPlan(w) {
 		return true
 	}
-	need := satAdd(max(c.Used, 0), satMul(satMul(x.pageSize(), each), x.n))
+	need := saturatingAdd(max(c.Used, 0), saturatingMul(saturatingMul(x.pageSize(), each), x.n))
 	w.Needs = format.Count(need) + " bytes"
 	if c.File != "" {
-		w.Changes = []Change{c.changeTo(x.roundUpToPages(addHeadroom(need)))}
+		w.Changes = []Change{c.changeLimitTo(x.roundUpToPages(addEighthAndRoundUp(need)))}
 	} else {
-		w.Advice = fmt.Sprintf("let the owner of the control group write at least %d to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", addHeadroom(need))
+		w.Advice = fmt.Sprintf("let the owner of the control group write at least %d to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", addEighthAndRoundUp(need))
 	}
 	return true
 })
@@ -117,25 +117,25 @@ var _ = registerWall(Wall{
 	Name: "tcp_rmem", Soft: true, What: "unread bytes of one connection (net.ipv4.tcp_rmem, second; or SO_RCVBUF)",
 	Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
 	Source: ipPage + "#tcp-variables",
-}, func(x *analysis, w *Wall) bool { return x.examineConnBuffer(w, "net.ipv4.tcp_rmem", 1) },
+}, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_rmem", 1) },
 	sysctlInfo{name: "net.ipv4.tcp_rmem", isAmount: true, perNamespace: true})
 
 var _ = registerWall(Wall{
 	Name: "tcp_wmem", Soft: true, What: "unsent bytes of one connection (net.ipv4.tcp_wmem, third; or SO_SNDBUF)",
 	Effect: "writes block, or fail with EAGAIN if non-blocking: Myriad keeps the rest in its own memory (Limits.MaxUnsent)",
 	Source: ipPage + "#tcp-variables",
-}, func(x *analysis, w *Wall) bool { return x.examineConnBuffer(w, "net.ipv4.tcp_wmem", 2) },
+}, func(x *analysis, w *Wall) bool { return x.examineConnBufferSize(w, "net.ipv4.tcp_wmem", 2) },
 	sysctlInfo{name: "net.ipv4.tcp_wmem", isAmount: true, perNamespace: true})
 
-// examineConnBuffer fills in a wall for the buffer size of one connection: a field of a sysctl with
+// examineConnBufferSize fills in a wall for the buffer size of one connection: a sizeIndex of a sysctl with
 // three numbers.
-func (x *analysis) examineConnBuffer(w *Wall, name string, field int) bool {
-	sizes, ok := x.sysctlNumbers(name, 3)
+func (x *analysis) examineConnBufferSize(w *Wall, name string, sizeIndex int) (applies bool) {
+	sizes, ok := x.nonNegativeSysctlNumbers(name, 3)
 	w.Present = x.f.Sysctls[name]
-	if need := kernelBytesForUnread(x.p.Unread); ok && need > sizes[field] {
+	if need := kernelBytesForUnread(x.p.Unread); ok && need > sizes[sizeIndex] {
 		w.Holds, w.Needs = 0, format.Count(need)
-		for i := field; i < 3; i++ {
-			sizes[i] = max(sizes[i], addHeadroom(need))
+		for i := sizeIndex; i < 3; i++ {
+			sizes[i] = max(sizes[i], addEighthAndRoundUp(need))
 		}
 		w.Changes = []Change{x.sysctlChange(name, fmt.Sprintf("%d %d %d", sizes[0], sizes[1], sizes[2]))}
 	}

@@ -94,8 +94,8 @@ func quoteForShell(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// mergeValues returns a value that satisfies both value and other.
-func (c Change) mergeValues(value, other string) string {
+// valueSatisfyingBoth returns a value that satisfies both value and other.
+func (c Change) valueSatisfyingBoth(value, other string) string {
 	switch {
 	case c.Name == reservedName:
 		ports, ok := parsePortList(value)
@@ -108,19 +108,19 @@ func (c Change) mergeValues(value, other string) string {
 	case c.Kind == Link, c.Kind == Address, c.Kind == Sysctl && !sysctlInfos[c.Name].isAmount:
 		return other
 	}
-	return maxOfFields(value, other, c.Name == rangeName)
+	return maxOfEachField(value, other, c.Name == rangeName)
 }
 
-// maxOfFields returns the maximum of two values field by field; the first field of a range is its
+// maxOfEachField returns the maximum of two values field by field; the first field of a range is its
 // minimum. If they are not comparable it returns other.
-func maxOfFields(value, other string, isRange bool) string {
+func maxOfEachField(value, other string, isRange bool) string {
 	had, want := strings.Fields(value), strings.Fields(other)
 	if len(had) != len(want) {
 		return other
 	}
 	for i := range want {
-		a, ok := parseAmount(had[i])
-		b, wantOK := parseAmount(want[i])
+		a, ok := parseAmountOrUnlimited(had[i])
+		b, wantOK := parseAmountOrUnlimited(want[i])
 		if !ok || !wantOK {
 			return other
 		}
@@ -131,7 +131,7 @@ func maxOfFields(value, other string, isRange bool) string {
 	return strings.Join(want, " ")
 }
 
-func parseAmount(field string) (int64, bool) {
+func parseAmountOrUnlimited(field string) (int64, bool) {
 	if field == "max" || field == "unlimited" {
 		return math.MaxInt64, true
 	}
@@ -152,7 +152,7 @@ const changeTimeout = 10 * time.Second
 func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
 	var errs []error
 	for _, c := range changes {
-		if err := c.runCommand(ctx); err != nil {
+		if err := c.runShellCommand(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 			continue
 		}
@@ -162,7 +162,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 	return undo, errors.Join(errs...)
 }
 
-func (c Change) runCommand(ctx context.Context) error {
+func (c Change) runShellCommand(ctx context.Context) error {
 	if c.isShellLimit() {
 		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
 	}

@@ -25,9 +25,9 @@ var _ = registerSysctlWall(Wall{
 	Source: ipPage + "#tcp-variables", Unit: "orphans",
 }, sysctlInfo{name: orphansName, isAmount: true, machineWide: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
 	orphans := x.f.Sockets.Orphans
-	w.setUsage(orphans, limit)
-	w.Holds = satSub(limit, orphans)
-	x.requireSysctl(w, orphansName, satAdd(max(orphans, 0), x.n))
+	w.setUsedAndLimit(orphans, limit)
+	w.Holds = subtractDownToZero(limit, orphans)
+	x.requireSysctlIfExceeded(w, orphansName, saturatingAdd(max(orphans, 0), x.n))
 	return true
 })
 
@@ -36,11 +36,11 @@ var _ = registerSysctlWall(Wall{
 	Effect: "excess connections skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can reach a new connection with the same ports",
 	Source: ipPage + "#tcp-variables", Unit: "in TIME_WAIT",
 }, sysctlInfo{name: bucketsName, isAmount: true, perNamespace: true, defaultValue: "2048"}, func(x *analysis, w *Wall, limit int64) bool {
-	now, closing := x.f.Sockets.TimeWait, satMul(int64(x.p.Closing), timeWaitSeconds)
-	w.setUsage(now, limit)
+	now, closing := x.f.Sockets.TimeWait, saturatingMul(int64(x.p.Closing), timeWaitSeconds)
+	w.setUsedAndLimit(now, limit)
 	if closing > 0 {
-		w.Holds = mulDiv(satSub(limit, now), x.n, closing)
-		x.requireSysctl(w, bucketsName, satAdd(max(now, 0), closing))
+		w.Holds = saturatingMulDiv(subtractDownToZero(limit, now), x.n, closing)
+		x.requireSysctlIfExceeded(w, bucketsName, saturatingAdd(max(now, 0), closing))
 	}
 	return true
 })
@@ -53,27 +53,27 @@ var _ = registerWall(Wall{
 
 // examineTimeWaitReuse fills in a wall: how long the port of a connection closed orderly by this
 // side is unavailable.
-func (x *analysis) examineTimeWaitReuse(w *Wall) bool {
+func (x *analysis) examineTimeWaitReuse(w *Wall) (applies bool) {
 	r, pairs, _, ok := x.clientPorts()
 	if !ok || x.p.Side != Client || x.p.Closing == 0 {
 		return false
 	}
 	mode, closing := x.f.Sysctls[reuseName], int64(x.p.Closing)
 	seconds := int64(timeWaitSeconds)
-	if mode == "1" || mode == "2" && x.toLoopback() { // 2, which is the default, is for loopback only
+	if mode == "1" || mode == "2" && x.targetsLoopback() { // 2, which is the default, is for loopback only
 		seconds = 1
 	}
 	w.Present = fmt.Sprintf("%s: a port waits %d s", cmp.Or(mode, "not there"), seconds)
-	w.Holds = x.connsWithClosing(satMul(r.usablePorts(), pairs), seconds)
-	if !x.isExceeded(w) {
+	w.Holds = x.connsFittingWithClosing(saturatingMul(r.countUsablePorts(), pairs), seconds)
+	if !x.isExceededByPlan(w) {
 		return true
 	}
 	if seconds > 1 {
 		w.Changes = []Change{x.sysctlChange(reuseName, "1")}
 	}
-	need := satAdd(x.n, closing) // each waits for a second then
-	if need > satMul(r.usablePorts(), pairs) {
-		x.requireWiderRange(w, r, need, pairs)
+	need := saturatingAdd(x.n, closing) // each waits for a second then
+	if need > saturatingMul(r.countUsablePorts(), pairs) {
+		x.requireWiderPortRange(w, r, need, pairs)
 	} else {
 		w.Needs = "1"
 	}
@@ -83,9 +83,9 @@ func (x *analysis) examineTimeWaitReuse(w *Wall) bool {
 	return true
 }
 
-// connsWithClosing returns how many connections fit into a capacity if each closed one occupies a
-// place for some more seconds. Connections are closed at the rate of the plan, or proportionally
+// connsFittingWithClosing returns how many connections fit into a capacity if each closed one occupies a
+// place for some more occupiedSeconds. Connections are closed at the rate of the plan, or proportionally
 // for fewer.
-func (x *analysis) connsWithClosing(capacity, seconds int64) int64 {
-	return mulDiv(capacity, x.n, satAdd(x.n, satMul(int64(x.p.Closing), seconds)))
+func (x *analysis) connsFittingWithClosing(capacity, occupiedSeconds int64) int64 {
+	return saturatingMulDiv(capacity, x.n, saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), occupiedSeconds)))
 }

@@ -21,8 +21,8 @@ const (
 	maxBucketEntries = 8
 )
 
-// hasConntrack reports whether connections are tracked here.
-func (x *analysis) hasConntrack() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
+// tracksConnections reports whether connections are tracked here.
+func (x *analysis) tracksConnections() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = registerSysctlWall(Wall{
 	Name: "conntrack", What: "connections that the firewall can track (" + trackMaxName + ")",
@@ -31,8 +31,8 @@ var _ = registerSysctlWall(Wall{
 	Source: trackPage, Unit: "connections", Beyond: true,
 }, sysctlInfo{name: trackMaxName, isAmount: true, defaultValue: "1024"}, func(x *analysis, w *Wall, limit int64) bool {
 	tracked := x.f.Sockets.Tracked
-	w.setUsage(tracked, limit)
-	if !x.hasConntrack() {
+	w.setUsedAndLimit(tracked, limit)
+	if !x.tracksConnections() {
 		w.Present = format.Count(limit) + ", no rule uses it"
 		return true
 	}
@@ -40,8 +40,8 @@ var _ = registerSysctlWall(Wall{
 	if !ok {
 		seconds = defaultConntrackWait
 	}
-	w.Holds = x.connsWithClosing(satSub(limit, tracked), seconds)
-	x.requireSysctl(w, trackMaxName, satAdd(satAdd(x.n, satMul(int64(x.p.Closing), seconds)), tracked))
+	w.Holds = x.connsFittingWithClosing(subtractDownToZero(limit, tracked), seconds)
+	x.requireSysctlIfExceeded(w, trackMaxName, saturatingAdd(saturatingAdd(x.n, saturatingMul(int64(x.p.Closing), seconds)), tracked))
 	return true
 }, sysctlInfo{name: trackWaitName}, sysctlInfo{name: trackCountName})
 
@@ -51,7 +51,7 @@ var _ = registerSysctlWall(Wall{
 	Source: trackPage, Beyond: true,
 }, sysctlInfo{name: trackBucketsName, isAmount: true, defaultValue: "1024"}, func(x *analysis, w *Wall, buckets int64) bool {
 	tracked := x.f.Sockets.Tracked
-	w.Present, w.Holds = format.Count(buckets), satSub(satMul(buckets, maxBucketEntries)/2, tracked)
-	x.requireSysctl(w, trackBucketsName, ceilDiv(satMul(2, satAdd(x.n, tracked)), maxBucketEntries))
-	return x.hasConntrack()
+	w.Present, w.Holds = format.Count(buckets), subtractDownToZero(saturatingMul(buckets, maxBucketEntries)/2, tracked)
+	x.requireSysctlIfExceeded(w, trackBucketsName, ceilDiv(saturatingMul(2, saturatingAdd(x.n, tracked)), maxBucketEntries))
+	return x.tracksConnections()
 })

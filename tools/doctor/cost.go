@@ -18,8 +18,8 @@ type Cost struct {
 	Descriptors int64 `json:"descriptors"`
 }
 
-// Costs returns what a plan needs. It reads nothing but its arguments, and fails if Examine does.
-func Costs(f *Facts, p Plan) (Cost, error) {
+// PredictCosts returns what a plan needs. It reads nothing but its arguments, and fails if Examine does.
+func PredictCosts(f *Facts, p Plan) (Cost, error) {
 	r, err := Examine(f, p)
 	if err != nil {
 		return Cost{}, err
@@ -27,7 +27,7 @@ func Costs(f *Facts, p Plan) (Cost, error) {
 	x := newAnalysis(f, r.Plan)
 	first := &x.endpoints[0]
 	return Cost{
-		Kernel: x.kernelBytesPerConn(), User: x.userBytesPerConn(), Base: x.baseBytes(), Loops: int(x.loopsPerProcess(first, x.n)),
-		Descriptors: min(addHeadroom(satAdd(first.connsPerProcess(x.n), sock.ReservedDescriptors)), maxDescriptors),
+		Kernel: x.kernelBytesPerConn(), User: x.userBytesPerConn(), Base: x.processBytesWithoutConns(), Loops: int(x.loopsPerProcess(first, x.n)),
+		Descriptors: min(addEighthAndRoundUp(saturatingAdd(first.connsPerProcessWithMargin(x.n), sock.ReservedDescriptors)), maxDescriptors),
 	}, nil
 }

@@ -7,7 +7,7 @@ func TestCosts(t *testing.T) {
 	f := &Facts{}
 	f.Machine.CPUs, f.Process.Nofile = 8, Rlimit{Soft: -1, Hard: -1}
 	cost := func(p Plan) Cost {
-		c, err := Costs(f, p)
+		c, err := PredictCosts(f, p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestCosts(t *testing.T) {
 	if c := cost(Plan{Connections: 1 << 30, Side: Server, Model: goroutine}); c.Loops != 0 || c.Descriptors > maxDescriptors || c.User != goroutineConn {
 		t.Errorf("a goroutine for each: %+v", c)
 	}
-	if _, err := Costs(nil, Plan{Connections: 1}); err == nil {
+	if _, err := PredictCosts(nil, Plan{Connections: 1}); err == nil {
 		t.Error("without facts there are costs")
 	}
 }

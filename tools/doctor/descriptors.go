@@ -26,7 +26,7 @@ var _ = registerWall(Wall{
 
 // examineNofile examines RLIMIT_NOFILE of each process. Go raises the soft limit to the hard one at
 // startup, so the hard one counts.
-func (x *analysis) examineNofile(w *Wall) bool {
+func (x *analysis) examineNofile(w *Wall) (applies bool) {
 	p := &x.f.Process
 	if p.Nofile.Hard == 0 { // unknown
 		return false
@@ -34,36 +34,36 @@ func (x *analysis) examineNofile(w *Wall) bool {
 	w.Present = fmt.Sprintf("soft %s, hard %s", formatLimit(p.Nofile.Soft), formatLimit(p.Nofile.Hard))
 	w.Used, w.Limit = int64(p.Open), max(p.Nofile.Soft, 0)
 	if n := p.Tables; n > 0 {
-		w.Used, w.Limit, w.Of = int64(p.InTables), satMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
+		w.Used, w.Limit, w.Of = int64(p.InTables), saturatingMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
-	need := x.applyDescriptorLimit(w, p.Nofile.Hard)
+	need := x.setHoldsByDescriptorLimit(w, p.Nofile.Hard)
 	switch {
-	case !x.isExceeded(w):
+	case !x.isExceededByPlan(w):
 	case need > maxDescriptors:
-		w.Advice = x.descriptorAdvice()
+		w.Advice = x.adviceWithoutHigherNofile()
 	case p.Raise:
-		to := min(addHeadroom(need), maxDescriptors)
+		to := min(addEighthAndRoundUp(need), maxDescriptors)
 		if top, ok := x.sysctlNumber("fs.nr_open"); ok && to > top {
 			w.Changes = append(w.Changes, x.sysctlChange("fs.nr_open", strconv.FormatInt(to, 10)))
 		}
 		w.Changes = append(w.Changes, Change{Kind: Nofile, Name: "nofile",
 			From: strconv.FormatInt(p.Nofile.Soft, 10), To: strconv.FormatInt(to, 10)})
 	default:
-		w.Advice = x.descriptorAdvice() + fmt.Sprintf("; or let a privileged process (CAP_SYS_RESOURCE) start the "+
+		w.Advice = x.adviceWithoutHigherNofile() + fmt.Sprintf("; or let a privileged process (CAP_SYS_RESOURCE) start the "+
 			"shell with a hard limit of %d: LimitNOFILE in a systemd unit, --ulimit nofile of a container, limits.conf for a login", need)
 	}
 	return true
 }
 
-// descriptorAdvice returns what helps if the limit can't be raised.
-func (x *analysis) descriptorAdvice() string {
+// adviceWithoutHigherNofile returns what helps if the limit can't be raised.
+func (x *analysis) adviceWithoutHigherNofile() string {
 	switch {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
-	case x.hasSide(Server):
-		room := satSub(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
+	case x.isSideLocal(Server):
+		room := subtractDownToZero(x.f.Process.Nofile.Hard, sock.ReservedDescriptors)
 		for n := int64(2); n <= maxProcesses; n++ {
-			if evenShare(x.n, n) <= room {
+			if shareWithRandomMargin(x.n, n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not available: %s", n, n, x.f.Shards)
 			}
 		}
@@ -77,13 +77,13 @@ var _ = registerSysctlWall(Wall{
 	Source: fsPage + "#nr-open",
 }, sysctlInfo{name: "fs.nr_open", isAmount: true, defaultValue: "1048576"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = format.Count(limit)
-	need := x.applyDescriptorLimit(w, limit)
+	need := x.setHoldsByDescriptorLimit(w, limit)
 	switch {
-	case !x.isExceeded(w):
+	case !x.isExceededByPlan(w):
 	case need > maxDescriptors:
-		w.Advice = x.descriptorAdvice()
+		w.Advice = x.adviceWithoutHigherNofile()
 	default:
-		w.Changes = []Change{x.sysctlChange("fs.nr_open", strconv.FormatInt(min(addHeadroom(need), maxDescriptors), 10))}
+		w.Changes = []Change{x.sysctlChange("fs.nr_open", strconv.FormatInt(min(addEighthAndRoundUp(need), maxDescriptors), 10))}
 	}
 	return true
 })
@@ -92,29 +92,29 @@ var _ = registerSysctlWall(Wall{
 // fs/file.c, on 64 bits: INT_MAX rounded down to 64).
 const maxDescriptors = 1<<31 - 64
 
-// applyDescriptorLimit sets at how many connections a descriptor limit, -1 for none, stops the
+// setHoldsByDescriptorLimit sets at how many connections a descriptor limit, -1 for none, stops the
 // sides. It returns the lowest limit with which each process holds its share.
-func (x *analysis) applyDescriptorLimit(w *Wall, limit int64) (need int64) {
+func (x *analysis) setHoldsByDescriptorLimit(w *Wall, limit int64) (descriptorsNeeded int64) {
 	for i := range x.endpoints {
 		e, holds := &x.endpoints[i], Unlimited
 		if limit >= 0 {
-			room := x.connsPerProcess(e, limit)
-			holds = largestFit(func(n int64) bool { return e.connsPerProcess(n) <= room })
+			room := x.maxConnsUnderDescriptorLimit(e, limit)
+			holds = largestFittingConns(func(n int64) bool { return e.connsPerProcessWithMargin(n) <= room })
 		}
-		x.lowerHolds(w, e.side, holds)
-		each := e.connsPerProcess(x.n)
-		need = max(need, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.connsPerProcess(e, int64(n)) >= each })))
+		x.lowerWallHolds(w, e.side, holds)
+		each := e.connsPerProcessWithMargin(x.n)
+		descriptorsNeeded = max(descriptorsNeeded, int64(sort.Search(int(each+sock.ReservedDescriptors), func(n int) bool { return x.maxConnsUnderDescriptorLimit(e, int64(n)) >= each })))
 	}
-	if x.isExceeded(w) {
-		w.Needs = format.Count(need)
+	if x.isExceededByPlan(w) {
+		w.Needs = format.Count(descriptorsNeeded)
 	}
-	return need
+	return descriptorsNeeded
 }
 
-// connsPerProcess returns how many connections a process holds under a limit: in one table, or in a
+// maxConnsUnderDescriptorLimit returns how many connections a process holds under a limit: in one table, or in a
 // descriptor table per loop.
-func (x *analysis) connsPerProcess(e *endpoint, limit int64) int64 {
-	room := satSub(limit, sock.ReservedDescriptors)
+func (x *analysis) maxConnsUnderDescriptorLimit(e *localEndpoint, limit int64) int64 {
+	room := subtractDownToZero(limit, sock.ReservedDescriptors)
 	if !e.hasLoops || x.f.Shards != "" {
 		return room
 	}
@@ -127,16 +127,16 @@ var _ = registerSysctlWall(Wall{
 	Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
 	Source: fsPage + "#file-max-and-file-nr", Beyond: true,
 }, sysctlInfo{name: "fs.file-max", isAmount: true, defaultValue: "8192"}, func(x *analysis, w *Wall, limit int64) bool {
-	w.setUsage(x.f.FilesOpen, limit)
+	w.setUsedAndLimit(x.f.FilesOpen, limit)
 	if x.f.Process.Root {
 		w.Present += "; no bound for this user (CAP_SYS_ADMIN)"
 		w.Used, w.Limit = 0, 0
 		return true
 	}
 	w.Unit = "files"
-	sides, open := int64(len(x.endpoints)), satAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.countEndpointProcesses())
-	w.Holds = satSub(limit, open) / sides
-	x.requireSysctl(w, "fs.file-max", satAdd(open, sides*x.n))
+	sides, open := int64(len(x.endpoints)), saturatingAdd(x.f.FilesOpen, sock.ReservedDescriptors*x.countProcessesOfPlan())
+	w.Holds = subtractDownToZero(limit, open) / sides
+	x.requireSysctlIfExceeded(w, "fs.file-max", saturatingAdd(open, sides*x.n))
 	return true
 })
 
@@ -149,15 +149,15 @@ var _ = registerSysctlWall(Wall{
 	watched := int64(0)
 	for _, e := range x.endpoints {
 		if e.model != uring {
-			x.lowerHolds(w, e.side, Unlimited)
+			x.lowerWallHolds(w, e.side, Unlimited)
 			watched++
 		}
 	}
 	if watched == 0 {
 		return false
 	}
-	spare := 16 * x.countEndpointProcesses()
-	w.Present, w.Holds = format.Count(limit), satSub(limit, spare)/watched
-	x.requireSysctl(w, "fs.epoll.max_user_watches", watched*x.n+spare)
+	spare := 16 * x.countProcessesOfPlan()
+	w.Present, w.Holds = format.Count(limit), subtractDownToZero(limit, spare)/watched
+	x.requireSysctlIfExceeded(w, "fs.epoll.max_user_watches", watched*x.n+spare)
 	return true
 })

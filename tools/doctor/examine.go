@@ -46,15 +46,15 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 		}
 		r.Walls = append(r.Walls, w)
 	}
-	slices.SortStableFunc(r.Walls, compareWalls)
+	slices.SortStableFunc(r.Walls, compareByHolds)
 	if i := slices.IndexFunc(r.Walls, func(w Wall) bool { return !w.Soft }); i >= 0 && r.Walls[i].Holds < Unlimited {
 		r.Holds, r.First = r.Walls[i].Holds, r.Walls[i].Name
 	}
 	return r, nil
 }
 
-// compareWalls orders walls by the number of connections, hard before soft ones, then by name.
-func compareWalls(a, b Wall) int {
+// compareByHolds orders walls by the number of connections, hard before soft ones, then by name.
+func compareByHolds(a, b Wall) int {
 	soft := func(w Wall) int {
 		if w.Soft {
 			return 1

@@ -122,7 +122,7 @@ func examineAndCheck(f *Facts, p Plan) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.IsSortedFunc(r.Walls, compareWalls) {
+	if !slices.IsSortedFunc(r.Walls, compareByHolds) {
 		return nil, fmt.Errorf("the walls are not sorted")
 	}
 	names := make(map[string]bool)

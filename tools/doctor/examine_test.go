@@ -308,7 +308,7 @@ func TestWalls(t *testing.T) {
 // Numbers of facts may be the largest there are.
 func TestNumbers(t *testing.T) {
 	const most = math.MaxInt64
-	got := []int64{satSub(1, -1), satSub(1, 2), satAdd(most, 1), mulDiv(most, most, 1), addHeadroom(most)}
+	got := []int64{subtractDownToZero(1, -1), subtractDownToZero(1, 2), saturatingAdd(most, 1), saturatingMulDiv(most, most, 1), addEighthAndRoundUp(most)}
 	if want := []int64{2, 0, Unlimited, Unlimited, Unlimited}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -8,8 +8,8 @@ import (
 
 // This file has the walls of network interfaces.
 
-// toLoopback reports whether connections use the loopback interface.
-func (x *analysis) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
+// targetsLoopback reports whether connections use the loopback interface.
+func (x *analysis) targetsLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
 // defaultInterface returns the interface for the first target: the one whose network contains it,
 // otherwise the first with an address that others can reach; nil if there is none.
@@ -18,10 +18,10 @@ func (x *analysis) defaultInterface() *Interface {
 	var first *Interface
 	for i := range x.f.Interfaces {
 		on := &x.f.Interfaces[i]
-		if !on.Up || on.Loopback || len(x.usableAddrs(on)) == 0 {
+		if !on.Up || on.Loopback || len(x.addrsOfTargetFamily(on)) == 0 {
 			continue
 		}
-		if on.hasNetworkOf(target) {
+		if on.networkContains(target) {
 			return on
 		}
 		if first == nil {
@@ -31,18 +31,18 @@ func (x *analysis) defaultInterface() *Interface {
 	return first
 }
 
-// hasNetworkOf reports whether an address belongs to one of the interface's networks, so that
+// networkContains reports whether an address belongs to one of the interface's networks, so that
 // another host may have it.
-func (i *Interface) hasNetworkOf(a netip.Addr) bool {
+func (i *Interface) networkContains(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usableAddrs returns the addresses of an interface from which the targets can be reached.
-func (x *analysis) usableAddrs(on *Interface) []netip.Addr {
+// addrsOfTargetFamily returns the addresses of an interface from which the targets can be reached.
+func (x *analysis) addrsOfTargetFamily(on *Interface) []netip.Addr {
 	var own []netip.Addr
 	for i := 0; on != nil && i < len(on.Addrs); i++ {
 		a := on.Addrs[i].Addr().Unmap()
-		if is4(a) == is4(x.p.Targets[0].Addr()) && a.IsGlobalUnicast() {
+		if isIPv4(a) == isIPv4(x.p.Targets[0].Addr()) && a.IsGlobalUnicast() {
 			own = append(own, a)
 		}
 	}
@@ -55,7 +55,7 @@ var _ = registerWall(Wall{
 	Source: "https://man7.org/linux/man-pages/man8/ip-link.8.html",
 }, func(x *analysis, w *Wall) bool {
 	i := slices.IndexFunc(x.f.Interfaces, func(on Interface) bool { return on.Loopback })
-	if i < 0 || !x.toLoopback() {
+	if i < 0 || !x.targetsLoopback() {
 		return false
 	}
 	lo := x.f.Interfaces[i]
@@ -78,7 +78,7 @@ var _ = registerWall(Wall{
 		w.Present, w.Holds, w.Needs = "none", 0, "one"
 		w.Advice = "add an address to an interface (ip addr add) and set it up (ip link set)"
 	}
-	return !x.toLoopback() && len(x.f.Interfaces) > 0
+	return !x.targetsLoopback() && len(x.f.Interfaces) > 0
 })
 
 // With fewer queues than processors an interface can't spread packets over all of them.
@@ -88,7 +88,7 @@ var _ = registerWall(Wall{
 	Source: "https://docs.kernel.org/networking/scaling.html",
 }, func(x *analysis, w *Wall) bool {
 	on := x.defaultInterface()
-	if x.toLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
+	if x.targetsLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
 		return false
 	}
 	w.What, w.Present = "receive queues of "+on.Name, fmt.Sprintf("%d, for %d processors", on.Receive, x.f.Machine.CPUs)
@@ -99,11 +99,11 @@ var _ = registerWall(Wall{
 	Name: "sources", Side: Client, What: "source addresses that this machine has",
 	Effect: "EADDRNOTAVAIL, \"cannot assign requested address\", from bind(2)",
 	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
-}, (*analysis).examineSources)
+}, (*analysis).examineSourceAddrs)
 
-// examineSources examines whether the machine has the requested source addresses.
-func (x *analysis) examineSources(w *Wall) bool {
-	if !x.hasSide(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
+// examineSourceAddrs examines whether the machine has the requested source addresses.
+func (x *analysis) examineSourceAddrs(w *Wall) (applies bool) {
+	if !x.isSideLocal(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
 		return false
 	}
 	here := make(map[netip.Addr]bool)
@@ -120,7 +120,7 @@ func (x *analysis) examineSources(w *Wall) bool {
 		if missing++; missing == 1 {
 			w.Holds = int64(i) // connections use all sources in turn, starting with the first
 		}
-		if on := x.defaultInterface(); on != nil && on.hasNetworkOf(s) && shared == "" {
+		if on := x.defaultInterface(); on != nil && on.networkContains(s) && shared == "" {
 			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
 		} else if on != nil && missing <= maxAddedAddrs {
 			w.Changes = append(w.Changes, Change{Kind: Address, Name: on.Name, To: netip.PrefixFrom(s, s.BitLen()).String()})
@@ -128,7 +128,7 @@ func (x *analysis) examineSources(w *Wall) bool {
 	}
 	w.Present = fmt.Sprintf("%d of %d", len(x.p.Sources)-missing, len(x.p.Sources))
 	switch {
-	case !x.isExceeded(w):
+	case !x.isExceededByPlan(w):
 		w.Changes = nil
 		return true
 	case missing > maxAddedAddrs || len(w.Changes) == 0:

@@ -18,14 +18,14 @@ const (
 	deviceName     = "net.core.netdev_max_backlog"
 )
 
-// acceptQueueSize returns the size of a listener's queue: the requested backlog, at most
+// effectiveBacklog returns the size of a listener's queue: the requested backlog, at most
 // net.core.somaxconn.
-func (x *analysis) acceptQueueSize(somaxconn int64) int64 {
+func (x *analysis) effectiveBacklog(somaxconn int64) int64 {
 	return min(somaxconn, cmp.Or(int64(x.p.Backlog), somaxconn))
 }
 
-// burstSize returns how many connections arrive at once.
-func (x *analysis) burstSize() int64 { return min(int64(x.p.Burst), x.n) }
+// connsArrivingAtOnce returns how many connections arrive at once.
+func (x *analysis) connsArrivingAtOnce() int64 { return min(int64(x.p.Burst), x.n) }
 
 // The kernel compares before it adds, so the accept queue holds one connection more than
 // its size.
@@ -37,21 +37,21 @@ var _ = registerSysctlWall(Wall{
 }, sysctlInfo{name: somaxconnName, isAmount: true, perNamespace: true, defaultValue: "4096"}, func(x *analysis, w *Wall, limit int64) bool {
 	w.Present = x.f.Sysctls[somaxconnName]
 	if q := x.f.Sockets.Queue; q != nil {
-		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, satAdd(q.Most, 1), "connections waiting", q.At.String()
+		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, saturatingAdd(q.Most, 1), "connections waiting", q.At.String()
 	}
 	if x.p.Backlog > 0 {
 		w.Present += fmt.Sprintf(", asks for %s", format.Count(x.p.Backlog))
 	}
-	if most := satAdd(x.acceptQueueSize(limit), 1); x.burstSize() > most {
+	if most := saturatingAdd(x.effectiveBacklog(limit), 1); x.connsArrivingAtOnce() > most {
 		w.Holds = most
 	}
-	if asked := int64(x.p.Backlog); x.isExceeded(w) && asked > 0 && asked < x.burstSize() {
-		w.Needs = format.Count(x.burstSize())
+	if asked := int64(x.p.Backlog); x.isExceededByPlan(w) && asked > 0 && asked < x.connsArrivingAtOnce() {
+		w.Needs = format.Count(x.connsArrivingAtOnce())
 		w.Advice = fmt.Sprintf("let the server request a backlog of %s, and set %s as high", w.Needs, somaxconnName)
 	} else {
-		x.requireSysctl(w, somaxconnName, x.burstSize())
+		x.requireSysctlIfExceeded(w, somaxconnName, x.connsArrivingAtOnce())
 	}
-	return x.hasSide(Server)
+	return x.isSideLocal(Server)
 })
 
 // With syncookies, which are the default, this queue has no such limit: excess handshakes
@@ -62,7 +62,7 @@ var _ = registerSysctlWall(Wall{
 	Source: ipPage + "#tcp-variables",
 }, sysctlInfo{name: synBacklogName, isAmount: true, perNamespace: true, defaultValue: "128"}, func(x *analysis, w *Wall, limit int64) bool {
 	somaxconn, ok := x.sysctlNumber(somaxconnName)
-	if !ok || !x.hasSide(Server) {
+	if !ok || !x.isSideLocal(Server) {
 		return false
 	}
 	if cookies, ok := x.sysctlNumber(cookiesName); ok && cookies != 0 {
@@ -71,10 +71,10 @@ var _ = registerSysctlWall(Wall{
 	}
 	w.Present = format.Count(limit) + ", no syncookies"
 	// A quarter is reserved for known peers (tcp_conn_request).
-	if room := min(limit-limit/4, x.acceptQueueSize(somaxconn)); x.burstSize() > room {
+	if room := min(limit-limit/4, x.effectiveBacklog(somaxconn)); x.connsArrivingAtOnce() > room {
 		w.Holds = room
 	}
-	if x.isExceeded(w) {
+	if x.isExceededByPlan(w) {
 		w.Needs, w.Changes = "syncookies", []Change{x.sysctlChange(cookiesName, "1")}
 	}
 	return true
@@ -92,10 +92,10 @@ var _ = registerSysctlWall(Wall{
 		"a reset is not, so that the other side keeps a connection that is gone",
 	Source: "https://docs.kernel.org/admin-guide/sysctl/net.html#netdev-max-backlog",
 }, sysctlInfo{name: deviceName, isAmount: true, machineWide: true, defaultValue: "1000"}, func(x *analysis, w *Wall, limit int64) bool {
-	w.Present, w.Holds = format.Count(limit), satMul(limit, connsPerBacklogPacket)
-	if x.burstSize() > limit {
+	w.Present, w.Holds = format.Count(limit), saturatingMul(limit, connsPerBacklogPacket)
+	if x.connsArrivingAtOnce() > limit {
 		w.Holds = limit
 	}
-	x.requireSysctl(w, deviceName, max(x.burstSize(), ceilDiv(x.n, connsPerBacklogPacket)))
-	return x.toLoopback()
+	x.requireSysctlIfExceeded(w, deviceName, max(x.connsArrivingAtOnce(), ceilDiv(x.n, connsPerBacklogPacket)))
+	return x.targetsLoopback()
 })

@@ -18,7 +18,7 @@ import (
 type kernelObject struct {
 	cache    string
 	bytes    float64
-	isNeeded func(*endpoint) bool
+	isNeeded func(*localEndpoint) bool
 }
 
 var socketObjects = []kernelObject{
@@ -27,16 +27,16 @@ var socketObjects = []kernelObject{
 	{"dentry", 197, always},
 	{"filp", 195, always},
 	{"", 123, always}, // small ones of general caches
-	{"", 208, func(e *endpoint) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
-	{"", 288, func(e *endpoint) bool { return e.model == uring }}, // an armed poll
-	{"tcp_bind_bucket", 129, func(e *endpoint) bool { return e.side == Client }},
+	{"", 208, func(e *localEndpoint) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
+	{"", 288, func(e *localEndpoint) bool { return e.model == uring }}, // an armed poll
+	{"tcp_bind_bucket", 129, func(e *localEndpoint) bool { return e.side == Client }},
 }
 
-func always(*endpoint) bool { return true }
+func always(*localEndpoint) bool { return true }
 
-// cacheName returns the cache of an object: IPv6 sockets have their own.
-func (x *analysis) cacheName(o kernelObject) string {
-	if o.cache == "TCP" && !is4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
+// slabCacheName returns the cache of an object: IPv6 sockets have their own.
+func (x *analysis) slabCacheName(o kernelObject) string {
+	if o.cache == "TCP" && !isIPv4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
 		return "TCPv6"
 	}
 	return o.cache
@@ -67,7 +67,7 @@ func (x *analysis) kernelBytesPerConn() int64 {
 			if !o.isNeeded(&x.endpoints[i]) {
 				continue
 			}
-			if size := x.f.Caches[x.cacheName(o)]; o.cache != "" && size > 0 && size < 1<<20 {
+			if size := x.f.Caches[x.slabCacheName(o)]; o.cache != "" && size > 0 && size < 1<<20 {
 				sum += size
 			} else {
 				sum += o.bytes
@@ -84,12 +84,12 @@ func (x *analysis) kernelBytesPerConn() int64 {
 func (x *analysis) userBytesPerConn() int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
-		sum += x.userBytesPerConnOf(&x.endpoints[i])
+		sum += x.userBytesPerConnOnEndpoint(&x.endpoints[i])
 	}
 	return sum
 }
 
-func (x *analysis) userBytesPerConnOf(e *endpoint) int64 {
+func (x *analysis) userBytesPerConnOnEndpoint(e *localEndpoint) int64 {
 	switch {
 	case x.p.UserMemory > 0:
 		return int64(x.p.UserMemory)
@@ -99,27 +99,27 @@ func (x *analysis) userBytesPerConnOf(e *endpoint) int64 {
 	return goroutineConn
 }
 
-// baseBytes returns the memory of the processes before the first connection, with the loops of the
+// processBytesWithoutConns returns the memory of the processes before the first connection, with the loops of the
 // plan.
-func (x *analysis) baseBytes() int64 {
-	sum := satMul(x.countEndpointProcesses(), processBase)
+func (x *analysis) processBytesWithoutConns() int64 {
+	sum := saturatingMul(x.countProcessesOfPlan(), processBase)
 	for i := range x.endpoints {
 		e, loop := &x.endpoints[i], int64(epollBase)
 		if e.model == uring {
 			loop = uringBase
 		}
-		sum = satAdd(sum, satMul(int64(e.processes)*x.loopsPerProcess(e, x.n), loop))
+		sum = saturatingAdd(sum, saturatingMul(int64(e.processes)*x.loopsPerProcess(e, x.n), loop))
 	}
 	return sum
 }
 
-// freeBytes returns the memory available to connections: free memory and half of the droppable file
+// freeMemoryForConns returns the memory available to connections: free memory and half of the droppable file
 // pages, less what the kernel reserves. MemAvailable misleads: it counts inodes of sockets as
 // reclaimable.
-func (x *analysis) freeBytes() int64 {
+func (x *analysis) freeMemoryForConns() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.sysctlNumber("vm.min_free_kbytes")
-	return satSub(satAdd(m.Free, max(m.FilePages, 0)/2), satAdd(satMul(kept, 2<<10), m.Total/64))
+	return subtractDownToZero(saturatingAdd(m.Free, max(m.FilePages, 0)/2), saturatingAdd(saturatingMul(kept, 2<<10), m.Total/64))
 }
 
 var _ = registerWall(Wall{
@@ -130,8 +130,8 @@ var _ = registerWall(Wall{
 	m := x.f.Meminfo
 	w.Present = fmt.Sprintf("%s free of %s", formatBytes(m.Free), formatBytes(m.Total))
 	// MemAvailable would count what the kernel keeps for open sockets as free.
-	w.Used, w.Limit = satSub(m.Total, satAdd(m.Free, m.FilePages)), m.Total
-	x.applyMemoryLimit(w, x.freeBytes(), satAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
+	w.Used, w.Limit = subtractDownToZero(m.Total, saturatingAdd(m.Free, m.FilePages)), m.Total
+	x.setHoldsByMemory(w, x.freeMemoryForConns(), saturatingAdd(x.kernelBytesPerConn(), x.userBytesPerConn()))
 	return m.Total > 0
 }, sysctlInfo{name: "vm.min_free_kbytes"})
 
@@ -146,42 +146,42 @@ var _ = registerWall(Wall{
 	if c.From != "" {
 		w.Present += " (" + c.From + ")"
 	}
-	x.applyMemoryLimit(w, satSub(c.Max, c.Used), x.chargedBytesPerConn())
-	to := addHeadroom(satAdd(max(c.Used, 0), x.neededBytes(x.chargedBytesPerConn())))
-	if x.isExceeded(w) && c.File != "" && to <= x.f.Meminfo.Total {
-		w.Changes, w.Advice = []Change{c.changeTo(to)}, ""
+	x.setHoldsByMemory(w, subtractDownToZero(c.Max, c.Used), x.cgroupBytesPerConn())
+	to := addEighthAndRoundUp(saturatingAdd(max(c.Used, 0), x.memoryNeededByPlan(x.cgroupBytesPerConn())))
+	if x.isExceededByPlan(w) && c.File != "" && to <= x.f.Meminfo.Total {
+		w.Changes, w.Advice = []Change{c.changeLimitTo(to)}, ""
 	}
 	return c.Max > 0
 })
 
-// changeTo returns the change of the limit.
-func (c *CgroupLimit) changeTo(most int64) Change {
-	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(most, 10)}
+// changeLimitTo returns the change of the limit.
+func (c *CgroupLimit) changeLimitTo(newLimit int64) Change {
+	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(newLimit, 10)}
 }
 
-// chargedBytesPerConn returns what a control group is charged for one connection. Version 1 charges
+// cgroupBytesPerConn returns what a control group is charged for one connection. Version 1 charges
 // for the socket itself, about six tenths of the kernel's memory, only while some group of the
 // machine limits memory.kmem.tcp (measured on Linux 6.18); without such a group more connections
 // fit.
-func (x *analysis) chargedBytesPerConn() int64 {
-	return satAdd(mulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
+func (x *analysis) cgroupBytesPerConn() int64 {
+	return saturatingAdd(saturatingMulDiv(x.kernelBytesPerConn(), chargedShare, 1000), x.userBytesPerConn())
 }
 
-// neededBytes returns the memory of all connections of the plan.
-func (x *analysis) neededBytes(bytesPerConn int64) int64 {
-	return satAdd(x.baseBytes(), satMul(bytesPerConn, x.n))
+// memoryNeededByPlan returns the memory of all connections of the plan.
+func (x *analysis) memoryNeededByPlan(bytesPerConn int64) int64 {
+	return saturatingAdd(x.processBytesWithoutConns(), saturatingMul(bytesPerConn, x.n))
 }
 
-// applyMemoryLimit sets how many connections fit into the available memory.
-func (x *analysis) applyMemoryLimit(w *Wall, available, bytesPerConn int64) {
-	w.Holds = satSub(available, x.baseBytes()) / bytesPerConn
+// setHoldsByMemory sets how many connections fit into the available memory.
+func (x *analysis) setHoldsByMemory(w *Wall, available, bytesPerConn int64) {
+	w.Holds = subtractDownToZero(available, x.processBytesWithoutConns()) / bytesPerConn
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(bytesPerConn))
-	if !x.isExceeded(w) {
+	if !x.isExceededByPlan(w) {
 		return
 	}
-	need := x.neededBytes(bytesPerConn)
+	need := x.memoryNeededByPlan(bytesPerConn)
 	w.Needs = formatBytesRoundedUp(need)
-	w.Advice = fmt.Sprintf("add %s, or hold at most %s connections", formatBytesRoundedUp(satSub(need, available)), format.Count(w.Holds))
+	w.Advice = fmt.Sprintf("add %s, or hold at most %s connections", formatBytesRoundedUp(subtractDownToZero(need, available)), format.Count(w.Holds))
 	if x.userBytesPerConn() >= goroutineConn && x.p.UserMemory == 0 {
 		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
 	}
@@ -199,13 +199,13 @@ var _ = registerWall(Wall{
 	}
 	w.Present = formatBytes(limit)
 	for _, e := range x.endpoints {
-		each := x.userBytesPerConnOf(&e)
-		x.lowerHolds(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
-		need = max(need, satAdd(processBase, satMul(each, ceilDiv(x.n, int64(e.processes)))))
+		each := x.userBytesPerConnOnEndpoint(&e)
+		x.lowerWallHolds(w, e.side, saturatingMul(int64(e.processes), subtractDownToZero(limit, processBase)/each))
+		need = max(need, saturatingAdd(processBase, saturatingMul(each, ceilDiv(x.n, int64(e.processes)))))
 	}
-	if x.isExceeded(w) {
+	if x.isExceededByPlan(w) {
 		w.Needs = formatBytesRoundedUp(need)
-		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB or without a limit", ceilDiv(addHeadroom(need), 1<<20))
+		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB or without a limit", ceilDiv(addEighthAndRoundUp(need), 1<<20))
 	}
 	return true
 })
@@ -240,22 +240,22 @@ var _ = registerWall(Wall{
 }, (*analysis).examineMemlock)
 
 // examineMemlock examines RLIMIT_MEMLOCK, which counts for all processes of a user together.
-func (x *analysis) examineMemlock(w *Wall) bool {
+func (x *analysis) examineMemlock(w *Wall) (applies bool) {
 	limit := x.f.Process.Memlock
 	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // not known either
 		return false
 	}
 	w.Present = fmt.Sprintf("%s bytes", formatLimit(limit.Soft))
 	if limit.Soft >= 0 {
-		w.Present += fmt.Sprintf(", enough for %s loops on io_uring", format.Count(max(limit.Soft/x.ringBytes()-1, 0)))
+		w.Present += fmt.Sprintf(", enough for %s loops on io_uring", format.Count(max(limit.Soft/x.lockedBytesPerRing()-1, 0)))
 	}
-	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.lockedBytes(n) <= limit.Soft })
-	if !x.isExceeded(w) {
+	w.Holds = largestFittingConns(func(n int64) bool { return limit.Soft < 0 || x.bytesLockedByRings(n) <= limit.Soft })
+	if !x.isExceededByPlan(w) {
 		return true
 	}
-	need := x.lockedBytes(x.n)
+	need := x.bytesLockedByRings(x.n)
 	w.Needs = format.Count(need) + " bytes"
-	if to := addHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
+	if to := addEighthAndRoundUp(need); to <= limit.Hard || x.f.Process.Raise {
 		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
 	} else {
 		w.Advice = fmt.Sprintf("run fewer loops, or use --model epoll; or raise the limit to %d bytes where the user's session or unit is set up: limits.conf, LimitMEMLOCK", need)
@@ -263,17 +263,17 @@ func (x *analysis) examineMemlock(w *Wall) bool {
 	return true
 }
 
-// ringBytes returns what the ring of a loop locks.
-func (x *analysis) ringBytes() int64 { return uringmodel.LockedMemory(x.pageSize()) }
+// lockedBytesPerRing returns what the ring of a loop locks.
+func (x *analysis) lockedBytesPerRing() int64 { return uringmodel.LockedMemoryPerLoop(x.pageSize()) }
 
-// lockedBytes returns the bytes locked by the rings for a number of connections. Each process has
+// bytesLockedByRings returns the bytes locked by the rings for a number of connections. Each process has
 // one more ring, with which it probes io_uring at startup.
-func (x *analysis) lockedBytes(connections int64) int64 {
+func (x *analysis) bytesLockedByRings(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.endpoints {
 		e := &x.endpoints[i]
 		if e.model == uring && e.explicit {
-			sum += int64(e.processes) * (1 + x.loopsPerProcess(e, connections)) * x.ringBytes()
+			sum += int64(e.processes) * (1 + x.loopsPerProcess(e, connections)) * x.lockedBytesPerRing()
 		}
 	}
 	return sum

@@ -8,30 +8,30 @@ import (
 // This file has saturating arithmetic: Facts may come from anywhere, and some settings
 // are the largest possible number.
 
-// satSub returns a-b, at least 0.
-func satSub(a, b int64) int64 {
+// subtractDownToZero returns a-b, at least 0.
+func subtractDownToZero(a, b int64) int64 {
 	switch {
 	case b < 0:
-		return satAdd(a, -max(b, -math.MaxInt64))
+		return saturatingAdd(a, -max(b, -math.MaxInt64))
 	case a <= b:
 		return 0
 	}
 	return a - b
 }
 
-// satAdd returns a+b, at most Unlimited.
-func satAdd(a, b int64) int64 {
+// saturatingAdd returns a+b, at most Unlimited.
+func saturatingAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
 	}
 	return a + b
 }
 
-// satMul returns a*b, at most Unlimited. Neither may be negative.
-func satMul(a, b int64) int64 { return mulDiv(a, b, 1) }
+// saturatingMul returns a*b, at most Unlimited. Neither may be negative.
+func saturatingMul(a, b int64) int64 { return saturatingMulDiv(a, b, 1) }
 
-// mulDiv returns a*b/c, at most Unlimited. None may be negative, nor c zero.
-func mulDiv(a, b, c int64) int64 {
+// saturatingMulDiv returns a*b/c, at most Unlimited. None may be negative, nor c zero.
+func saturatingMulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
 		return Unlimited
@@ -48,10 +48,10 @@ func ceilDiv(a, b int64) int64 {
 	return (a-1)/b + 1
 }
 
-// addHeadroom returns a value for a setting of which n is needed: an eighth more, rounded up to a
+// addEighthAndRoundUp returns a value for a setting of which n is needed: an eighth more, rounded up to a
 // readable number.
-func addHeadroom(n int64) int64 {
-	n = satAdd(n, n/8)
+func addEighthAndRoundUp(n int64) int64 {
+	n = saturatingAdd(n, n/8)
 	if n > math.MaxInt64/2 {
 		return Unlimited
 	}
@@ -62,9 +62,9 @@ func addHeadroom(n int64) int64 {
 	return ceilDiv(n, step) * step
 }
 
-// largestFit returns the largest number of connections for which the monotonic fits is true: 0 if
+// largestFittingConns returns the largest number of connections for which the monotonic fits is true: 0 if
 // not even one fits, Unlimited if the maximum of a plan fits.
-func largestFit(fits func(connections int64) bool) int64 {
+func largestFittingConns(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {
 		return Unlimited

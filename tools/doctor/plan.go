@@ -104,7 +104,7 @@ func (p *Plan) validateAddresses() error {
 		switch {
 		case !t.IsValid() || t.Port() == 0 || t.Addr().IsUnspecified():
 			return fmt.Errorf("doctor: Plan.Targets has %v; expected an address and a port, such as 127.0.0.1:9000", t)
-		case is4(t.Addr()) != is4(targets[0].Addr()):
+		case isIPv4(t.Addr()) != isIPv4(targets[0].Addr()):
 			return fmt.Errorf("doctor: Plan.Targets has %v beside %v; expected addresses of one family", t, targets[0])
 		}
 	}
@@ -112,14 +112,14 @@ func (p *Plan) validateAddresses() error {
 		switch {
 		case !s.IsValid() || s.IsUnspecified():
 			return fmt.Errorf("doctor: Plan.Sources has %v; expected a local address, such as 127.0.0.2", s)
-		case is4(s) != is4(targets[0].Addr()):
+		case isIPv4(s) != isIPv4(targets[0].Addr()):
 			return fmt.Errorf("doctor: Plan.Sources has %v, which can't reach %v; expected an address of the same family", s, targets[0])
 		}
 	}
 	return nil
 }
 
-func is4(a netip.Addr) bool { return a.Unmap().Is4() }
+func isIPv4(a netip.Addr) bool { return a.Unmap().Is4() }
 
 func (p *Plan) targetsOrDefault() []netip.AddrPort {
 	if len(p.Targets) > 0 {

@@ -31,9 +31,9 @@ type portRange struct {
 	taken     map[int64]bool
 }
 
-// usablePorts returns how many ports connect(2) hands out. It uses an even number: of an odd range
+// countUsablePorts returns how many ports connect(2) hands out. It uses an even number: of an odd range
 // the last one is skipped (__inet_hash_connect in the kernel's net/ipv4/inet_hashtables.c).
-func (r portRange) usablePorts() int64 {
+func (r portRange) countUsablePorts() int64 {
 	n := r.high - r.low + 1
 	if n > 1 {
 		n &^= 1
@@ -47,9 +47,9 @@ func (r portRange) usablePorts() int64 {
 	return n
 }
 
-// readPortRange returns the machine's port range.
-func (x *analysis) readPortRange() (portRange, bool) {
-	ends, ok := x.sysctlNumbers(rangeName, 2)
+// portRangeFromFacts returns the machine's port range.
+func (x *analysis) portRangeFromFacts() (_ portRange, known bool) {
+	ends, ok := x.nonNegativeSysctlNumbers(rangeName, 2)
 	if !ok || ends[0] > ends[1] || ends[1] > 65535 {
 		return portRange{}, false
 	}
@@ -58,17 +58,17 @@ func (x *analysis) readPortRange() (portRange, bool) {
 	for _, port := range x.f.Sockets.Ports {
 		r.taken[int64(port)] = true
 	}
-	for _, port := range x.serverPorts() {
+	for _, port := range x.plannedServerPorts() {
 		r.taken[int64(port)] = true
 	}
 	return r, true
 }
 
-// serverPorts returns the ports at which this machine is going to listen.
-func (x *analysis) serverPorts() []uint16 {
+// plannedServerPorts returns the ports at which this machine is going to listen.
+func (x *analysis) plannedServerPorts() []uint16 {
 	var ports []uint16
 	for _, t := range x.p.Targets {
-		if x.hasSide(Server) && !slices.Contains(ports, t.Port()) {
+		if x.isSideLocal(Server) && !slices.Contains(ports, t.Port()) {
 			ports = append(ports, t.Port())
 		}
 	}
@@ -120,9 +120,9 @@ func formatPortList(ports map[int64]bool) string {
 	return strings.Join(items, ",")
 }
 
-// countAddrPairs returns the number of pairs of source address and target, and describes the
-// sources.
-func (x *analysis) countAddrPairs() (pairs int64, sources string) {
+// countSourceTargetPairs returns the number of pairs of source address and target, and describes the
+// sourcesText.
+func (x *analysis) countSourceTargetPairs() (pairs int64, sourcesText string) {
 	targets := make(map[netip.AddrPort]bool)
 	for _, t := range x.p.Targets {
 		targets[t] = true
@@ -135,23 +135,23 @@ func (x *analysis) countAddrPairs() (pairs int64, sources string) {
 			distinct[s.Unmap()] = true
 		}
 		n = int64(len(distinct))
-	case x.toLoopback() && is4(x.p.Targets[0].Addr()):
+	case x.targetsLoopback() && isIPv4(x.p.Targets[0].Addr()):
 		n, where = loopbackSources, " of 127.0.0.0/8"
 	default:
 		n = 1
 	}
-	return satMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
+	return saturatingMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
 // clientPorts returns the client's usable ports, the number of pairs of source address and target,
-// and a description of the sources. ok is false without a client, or if the range is unknown.
-func (x *analysis) clientPorts() (r portRange, pairs int64, sources string, ok bool) {
-	r, ok = x.readPortRange()
-	if !ok || !x.hasSide(Client) {
+// and a description of the sourcesText. ok is false without a client, or if the range is unknown.
+func (x *analysis) clientPorts() (r portRange, pairs int64, sourcesText string, ok bool) {
+	r, ok = x.portRangeFromFacts()
+	if !ok || !x.isSideLocal(Client) {
 		return r, 0, "", false
 	}
-	pairs, sources = x.countAddrPairs()
-	return r, pairs, sources, true
+	pairs, sourcesText = x.countSourceTargetPairs()
+	return r, pairs, sourcesText, true
 }
 
 var _ = registerWall(Wall{
@@ -163,10 +163,10 @@ var _ = registerWall(Wall{
 	if !ok {
 		return false
 	}
-	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.usablePorts()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
-	w.Holds = satMul(r.usablePorts(), pairs)
-	if x.isExceeded(w) {
-		x.requireWiderRange(w, r, x.n, pairs)
+	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.countUsablePorts()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
+	w.Holds = saturatingMul(r.countUsablePorts(), pairs)
+	if x.isExceededByPlan(w) {
+		x.requireWiderPortRange(w, r, x.n, pairs)
 	}
 	return true
 },
@@ -174,24 +174,24 @@ var _ = registerWall(Wall{
 	sysctlInfo{name: reservedName, perNamespace: true, kubernetesSafe: true},
 	sysctlInfo{name: "net.ipv4.ip_unprivileged_port_start", perNamespace: true, kubernetesSafe: true})
 
-// requireWiderRange sets what a wall of ports needs for the given number of ports over all pairs.
-func (x *analysis) requireWiderRange(w *Wall, r portRange, need, pairs int64) {
-	each := ceilDiv(need, max(pairs, 1))
+// requireWiderPortRange sets what a wall of ports needs for the given number of ports over all sourceTargetPairs.
+func (x *analysis) requireWiderPortRange(w *Wall, r portRange, portsNeeded, sourceTargetPairs int64) {
+	each := ceilDiv(portsNeeded, max(sourceTargetPairs, 1))
 	lowest := min(x.lowestUsablePort(), r.low)
 	for _, low := range []int64{16384, 10240, lowest} {
 		wide := portRange{low: max(min(low, r.low), lowest), high: 65535, taken: r.taken}
-		if pairs > 0 && wide.usablePorts() >= each {
+		if sourceTargetPairs > 0 && wide.countUsablePorts() >= each {
 			w.Needs = fmt.Sprintf("%d-%d", wide.low, wide.high)
-			w.Changes = append(w.Changes, x.reserveServerPorts(wide)...)
+			w.Changes = append(w.Changes, x.changesReservingServerPorts(wide)...)
 			w.Changes = append(w.Changes, x.sysctlChange(rangeName, fmt.Sprintf("%d %d", wide.low, wide.high)))
 			return
 		}
 	}
 	widest := portRange{low: lowest, high: 65535, taken: r.taken}
-	enough := ceilDiv(need, max(widest.usablePorts(), 1))
+	enough := ceilDiv(portsNeeded, max(widest.countUsablePorts(), 1))
 	w.Needs = fmt.Sprintf("sources × targets: %s", format.Count(enough))
 	w.Advice = fmt.Sprintf("widen the range (`sysctl -w %s='%d 65535'`), and connect from more addresses (--src) or to more targets, "+
-		"so that sources × targets is %s; it is %s", rangeName, lowest, format.Count(enough), format.Count(pairs))
+		"so that sources × targets is %s; it is %s", rangeName, lowest, format.Count(enough), format.Count(sourceTargetPairs))
 	w.Changes = nil
 }
 
@@ -201,15 +201,15 @@ func (x *analysis) lowestUsablePort() int64 {
 	return min(max(first, 1024), 65535)
 }
 
-// reserveServerPorts excludes server ports from a wider range: those of the plan and all listening
+// changesReservingServerPorts excludes server ports from a wider range: those of the plan and all listening
 // ones in the added part. Otherwise a client could take one while its server is down.
-func (x *analysis) reserveServerPorts(wide portRange) []Change {
+func (x *analysis) changesReservingServerPorts(wide portRange) []Change {
 	reserved, _ := parsePortList(x.f.Sysctls[reservedName])
 	before := len(reserved)
-	for _, port := range x.serverPorts() {
+	for _, port := range x.plannedServerPorts() {
 		reserved[int64(port)] = reserved[int64(port)] || int64(port) >= wide.low
 	}
-	present, known := x.readPortRange()
+	present, known := x.portRangeFromFacts()
 	for _, port := range x.f.Sockets.Ports {
 		p := int64(port)
 		if p >= wide.low && known && (p < present.low || p > present.high) {
@@ -235,9 +235,9 @@ var _ = registerWall(Wall{
 	if !ok || pairs >= loopbackSources {
 		return false
 	}
-	half := r.usablePorts() / 2
-	w.Present, w.Holds = fmt.Sprintf("%s × %s", format.Count(half), sources), satMul(half, pairs)
-	if x.isExceeded(w) {
+	half := r.countUsablePorts() / 2
+	w.Present, w.Holds = fmt.Sprintf("%s × %s", format.Count(half), sources), saturatingMul(half, pairs)
+	if x.isExceededByPlan(w) {
 		w.Needs = fmt.Sprintf("%s source addresses", format.Count(ceilDiv(x.n, max(half, 1))))
 		w.Advice = "connect from more addresses (--src), or to more targets"
 	}

@@ -29,15 +29,15 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // machine already has, so it is the same before and after Apply and suits other machines.
 // Settings of this machine that are below the kernel's defaults are raised; settings above the
 // plan's needs are kept. It does not rely on a descriptor table per loop.
-func Print(w io.Writer, kind string, r *Report) error {
-	if !slices.Contains(Formats, kind) {
-		return fmt.Errorf("doctor: the format %q; expected one of %s", kind, strings.Join(Formats, ", "))
+func Print(w io.Writer, formatName string, r *Report) error {
+	if !slices.Contains(Formats, formatName) {
+		return fmt.Errorf("doctor: the format %q; expected one of %s", formatName, strings.Join(Formats, ", "))
 	}
-	l, err := newRequirements(r)
+	l, err := requirementsBeyondDefaults(r)
 	if err != nil {
 		return err
 	}
-	return l.writeFormat(w, kind)
+	return l.writeTemplate(w, formatName)
 }
 
 //go:embed print/*.tmpl
@@ -47,12 +47,12 @@ var printTemplates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{"quote": quoteForShell}).ParseFS(printFiles, "print/*.tmpl"))
 })
 
-func (l *requirements) writeFormat(w io.Writer, kind string) error {
-	l.Format, l.Machine = kind, "the machine's"
-	if kind == "kubernetes" {
+func (l *requirements) writeTemplate(w io.Writer, templateName string) error {
+	l.Format, l.Machine = templateName, "the machine's"
+	if templateName == "kubernetes" {
 		l.Machine = "the node's"
 	}
-	return printTemplates().ExecuteTemplate(w, kind+".tmpl", l)
+	return printTemplates().ExecuteTemplate(w, templateName+".tmpl", l)
 }
 
 // requirements is what a machine needs for a plan, whatever it has now. The templates use it.
@@ -109,22 +109,22 @@ func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, re
 
 func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
-// newRequirements returns what the plan needs on a machine with default settings.
-func newRequirements(r *Report) (*requirements, error) {
+// requirementsBeyondDefaults returns what the plan needs on a machine with default settings.
+func requirementsBeyondDefaults(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, errors.New("doctor: a report without facts; expected one of Examine")
 	}
-	bare, err := Examine(defaultFacts(r.Facts), r.Plan)
+	bare, err := Examine(factsWithDefaultSettings(r.Facts), r.Plan)
 	if err != nil {
 		return nil, err
 	}
 	l := &requirements{Plan: bare.Plan, Uring: bare.Plan.Model != epoll && bare.Plan.Model != goroutine}
-	for _, c := range mergeChanges(bare.Changes(), r.Changes()) {
+	for _, c := range mergeChangesBySetting(bare.Changes(), r.Changes()) {
 		switch c.Kind {
 		case Sysctl:
 			c.From = r.Facts.Sysctls[c.Name]
-			c.To = c.mergeValues(c.From, c.To)
-			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.wallsMovedBy(c), r.wallsMovedBy(c))})
+			c.To = c.valueSatisfyingBoth(c.From, c.To)
+			l.Sysctls = append(l.Sysctls, requiredSysctl{c, cmp.Or(bare.describeWallsMovedBy(c), r.describeWallsMovedBy(c))})
 		case Nofile:
 			l.Nofile = maxLimitOrZero(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
@@ -132,16 +132,16 @@ func newRequirements(r *Report) (*requirements, error) {
 		}
 	}
 	x := newAnalysis(bare.Facts, bare.Plan)
-	l.MiB = ceilDiv(addHeadroom(x.neededBytes(x.chargedBytesPerConn())), 1<<20)
+	l.MiB = ceilDiv(addEighthAndRoundUp(x.memoryNeededByPlan(x.cgroupBytesPerConn())), 1<<20)
 	return l, nil
 }
 
-// mergeChanges merges two lists into one change per setting, with values that satisfy both.
-func mergeChanges(list, other []Change) []Change {
+// mergeChangesBySetting merges two lists into one change per setting, with values that satisfy both.
+func mergeChangesBySetting(list, other []Change) []Change {
 	for _, c := range other {
 		same := func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name }
 		if i := slices.IndexFunc(list, same); i >= 0 {
-			list[i].To = c.mergeValues(list[i].To, c.To)
+			list[i].To = c.valueSatisfyingBoth(list[i].To, c.To)
 		} else {
 			list = append(list, c)
 		}
@@ -155,19 +155,19 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// maxLimitOrZero returns the higher of a change's limit and the present hard limit; 0 if there is
+// maxLimitOrZero returns the higher of a change's limit and the present presentHardLimit limit; 0 if there is
 // no limit and so nothing to write.
-func maxLimitOrZero(to string, hard int64) int64 {
-	n, err := strconv.ParseInt(to, 10, 64)
-	if err != nil || hard < 0 {
+func maxLimitOrZero(limitText string, presentHardLimit int64) int64 {
+	n, err := strconv.ParseInt(limitText, 10, 64)
+	if err != nil || presentHardLimit < 0 {
 		return 0
 	}
-	return max(n, hard)
+	return max(n, presentHardLimit)
 }
 
-// defaultFacts returns the machine as it would be with default settings and nothing running, for a
+// factsWithDefaultSettings returns the machine as it would be with default settings and nothing running, for a
 // user who may change everything.
-func defaultFacts(f *Facts) *Facts {
+func factsWithDefaultSettings(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
 	bare.Sysctls = make(map[string]string, len(f.Sysctls))
@@ -188,8 +188,8 @@ func defaultFacts(f *Facts) *Facts {
 	return &bare
 }
 
-// wallsMovedBy names the walls that a change moves.
-func (r *Report) wallsMovedBy(c Change) string {
+// describeWallsMovedBy names the walls that a change moves.
+func (r *Report) describeWallsMovedBy(c Change) string {
 	var whats []string
 	for _, w := range r.Walls {
 		moves := slices.ContainsFunc(w.Changes, func(o Change) bool { return o.Kind == c.Kind && o.Name == c.Name })

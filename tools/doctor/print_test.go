@@ -31,7 +31,7 @@ func TestPrinted(t *testing.T) {
 	} {
 		var got bytes.Buffer
 		for _, format := range Formats {
-			if err := l.writeFormat(&got, format); err != nil {
+			if err := l.writeTemplate(&got, format); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -49,42 +49,42 @@ func Read(pid int) (*Facts, error) {
 	if _, err := procfs.ReadStat(r.pid); err != nil {
 		return nil, fmt.Errorf("doctor: process %d: %w", r.pid, err)
 	}
-	r.readMachine()
-	r.readProcess()
+	r.readMachineAndCgroups()
+	r.readLimitsAndRights()
 	if r.own { // the calling thread's namespace, even if other threads are elsewhere
-		r.readNetwork()
-	} else if err := procfs.CallInNetwork(r.pid, r.readNetwork); err != nil {
-		r.addUnknown("the process's network namespace, so that this process's is reported", err)
-		r.readNetwork()
+		r.readSysctlsSocketsInterfaces()
+	} else if err := procfs.CallInNetworkNamespace(r.pid, r.readSysctlsSocketsInterfaces); err != nil {
+		r.recordUnknown("the process's network namespace, so that this process's is reported", err)
+		r.readSysctlsSocketsInterfaces()
 	}
 	return r.Facts, nil
 }
 
-// addUnknown records why something could not be read.
-func (r *factReader) addUnknown(what string, err error) {
+// recordUnknown records why something could not be read.
+func (r *factReader) recordUnknown(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
-// readMachine reads what is the same for all processes, and the process's control groups.
-func (r *factReader) readMachine() {
+// readMachineAndCgroups reads what is the same for all processes, and the process's control groups.
+func (r *factReader) readMachineAndCgroups() {
 	m, err := procfs.ReadMemory()
-	r.addUnknown("memory", err)
+	r.recordUnknown("memory", err)
 	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
 	c, err := cgroup.ReadLimits(r.pid)
-	if !procfs.IsGone(err) { // a kernel without cgroups
-		r.addUnknown("cgroups", err)
+	if !procfs.IsNotFoundOrExited(err) { // a kernel without cgroups
+		r.recordUnknown("cgroups", err)
 	}
 	r.Cgroup = CgroupFacts{Memory: CgroupLimit(c.Memory), Sockets: CgroupLimit(c.SocketMemory), Tasks: CgroupLimit(c.Tasks)}
 	machine, err := procfs.ReadMachine()
-	r.addUnknown("machine", err)
+	r.recordUnknown("machine", err)
 	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
-	r.Nodes, err = procfs.CountNodes()
-	r.addUnknown("NUMA nodes", err)
+	r.Nodes, err = procfs.CountNUMANodes()
+	r.recordUnknown("NUMA nodes", err)
 	r.PageSize = int64(os.Getpagesize())
-	r.Tasks, err = procfs.CountAllTasks()
-	r.addUnknown("tasks of the machine", err)
+	r.Tasks, err = procfs.CountTasksOfMachine()
+	r.recordUnknown("tasks of the machine", err)
 	r.readCacheSizes()
 	for _, model := range models.All() {
 		if model.Name != "uring" {
@@ -103,9 +103,9 @@ func (r *factReader) readMachine() {
 var cacheNames = []string{"TCP", "TCPv6", "sock_inode_cache", "dentry", "filp", "tcp_bind_bucket"}
 
 func (r *factReader) readCacheSizes() {
-	slabs, err := procfs.ReadSlabs()
+	slabs, err := procfs.ReadSlabCaches()
 	if err != nil {
-		r.addUnknown("sizes of the kernel's objects", err)
+		r.recordUnknown("sizes of the kernel's objects", err)
 		return
 	}
 	r.Caches = make(map[string]float64)
@@ -116,24 +116,24 @@ func (r *factReader) readCacheSizes() {
 	}
 }
 
-func (r *factReader) readProcess() {
+func (r *factReader) readLimitsAndRights() {
 	limits, err := procfs.ReadRlimits(r.pid)
-	r.addUnknown("limits of the process", err)
+	r.recordUnknown("limits of the process", err)
 	p := &r.Process
 	p.Nofile, p.Memlock, p.Nproc = Rlimit(limits.Nofile), Rlimit(limits.Memlock), Rlimit(limits.Nproc)
 	r.countDescriptors()
 	rights, err := procfs.ReadRights(r.pid)
-	r.addUnknown("rights of the process", err)
+	r.recordUnknown("rights of the process", err)
 	if err == nil {
 		p.User = rights.User
-		p.Root = rights.HasMachine(procfs.CapSysAdmin, procfs.CapNetAdmin)
-		p.Raise = rights.HasMachine(procfs.CapSysResource)
-		p.Locks = rights.HasMachine(procfs.CapIPCLock)
-		p.UserTasks, err = procfs.CountTasks(rights.User)
-		r.addUnknown("tasks of the user", err)
+		p.Root = rights.HasInFirstUserNamespace(procfs.CapSysAdmin, procfs.CapNetAdmin)
+		p.Raise = rights.HasInFirstUserNamespace(procfs.CapSysResource)
+		p.Locks = rights.HasInFirstUserNamespace(procfs.CapIPCLock)
+		p.UserTasks, err = procfs.CountTasksOfUser(rights.User)
+		r.recordUnknown("tasks of the user", err)
 	}
 	if !r.own {
-		r.addUnknown("GOMEMLIMIT", errors.New("only this very process's is known"))
+		r.recordUnknown("GOMEMLIMIT", errors.New("only this very process's is known"))
 	} else if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		p.GoMemoryLimit = limit
 	}
@@ -142,10 +142,10 @@ func (r *factReader) readProcess() {
 // countDescriptors counts open descriptors in the process's table and in the tables of threads.
 func (r *factReader) countDescriptors() {
 	p := &r.Process
-	tables, err := procfs.ReadTables(r.pid)
+	tables, err := procfs.CountDescriptorsByTable(r.pid)
 	if err != nil { // another user's process, or a sandbox
 		p.Open, err = procfs.CountDescriptors(r.pid)
-		r.addUnknown("open descriptors", err)
+		r.recordUnknown("open descriptors", err)
 		return
 	}
 	p.Open, p.Tables = tables[0].Open, len(tables)-1
@@ -157,9 +157,9 @@ func (r *factReader) countDescriptors() {
 // maxInterfaces limits the reported interfaces.
 const maxInterfaces = 256
 
-// readNetwork reads the network namespace of the calling thread, and kernel settings, some of which
+// readSysctlsSocketsInterfaces reads the network namespace of the calling thread, and kernel settings, some of which
 // belong to it.
-func (r *factReader) readNetwork() {
+func (r *factReader) readSysctlsSocketsInterfaces() {
 	r.readSysctls()
 	r.readSockets()
 	r.readInterfaces()
@@ -176,9 +176,9 @@ func (r *factReader) readSysctls() {
 				r.ReadOnly = append(r.ReadOnly, name)
 			}
 		case sysctlInfos[name].machineWide:
-			r.readSysctlElsewhere(name)
-		case !procfs.IsGone(err):
-			r.addUnknown("sysctl "+name, err)
+			r.readSysctlInOtherNamespaces(name)
+		case !procfs.IsNotFoundOrExited(err):
+			r.recordUnknown("sysctl "+name, err)
 		}
 	}
 }
@@ -186,13 +186,13 @@ func (r *factReader) readSysctls() {
 // maxAncestors limits the processes in whose namespaces settings are looked for.
 const maxAncestors = 16
 
-// readSysctlElsewhere reads a machine-wide setting that this network namespace hides: in the
+// readSysctlInOtherNamespaces reads a machine-wide setting that this network namespace hides: in the
 // namespace of this process's first thread, or of the nearest ancestor that shows it.
-func (r *factReader) readSysctlElsewhere(name string) {
+func (r *factReader) readSysctlInOtherNamespaces(name string) {
 	pid, shown := os.Getpid(), false
 	for range maxAncestors {
 		// Namespaces that can't be entered are skipped.
-		_ = procfs.CallInNetwork(pid, func() {
+		_ = procfs.CallInNetworkNamespace(pid, func() {
 			if value, err := procfs.ReadSysctl(name); err == nil {
 				r.Sysctls[name], shown = value, true
 			}
@@ -207,30 +207,30 @@ func (r *factReader) readSysctlElsewhere(name string) {
 		}
 		pid = above.Parent
 	}
-	r.addUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
+	r.recordUnknown(name, errors.New("it is of the whole machine, and not shown in this network namespace"))
 }
 
 // lowestPort is the lowest port of a wider range.
 const lowestPort = 1024
 
 func (r *factReader) readSockets() {
-	n, err := procfs.ReadNetwork()
-	r.addUnknown("sockets and counters of the network", err)
+	n, err := procfs.ReadTCPStateOfNamespace()
+	r.recordUnknown("sockets and counters of the network", err)
 	s := &r.Sockets
 	s.Open, s.TimeWait, s.Orphans, s.Pages = n.Open, n.TimeWait, n.Orphans, n.TCPBuffers/r.PageSize
 	s.Counters = n.Counters
-	r.FilesOpen, err = procfs.CountFiles()
-	r.addUnknown("open files", err)
-	r.readConntrack()
-	r.readListeners()
+	r.FilesOpen, err = procfs.CountOpenFilesOfMachine()
+	r.recordUnknown("open files", err)
+	r.readConntrackState()
+	r.readListeningPortsAndFullestQueue()
 }
 
-// readListeners reads the listening ports and the fullest accept queue.
-func (r *factReader) readListeners() {
+// readListeningPortsAndFullestQueue reads the listening ports and the fullest accept queue.
+func (r *factReader) readListeningPortsAndFullestQueue() {
 	low := uint16(lowestPort)
 	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // unreadable settings have no wall
 	queues, err := sock.ListAcceptQueues()
-	r.addUnknown("sockets that listen", err)
+	r.recordUnknown("sockets that listen", err)
 	s := &r.Sockets
 	for _, q := range queues {
 		if port := q.Addr.Port(); port >= min(low, lowestPort) {
@@ -244,22 +244,22 @@ func (r *factReader) readListeners() {
 	s.Ports = slices.Compact(s.Ports)
 }
 
-// readConntrack reads how many connections are tracked.
-func (r *factReader) readConntrack() {
-	tracked, err := countTracked()
-	if procfs.IsGone(err) {
+// readConntrackState reads how many connections are tracked.
+func (r *factReader) readConntrackState() {
+	tracked, err := readConntrackCount()
+	if procfs.IsNotFoundOrExited(err) {
 		return
 	}
-	r.addUnknown("tracked connections", err)
+	r.recordUnknown("tracked connections", err)
 	r.Sockets.Tracked = tracked
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
 		r.Sockets.Tracking, err = probeConntrack()
-		r.addUnknown("whether connections are tracked", err)
+		r.recordUnknown("whether connections are tracked", err)
 	}
 }
 
-// countTracked returns how many connections are tracked now.
-func countTracked() (int64, error) {
+// readConntrackCount returns how many connections are tracked now.
+func readConntrackCount() (int64, error) {
 	text, err := procfs.ReadSysctl(trackCountName)
 	if err != nil {
 		return 0, err
@@ -269,7 +269,7 @@ func countTracked() (int64, error) {
 
 // probeConntrack sends a datagram to itself and reports whether it was tracked. The kernel does not
 // show whether a firewall rule enables tracking.
-func probeConntrack() (bool, error) {
+func probeConntrack() (isTracked bool, _ error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		return false, err
@@ -282,28 +282,28 @@ func probeConntrack() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("with one datagram: %w", err)
 	}
-	tracked, err := countTracked()
+	tracked, err := readConntrackCount()
 	return tracked > 0, err
 }
 
 func (r *factReader) readInterfaces() {
 	all, err := net.Interfaces()
-	r.addUnknown("interfaces", err)
+	r.recordUnknown("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.addUnknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
+		r.recordUnknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {
 		found := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
 		addrs, err := i.Addrs()
-		r.addUnknown("addresses of "+i.Name, err)
+		r.recordUnknown("addresses of "+i.Name, err)
 		for _, addr := range addrs {
 			if p, err := netip.ParsePrefix(addr.String()); err == nil {
 				found.Addrs = append(found.Addrs, p)
 			}
 		}
 		// An error means that /sys shows another network namespace.
-		found.Receive, found.Send, _ = procfs.CountQueues(i.Name, i.Index, i.HardwareAddr.String())
+		found.Receive, found.Send, _ = procfs.CountInterfaceQueues(i.Name, i.Index, i.HardwareAddr.String())
 		r.Interfaces = append(r.Interfaces, found)
 	}
 }

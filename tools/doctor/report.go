@@ -74,19 +74,19 @@ func (r *Report) Changes() []Change {
 				return d.Kind == c.Kind && d.Name == c.Name && (c.Kind != Address || d.To == c.To)
 			}
 			if at := slices.IndexFunc(all, same); at >= 0 {
-				all[at].To = c.mergeValues(all[at].To, c.To)
+				all[at].To = c.valueSatisfyingBoth(all[at].To, c.To)
 			} else {
 				all = append(all, c)
 			}
 		}
 	}
 	// A limit of descriptors can't be above this one, so this comes first.
-	slices.SortStableFunc(all, func(a, b Change) int { return changeOrder(a) - changeOrder(b) })
+	slices.SortStableFunc(all, func(a, b Change) int { return changePriority(a) - changePriority(b) })
 	return all
 }
 
-// changeOrder returns 0 for a change on which others depend, otherwise 1.
-func changeOrder(c Change) int {
+// changePriority returns 0 for a change on which others depend, otherwise 1.
+func changePriority(c Change) int {
 	if c.Name == "fs.nr_open" || c.Name == reservedName {
 		return 0
 	}
@@ -99,7 +99,7 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		Holds *int64 `json:"holds"`
-	}{fields(r), holdsOrNil(r.Holds)})
+	}{fields(r), nilIfUnlimited(r.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
@@ -117,7 +117,7 @@ func (w Wall) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		fields
 		Holds *int64 `json:"holds"`
-	}{fields(w), holdsOrNil(w.Holds)})
+	}{fields(w), nilIfUnlimited(w.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
@@ -129,7 +129,7 @@ func (w *Wall) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-func holdsOrNil(holds int64) *int64 {
+func nilIfUnlimited(holds int64) *int64 {
 	if holds == Unlimited {
 		return nil
 	}

@@ -22,7 +22,7 @@ const textWidth = 100
 // WriteText writes the report for people: how many connections the machine can hold, the exceeded
 // walls, how to move them, and the commands to run then.
 func (r *Report) WriteText(w io.Writer) error {
-	exceeded, far, never := r.splitWalls()
+	exceeded, far, never := r.splitWallsByReach()
 	shown := min(shownFarWalls, len(far))
 	var further, unreached []string
 	for _, w := range far[shown:] {
@@ -33,7 +33,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	var here, elsewhere []string
 	for _, c := range r.Changes() {
-		if r.isReadOnlyHere(c) {
+		if r.isSysctlReadOnlyHere(c) {
 			elsewhere = append(elsewhere, c.Command())
 		} else {
 			here = append(here, c.Command())
@@ -42,35 +42,35 @@ func (r *Report) WriteText(w io.Writer) error {
 
 	var b bytes.Buffer
 	fmt.Fprintln(&b, r.Summary())
-	writeTable(&b, slices.Concat(exceeded, far[:shown]))
-	writeItems(&b, "Further away: ", further)
-	writeItems(&b, "Not reached by this plan: ", unreached)
-	writeItems(&b, "Unknown: ", r.Facts.Unknown)
-	writeLines(&b, "Effects:", formatByWall(exceeded, func(w *Wall) string { return w.Effect }))
-	writeLines(&b, "To raise them, in this order, as root:", here)
-	writeLines(&b, "Not writable here; on the machine itself or when the container is created:", elsewhere)
-	writeLines(&b, "No setting suffices here:", formatByWall(exceeded, func(w *Wall) string { return w.Advice }))
-	writeLines(&b, r.commandsTitle(), r.Commands())
-	writeLines(&b, "Sources:", formatByWall(exceeded, func(w *Wall) string { return w.Source }))
+	writeWallTable(&b, slices.Concat(exceeded, far[:shown]))
+	writeTitledItems(&b, "Further away: ", further)
+	writeTitledItems(&b, "Not reached by this plan: ", unreached)
+	writeTitledItems(&b, "Unknown: ", r.Facts.Unknown)
+	writeTitledLines(&b, "Effects:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Effect }))
+	writeTitledLines(&b, "To raise them, in this order, as root:", here)
+	writeTitledLines(&b, "Not writable here; on the machine itself or when the container is created:", elsewhere)
+	writeTitledLines(&b, "No setting suffices here:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Advice }))
+	writeTitledLines(&b, r.titleOfPlanCommands(), r.CommandsToRunPlan())
+	writeTitledLines(&b, "Sources:", formatTextOfEachWall(exceeded, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
 	return err
 }
 
-// writeLines writes lines below a title, nothing without lines.
-func writeLines(b *bytes.Buffer, title string, lines []string) {
+// writeTitledLines writes lines below a title, nothing without lines.
+func writeTitledLines(b *bytes.Buffer, title string, lines []string) {
 	if len(lines) > 0 {
 		fmt.Fprintf(b, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
 	}
 }
 
-func writeItems(b *bytes.Buffer, title string, items []string) {
+func writeTitledItems(b *bytes.Buffer, title string, items []string) {
 	if len(items) > 0 {
 		fmt.Fprintf(b, "\n%s\n", wrapText(title+strings.Join(items, ", ")+".", "  "))
 	}
 }
 
-// formatByWall formats a text of each wall, after its name.
-func formatByWall(walls []*Wall, text func(*Wall) string) (lines []string) {
+// formatTextOfEachWall formats a text of each wall, after its name.
+func formatTextOfEachWall(walls []*Wall, text func(*Wall) string) (lines []string) {
 	for _, w := range walls {
 		if said := text(w); said != "" {
 			lines = append(lines, wrapText(w.Name+": "+said, "    "))
@@ -103,9 +103,9 @@ func (p *Plan) sideNames() string {
 	return string(p.Side) + " side"
 }
 
-// splitWalls returns the walls that the plan exceeds, those beyond it, and those that are never
+// splitWallsByReach returns the walls that the plan exceeds, those beyond it, and those that are never
 // reached.
-func (r *Report) splitWalls() (exceeded, far, never []*Wall) {
+func (r *Report) splitWallsByReach() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
 		case w.Exceeded(r.Plan.Connections):
@@ -119,7 +119,7 @@ func (r *Report) splitWalls() (exceeded, far, never []*Wall) {
 	return exceeded, far, never
 }
 
-func writeTable(b *bytes.Buffer, walls []*Wall) {
+func writeWallTable(b *bytes.Buffer, walls []*Wall) {
 	if len(walls) == 0 {
 		return
 	}
@@ -135,9 +135,9 @@ func writeTable(b *bytes.Buffer, walls []*Wall) {
 	_ = t.Flush() // to a buffer
 }
 
-// isReadOnlyHere reports whether not even root can make a change here: the setting belongs to
+// isSysctlReadOnlyHere reports whether not even root can make a change here: the setting belongs to
 // another namespace, or /proc/sys is read-only.
-func (r *Report) isReadOnlyHere(c Change) bool {
+func (r *Report) isSysctlReadOnlyHere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
 }
 
@@ -146,7 +146,7 @@ func (r *Report) isReadOnlyHere(c Change) bool {
 func wrapText(text, indent string) string {
 	var out strings.Builder
 	width := 0
-	for i, word := range splitWords(text) {
+	for i, word := range splitWordsOutsideBackticks(text) {
 		switch {
 		case i > 0 && width+1+len(word) > textWidth:
 			out.WriteString("\n" + indent)
@@ -161,8 +161,8 @@ func wrapText(text, indent string) string {
 	return out.String()
 }
 
-// splitWords splits text at spaces outside backticks.
-func splitWords(text string) (list []string) {
+// splitWordsOutsideBackticks splits text at spaces outside backticks.
+func splitWordsOutsideBackticks(text string) (list []string) {
 	open := false
 	for word := range strings.SplitSeq(text, " ") {
 		if open {
@@ -175,11 +175,11 @@ func splitWords(text string) (list []string) {
 	return list
 }
 
-// Commands returns the commands that run the plan, or as much of it as fits after the changes that
+// CommandsToRunPlan returns the commands that run the plan, or as much of it as fits after the changes that
 // can be made from here: of the server, of the client, or of both in that order. There are none if
 // not even one connection fits.
-func (r *Report) Commands() []string {
-	p, room := r.Plan, r.reachableConns()
+func (r *Report) CommandsToRunPlan() []string {
+	p, room := r.Plan, r.connsAfterPossibleChanges()
 	if room == 0 {
 		return nil
 	}
@@ -194,21 +194,21 @@ func (r *Report) Commands() []string {
 	return lines
 }
 
-// reachableConns returns how many connections of the plan fit after the changes that can be made
+// connsAfterPossibleChanges returns how many connections of the plan fit after the changes that can be made
 // from here.
-func (r *Report) reachableConns() int64 {
+func (r *Report) connsAfterPossibleChanges() int64 {
 	room := int64(r.Plan.Connections)
 	for i := range r.Walls {
-		if w := &r.Walls[i]; !w.Soft && !r.canMove(w) {
+		if w := &r.Walls[i]; !w.Soft && !r.canRaiseFromHere(w) {
 			room = min(room, w.Holds)
 		}
 	}
 	return room
 }
 
-// canMove reports whether a wall has changes, all of which can be made from here.
-func (r *Report) canMove(w *Wall) bool {
-	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isReadOnlyHere)
+// canRaiseFromHere reports whether a wall has changes, all of which can be made from here.
+func (r *Report) canRaiseFromHere(w *Wall) bool {
+	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.isSysctlReadOnlyHere)
 }
 
 // serveCommand returns the server's command. Its clients may be silent from the start, which limits
@@ -221,7 +221,7 @@ func (p *Plan) serveCommand() string {
 	}
 	if p.Processes > 1 {
 		line += fmt.Sprintf(" --processes %d", p.Processes)
-		most = p.Processes * int(evenShare(int64(most), int64(p.Processes)))
+		most = p.Processes * int(shareWithRandomMargin(int64(most), int64(p.Processes)))
 	}
 	return line + fmt.Sprintf(" --max-conns %d --first-byte-timeout never", most)
 }
@@ -258,9 +258,9 @@ func formatAddrRanges(addrs []netip.Addr) []string {
 	return list
 }
 
-func (r *Report) commandsTitle() string {
+func (r *Report) titleOfPlanCommands() string {
 	title := "Then"
-	if room := r.reachableConns(); room < int64(r.Plan.Connections) {
+	if room := r.connsAfterPossibleChanges(); room < int64(r.Plan.Connections) {
 		title += fmt.Sprintf(", for the %s connections that fit", format.Count(room))
 	}
 	if r.Plan.Side == Both {

@@ -88,7 +88,7 @@ func TestCommands(t *testing.T) {
 			"myriad hold -n 10 --model goroutine --src 127.0.0.1-127.0.0.3 --src 127.0.0.7 127.0.0.1:1 127.0.0.1:2"},
 		{Plan{Connections: 10, Side: Client, Targets: mustParseTargets("[::1]:9")}, "myriad hold -n 10 '[::1]:9'"},
 	} {
-		if got := strings.Join(mustExamine(t, test.plan, nil).Commands(), "; "); got != test.want {
+		if got := strings.Join(mustExamine(t, test.plan, nil).CommandsToRunPlan(), "; "); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)
 		}
 	}
@@ -132,7 +132,7 @@ func TestPrintedMemory(t *testing.T) {
 	for _, n := range []int{1, 200_000, 1_000_000, 20_000_000} {
 		r := mustExamine(t, Plan{Connections: n, Side: Server}, nil)
 		x := newAnalysis(r.Facts, r.Plan)
-		need := x.neededBytes(x.chargedBytesPerConn())
+		need := x.memoryNeededByPlan(x.cgroupBytesPerConn())
 		for format, line := range map[string]string{
 			"kubernetes": `\n          memory: (\d+)Mi\n`, "docker": `--memory is given, it needs (\d+)m:`, "systemd": `MemoryMax= is set, it needs (\d+)M:`,
 		} {

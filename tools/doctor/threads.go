@@ -23,12 +23,12 @@ const (
 
 // loopsPerProcess returns how many loops a process of an endpoint needs for its share of the
 // connections.
-func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
-	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcess(connections)
+func (x *analysis) loopsPerProcess(e *localEndpoint, connections int64) int64 {
+	limit, each := x.f.Process.Nofile.Hard, e.connsPerProcessWithMargin(connections)
 	switch {
 	case !e.hasLoops:
 		return 0
-	case limit < 0 || x.f.Shards != "" || each <= satSub(limit, sock.ReservedDescriptors):
+	case limit < 0 || x.f.Shards != "" || each <= subtractDownToZero(limit, sock.ReservedDescriptors):
 		return int64(e.minLoops)
 	}
 	loops, _ := sock.PlanDescriptorTables(uint64(limit), int(each), e.minLoops, maxLoops)
@@ -38,26 +38,26 @@ func (x *analysis) loopsPerProcess(e *endpoint, connections int64) int64 {
 	return int64(loops)
 }
 
-// threadCount returns the number of threads for a number of connections, on all sides and in all
+// totalThreads returns the number of threads for a number of connections, on all sides and in all
 // processes.
-func (x *analysis) threadCount(connections int64) int64 {
-	sum := satMul(x.countEndpointProcesses(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
+func (x *analysis) totalThreads(connections int64) int64 {
+	sum := saturatingMul(x.countProcessesOfPlan(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1)))
 	for i := range x.endpoints {
-		sum = satAdd(sum, satMul(int64(x.endpoints[i].processes), x.loopsPerProcess(&x.endpoints[i], connections)))
+		sum = saturatingAdd(sum, saturatingMul(int64(x.endpoints[i].processes), x.loopsPerProcess(&x.endpoints[i], connections)))
 	}
 	return sum
 }
 
-// applyTaskLimit fills in a wall whose limit counts threads. It returns what the plan needs.
-func (x *analysis) applyTaskLimit(w *Wall, limit, used int64) (need int64) {
-	w.setUsage(used, limit)
-	room := satSub(limit, used)
-	w.Holds = largestFit(func(n int64) bool { return x.threadCount(n) <= room })
-	need = satAdd(max(used, 0), x.threadCount(x.n))
-	if x.isExceeded(w) {
-		w.Needs = format.Count(need)
+// setHoldsByTaskLimit fills in a wall whose limit counts threads. It returns what the plan needs.
+func (x *analysis) setHoldsByTaskLimit(w *Wall, limit, used int64) (tasksNeeded int64) {
+	w.setUsedAndLimit(used, limit)
+	room := subtractDownToZero(limit, used)
+	w.Holds = largestFittingConns(func(n int64) bool { return x.totalThreads(n) <= room })
+	tasksNeeded = saturatingAdd(max(used, 0), x.totalThreads(x.n))
+	if x.isExceededByPlan(w) {
+		w.Needs = format.Count(tasksNeeded)
 	}
-	return need
+	return tasksNeeded
 }
 
 var _ = registerWall(Wall{
@@ -65,12 +65,12 @@ var _ = registerWall(Wall{
 	Effect: noThread, Source: "https://docs.kernel.org/admin-guide/cgroup-v2.html#pid", Unit: "tasks",
 }, func(x *analysis, w *Wall) bool {
 	c := x.f.Cgroup.Tasks
-	need := x.applyTaskLimit(w, c.Max, c.Used)
+	need := x.setHoldsByTaskLimit(w, c.Max, c.Used)
 	w.Of = c.From
 	switch {
-	case !x.isExceeded(w):
+	case !x.isExceededByPlan(w):
 	case c.File != "":
-		w.Changes = []Change{c.changeTo(addHeadroom(need))}
+		w.Changes = []Change{c.changeLimitTo(addEighthAndRoundUp(need))}
 	default:
 		w.Advice = fmt.Sprintf("let the owner of the control group allow %s: pids.max, TasksMax in a systemd unit, --pids-limit of a container", w.Needs)
 		if c.From != "" {
@@ -89,17 +89,17 @@ var _ = registerWall(Wall{
 	if p.Nproc.Soft < 0 || p.User == 0 || p.Root || p.Raise {
 		return false
 	}
-	x.applyTaskLimit(w, p.Nproc.Soft, int64(p.UserTasks))
-	if x.isExceeded(w) {
+	x.setHoldsByTaskLimit(w, p.Nproc.Soft, int64(p.UserTasks))
+	if x.isExceededByPlan(w) {
 		w.Advice = fmt.Sprintf("raise it to %s where the user's session or unit is set up: limits.conf, LimitNPROC", w.Needs)
 	}
 	return true
 })
 
-// examineTaskSysctl returns the examine function of a machine-wide thread limit.
-func examineTaskSysctl(name string) func(*analysis, *Wall, int64) bool {
+// newTaskSysctlExaminer returns the examine function of a machine-wide thread limit.
+func newTaskSysctlExaminer(name string) func(*analysis, *Wall, int64) bool {
 	return func(x *analysis, w *Wall, limit int64) bool {
-		x.requireSysctl(w, name, x.applyTaskLimit(w, limit, x.f.Tasks))
+		x.requireSysctlIfExceeded(w, name, x.setHoldsByTaskLimit(w, limit, x.f.Tasks))
 		return true
 	}
 }
@@ -107,12 +107,12 @@ func examineTaskSysctl(name string) func(*analysis, *Wall, int64) bool {
 var _ = registerSysctlWall(Wall{
 	Name: "threads-max", What: "threads of the whole machine (kernel.threads-max)",
 	Effect: noThread, Source: kernelPage + "#threads-max", Unit: "tasks",
-}, sysctlInfo{name: "kernel.threads-max", isAmount: true, defaultValue: "1024"}, examineTaskSysctl("kernel.threads-max"))
+}, sysctlInfo{name: "kernel.threads-max", isAmount: true, defaultValue: "1024"}, newTaskSysctlExaminer("kernel.threads-max"))
 
 var _ = registerSysctlWall(Wall{
 	Name: "pid_max", What: "numbers for threads and processes (kernel.pid_max)",
 	Effect: noThread, Source: kernelPage + "#pid-max", Unit: "tasks",
-}, sysctlInfo{name: "kernel.pid_max", isAmount: true, defaultValue: "32768"}, examineTaskSysctl("kernel.pid_max"))
+}, sysctlInfo{name: "kernel.pid_max", isAmount: true, defaultValue: "32768"}, newTaskSysctlExaminer("kernel.pid_max"))
 
 var _ = registerSysctlWall(Wall{
 	Name: "max_map_count", What: "maps of a process's memory (vm.max_map_count)",
@@ -122,8 +122,8 @@ var _ = registerSysctlWall(Wall{
 	w.Present = format.Count(limit)
 	for i := range x.endpoints {
 		e := &x.endpoints[i]
-		x.lowerHolds(w, e.side, largestFit(func(n int64) bool { return baseMaps+loopMaps*x.loopsPerProcess(e, n) <= limit }))
+		x.lowerWallHolds(w, e.side, largestFittingConns(func(n int64) bool { return baseMaps+loopMaps*x.loopsPerProcess(e, n) <= limit }))
 	}
-	x.requireSysctl(w, "vm.max_map_count", baseMaps+loopMaps*int64(maxLoops))
+	x.requireSysctlIfExceeded(w, "vm.max_map_count", baseMaps+loopMaps*int64(maxLoops))
 	return true
 })

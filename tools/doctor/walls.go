@@ -42,23 +42,23 @@ type sysctlInfo struct {
 	defaultValue string
 }
 
-// registerWall registers a wall and the kernel settings that it reads, unless another wall has
+// registerWall registers a wall and the kernel settings that it sysctlsRead, unless another wall has
 // registered them. The result lets a package variable call it.
-func registerWall(w Wall, examine func(*analysis, *Wall) bool, reads ...sysctlInfo) struct{} {
+func registerWall(w Wall, examine func(*analysis, *Wall) bool, sysctlsRead ...sysctlInfo) struct{} {
 	wallRules = append(wallRules, wallRule{w, examine})
-	for _, s := range reads {
+	for _, s := range sysctlsRead {
 		sysctlInfos[s.name] = s
 	}
 	return struct{}{}
 }
 
-// registerSysctlWall registers a wall whose limit is a setting with one number. Without the setting
+// registerSysctlWall registers a wall whose limitSysctl is a setting with one number. Without the setting
 // there is no such wall.
-func registerSysctlWall(w Wall, limit sysctlInfo, examine func(x *analysis, w *Wall, limit int64) bool, reads ...sysctlInfo) struct{} {
+func registerSysctlWall(w Wall, limitSysctl sysctlInfo, examine func(x *analysis, w *Wall, limitSysctl int64) bool, otherSysctlsRead ...sysctlInfo) struct{} {
 	return registerWall(w, func(x *analysis, w *Wall) bool {
-		n, ok := x.sysctlNumber(limit.name)
+		n, ok := x.sysctlNumber(limitSysctl.name)
 		return ok && examine(x, w, n)
-	}, append(reads, limit)...)
+	}, append(otherSysctlsRead, limitSysctl)...)
 }
 
 // analysis is the input of one Examine: the facts, the plan with defaults, and the local endpoints.
@@ -67,11 +67,11 @@ type analysis struct {
 	f         *Facts
 	p         Plan
 	n         int64 // connections of the plan
-	endpoints []endpoint
+	endpoints []localEndpoint
 }
 
-// endpoint is one side of the connections.
-type endpoint struct {
+// localEndpoint is one side of the connections.
+type localEndpoint struct {
 	side      Side
 	model     string // not auto
 	explicit  bool   // the model can't be replaced: chosen explicitly, or auto in worker processes
@@ -88,24 +88,24 @@ func newAnalysis(f *Facts, p Plan) *analysis {
 
 // localEndpoints returns the sides on this machine. The generator has one process and, with both
 // sides here, the best model whatever the server's.
-func (x *analysis) localEndpoints() []endpoint {
+func (x *analysis) localEndpoints() []localEndpoint {
 	explicit := x.p.Model != auto
-	server := endpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
+	server := localEndpoint{side: Server, model: resolveModel(x.p.Model, x.f), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), minLoops: 1}
 	if x.p.Processes <= 1 {
 		server.minLoops = max(1, x.f.Machine.CPUs/2)
 	}
-	client := endpoint{side: Client, model: resolveModel(auto, x.f), processes: 1, minLoops: 1}
+	client := localEndpoint{side: Client, model: resolveModel(auto, x.f), processes: 1, minLoops: 1}
 	if x.p.Side == Client {
 		client.model, client.explicit = server.model, explicit
 	}
 	server.hasLoops, client.hasLoops = server.model != goroutine, client.model != goroutine
 	switch x.p.Side {
 	case Server:
-		return []endpoint{server}
+		return []localEndpoint{server}
 	case Client:
-		return []endpoint{client}
+		return []localEndpoint{client}
 	}
-	return []endpoint{server, client}
+	return []localEndpoint{server, client}
 }
 
 // resolveModel replaces auto with the model it selects on a machine.
@@ -119,11 +119,11 @@ func resolveModel(model string, f *Facts) string {
 	return uring
 }
 
-// hasSide reports whether a side is on this machine.
-func (x *analysis) hasSide(s Side) bool { return x.p.Side == s || x.p.Side == Both }
+// isSideLocal reports whether a side is on this machine.
+func (x *analysis) isSideLocal(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
-// countEndpointProcesses returns the number of processes, both sides together.
-func (x *analysis) countEndpointProcesses() int64 {
+// countProcessesOfPlan returns the number of processes, both sides together.
+func (x *analysis) countProcessesOfPlan() int64 {
 	n := int64(0)
 	for _, e := range x.endpoints {
 		n += int64(e.processes)
@@ -134,14 +134,14 @@ func (x *analysis) countEndpointProcesses() int64 {
 	return n
 }
 
-// connsPerProcess returns how many connections one process must be able to hold. The kernel
+// maxConnsUnderDescriptorLimit returns how many connections one process must be able to hold. The kernel
 // distributes them randomly over worker processes, so each can hold four standard deviations more
 // than an even share.
-func (e *endpoint) connsPerProcess(connections int64) int64 {
-	return evenShare(connections, int64(e.processes))
+func (e *localEndpoint) connsPerProcessWithMargin(connections int64) int64 {
+	return shareWithRandomMargin(connections, int64(e.processes))
 }
 
-func evenShare(connections, processes int64) int64 {
+func shareWithRandomMargin(connections, processes int64) int64 {
 	even := ceilDiv(connections, processes)
 	if processes > 1 {
 		even += int64(4 * math.Sqrt(float64(even)))
@@ -149,12 +149,12 @@ func evenShare(connections, processes int64) int64 {
 	return even
 }
 
-// isExceeded reports whether the plan exceeds a wall.
-func (x *analysis) isExceeded(w *Wall) bool { return w.Exceeded(x.p.Connections) }
+// isExceededByPlan reports whether the plan exceeds a wall.
+func (x *analysis) isExceededByPlan(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
-// lowerHolds lowers the wall's number to a side's if that is less, and makes it a wall of both
+// lowerWallHolds lowers the wall's number to a side's if that is less, and makes it a wall of both
 // sides if equal.
-func (x *analysis) lowerHolds(w *Wall, side Side, holds int64) {
+func (x *analysis) lowerWallHolds(w *Wall, side Side, holds int64) {
 	switch {
 	case w.Side == "" || holds < w.Holds:
 		w.Side, w.Holds = side, holds
@@ -163,18 +163,18 @@ func (x *analysis) lowerHolds(w *Wall, side Side, holds int64) {
 	}
 }
 
-// setUsage sets how much of a limit is in use.
-func (w *Wall) setUsage(used, limit int64) {
+// setUsedAndLimit sets how much of a limit is in use.
+func (w *Wall) setUsedAndLimit(used, limit int64) {
 	w.Used, w.Limit = used, limit
 	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 }
 
-// requireSysctl adds the change that raises a setting to what the plan needs if the wall is
+// requireSysctlIfExceeded adds the change that raises a setting to what the plan needs if the wall is
 // exceeded.
-func (x *analysis) requireSysctl(w *Wall, name string, need int64) {
-	if x.isExceeded(w) {
+func (x *analysis) requireSysctlIfExceeded(w *Wall, name string, need int64) {
+	if x.isExceededByPlan(w) {
 		w.Needs = format.Count(need)
-		w.Changes = append(w.Changes, x.sysctlChange(name, strconv.FormatInt(addHeadroom(need), 10)))
+		w.Changes = append(w.Changes, x.sysctlChange(name, strconv.FormatInt(addEighthAndRoundUp(need), 10)))
 	}
 }
 
@@ -184,16 +184,16 @@ func (x *analysis) sysctlChange(name, to string) Change {
 
 // sysctlNumber returns a setting with one number.
 func (x *analysis) sysctlNumber(name string) (int64, bool) {
-	n, ok := x.sysctlNumbers(name, 1)
+	n, ok := x.nonNegativeSysctlNumbers(name, 1)
 	if !ok {
 		return 0, false
 	}
 	return n[0], true
 }
 
-// sysctlNumbers returns a setting with count non-negative numbers, false if it is missing or
+// nonNegativeSysctlNumbers returns a setting with count non-negative numbers, false if it is missing or
 // different.
-func (x *analysis) sysctlNumbers(name string, count int) ([]int64, bool) {
+func (x *analysis) nonNegativeSysctlNumbers(name string, count int) ([]int64, bool) {
 	fields := strings.Fields(x.f.Sysctls[name])
 	if len(fields) != count {
 		return nil, false

@@ -41,7 +41,7 @@ func (g *aggregator) collectShardTimes(shards []*shard) {
 	g.total.mergeTimes(g.interval)
 }
 
-func (r *run) buildIntervalSinceLast() *Interval {
+func (r *loadRun) buildIntervalSinceLast() *Interval {
 	g, t := r.aggregator, r.generator
 	g.collectShardTimes(t.shards)
 	s, now := r.sumTotals(), t.now()
@@ -64,9 +64,9 @@ func (r *run) buildIntervalSinceLast() *Interval {
 	}
 	counted := s.run
 	counted[nUnexpected] += counted[nHeardAgain]
-	i.setCounts(&counted, &g.lastCounts)
+	i.setCounterDifferences(&counted, &g.lastCounts)
 	if g.usage != nil {
-		i.Generator, i.Server = g.usage.sampleBoth()
+		i.Generator, i.Server = g.usage.sampleSinceLastCall()
 	}
 	g.lastTime, g.lastCounts, g.lastCauses = now, counted, causes
 	return i
@@ -75,12 +75,12 @@ func (r *run) buildIntervalSinceLast() *Interval {
 // countDueAndUnsent returns how many messages of an open loop's plan have become due since the run's
 // start, and how many of them have not been sent. The latter is an estimate for a plan with random
 // times.
-func (r *run) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
+func (r *loadRun) countDueAndUnsent(s totals, now time.Duration) (due, unsent int64) {
 	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
 	if r.generator.mode == openLoop {
-		taken = r.generator.sharedPlan.Taken()
+		taken = r.generator.sharedPlan.TakenCounts()
 	}
-	unsent = r.generator.estimateOverdue(now) // after the rest: messages taken in between count in the next interval
+	unsent = r.generator.estimateOverdueMessages(now) // after the rest: messages taken in between count in the next interval
 	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + unsent, unsent
 }
 
@@ -98,7 +98,7 @@ func (c causeCounts) increaseSince(before causeCounts) map[string]int64 {
 	return more
 }
 
-func (r *run) buildPlan() *Plan {
+func (r *loadRun) buildPlan() *Plan {
 	host, _ := os.Hostname() // "" on error
 	p := &Plan{
 		Start:       r.generator.startTime,
@@ -117,7 +117,7 @@ func (r *run) buildPlan() *Plan {
 		Host:        fmt.Sprintf("%s, %d CPUs, %s", cmp.Or(host, "unnamed"), runtime.NumCPU(), runtime.GOOS),
 	}
 	if r.aggregator.usage != nil {
-		own, server := r.aggregator.usage.sampleBoth()
+		own, server := r.aggregator.usage.sampleSinceLastCall()
 		p.Generator, p.Server = &own, server
 	}
 	if r.generator.isOpenLoop() {
@@ -127,14 +127,14 @@ func (r *run) buildPlan() *Plan {
 	return p
 }
 
-func (r *run) targetNames() (names []string) {
+func (r *loadRun) targetNames() (names []string) {
 	for _, t := range r.dialer.targets {
 		names = append(names, t.String())
 	}
 	return names
 }
 
-func (r *run) buildResult(end totals) *Result {
+func (r *loadRun) buildResult(end totals) *Result {
 	r.aggregator.collectShardTimes(r.generator.shards)
 	total, t := r.aggregator.total, r.generator
 	cpus := min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
@@ -146,7 +146,7 @@ func (r *run) buildResult(end totals) *Result {
 		Took:        t.now(),
 		Target:      strings.Join(r.targetNames(), ", "),
 		Model:       r.cfg.Model,
-		TLS:         r.tls.describeHandshake(),
+		TLS:         r.tls.describeFirstHandshake(),
 		CPUs:        cpus,
 		Connections: r.cfg.totalConns(),
 		Connected:   int(end.run[nOpened]),
@@ -158,7 +158,7 @@ func (r *run) buildResult(end totals) *Result {
 		FirstByte:   summarizeDistribution(&total.firstByte),
 		Pipeline:    r.cfg.Pipeline,
 		Messages:    r.cfg.Messages,
-		MessageSize: r.cfg.messageSize(),
+		MessageSize: r.cfg.maxMessageSize(),
 		Window:      r.window,
 		Variation:   r.windowParts.Variation(),
 		Latency:     summarizeDistribution(&total.window),
@@ -171,7 +171,7 @@ func (r *run) buildResult(end totals) *Result {
 			CutOff:   end.run[nBytesDropped],
 		},
 	}
-	result.setCounts(&end.run, &end.window)
+	result.setRunAndWindowCounts(&end.run, &end.window)
 	if !t.script.awaitsNoAnswer {
 		result.Bytes.InFlight = result.Bytes.Sent - result.Bytes.Answered - result.Bytes.CutOff
 		if !r.cfg.Unprompted {
@@ -182,7 +182,7 @@ func (r *run) buildResult(end totals) *Result {
 		r.fillOpenLoopResult(result, end)
 	}
 	if t.pubsub != nil {
-		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countUndelivered()
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.countMissingDeliveries()
 	}
 	if t.mode == holding {
 		r.fillHeldResult(result)
@@ -195,7 +195,7 @@ func (r *run) buildResult(end totals) *Result {
 	return result
 }
 
-func (r *run) encodeHistograms() map[string]string {
+func (r *loadRun) encodeHistograms() map[string]string {
 	total := r.aggregator.total
 	return encodeDistributions(map[string]*distribution{
 		"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
@@ -203,8 +203,8 @@ func (r *run) encodeHistograms() map[string]string {
 }
 
 // fillHeldResult sets the fields that only runs with held connections have.
-func (r *run) fillHeldResult(result *Result) {
-	result.Verifications, result.Broadcast = r.verifications, r.broadcastResult(r.totalsBeforeClose)
+func (r *loadRun) fillHeldResult(result *Result) {
+	result.Verifications, result.Broadcast = r.verifications, r.buildBroadcastResult(r.totalsBeforeClose)
 	for _, v := range r.verifications {
 		result.Unanswered += v.Unanswered
 	}
@@ -214,14 +214,14 @@ func (r *run) fillHeldResult(result *Result) {
 }
 
 // fillOpenLoopResult sets the fields that only open loops have.
-func (r *run) fillOpenLoopResult(result *Result, end totals) {
+func (r *loadRun) fillOpenLoopResult(result *Result, end totals) {
 	t, total := r.generator, r.aggregator.total
 	rate := r.cfg.Rate // copied, because a search changes it
 	result.Schedule, result.Corrected = &rate, true
 	service, late := summarizeDistribution(&total.service), summarizeDistribution(&total.late)
 	result.Service, result.Late = &service, &late
 	result.Unsent = r.skipped.Within + end.run[nUnsent]
-	result.Intended = t.sharedPlan.Taken().Within + r.skipped.Within
+	result.Intended = t.sharedPlan.TakenCounts().Within + r.skipped.Within
 	if t.mode == openLoopPerConn {
 		result.Intended = end.run[nPlanned] + r.skipped.Within
 	}

@@ -56,10 +56,10 @@ type connTable struct {
 	sentTimes, plannedTimes []time.Duration
 	messageSizes            []uint32 // of messages in flight, if they differ
 	slotsPerConn            int
-	plans                   []pacer.Plan       // of connections with plans of their own
-	matchStates             []match.State      // of answers that a rule delimits
-	frameReaders            []websocket.Reader // of WebSockets
-	openedAt                []time.Duration    // when connections were established
+	plans                   []pacer.SendPlan        // of connections with plans of their own
+	matchStates             []match.StreamState     // of answers that a rule delimits
+	frameReaders            []websocket.FrameReader // of WebSockets
+	openedAt                []time.Duration         // when connections were established
 
 	mu          sync.Mutex
 	nextUnused  int      // the first state that has not been allocated
@@ -104,7 +104,7 @@ func (s *connTable) allocatedCount() int {
 	return s.nextUnused
 }
 
-// forEachConn calls f for all connections that are or were in use, under their shards' locks, until
+// forEachUsedConn calls f for all connections that are or were in use, under their shards' locks, until
 // it returns false.
 func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
@@ -112,7 +112,7 @@ func (s *connTable) forEachConn(shards []*shard, f func(*shard, *connState) bool
 	s.mu.Unlock()
 	for i, owner := range owners {
 		first := i * connChunk
-		if !shards[owner].forEachConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
+		if !shards[owner].forEachUsedConn(s.conns[first:min(first+connChunk, len(s.conns))], f) {
 			return
 		}
 	}
@@ -133,16 +133,16 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 		s.plannedTimes = make([]time.Duration, ring)
 	}
 	if gen.mode == openLoopPerConn {
-		s.plans = make([]pacer.Plan, n)
+		s.plans = make([]pacer.SendPlan, n)
 	}
 	if gen.script.fixedSize == 0 {
 		s.messageSizes = make([]uint32, ring)
 	}
 	if gen.script.usesRule() {
-		s.matchStates = make([]match.State, n)
+		s.matchStates = make([]match.StreamState, n)
 	}
 	if gen.script.frames != nil {
-		s.frameReaders = make([]websocket.Reader, n)
+		s.frameReaders = make([]websocket.FrameReader, n)
 	}
 	s.openedAt = make([]time.Duration, n)
 }
@@ -150,18 +150,18 @@ func (s *connTable) allocSlicesForMode(gen *generator) {
 // resetConnData prepares the table's data for a connection that was established at establishedAt.
 func (s *connTable) resetConnData(cs *connState, establishedAt time.Duration) {
 	if s.plans != nil {
-		s.plans[cs.index] = pacer.Plan{}
+		s.plans[cs.index] = pacer.SendPlan{}
 	}
 	if s.matchStates != nil {
-		s.matchStates[cs.index] = match.State{}
+		s.matchStates[cs.index] = match.StreamState{}
 	}
 	if s.frameReaders != nil {
-		s.frameReaders[cs.index] = websocket.Reader{}
+		s.frameReaders[cs.index] = websocket.FrameReader{}
 	}
 	s.openedAt[cs.index] = establishedAt
 }
 
-func (s *connTable) totalMessageBytes(cs *connState, firstMessage uint64, messageCount int, messageScript *script) (bytes int64) {
+func (s *connTable) totalMessageBytes(cs *connState, firstMessage uint64, messageCount int, messageScript *trafficScript) (bytes int64) {
 	if messageScript.fixedSize > 0 {
 		return int64(messageCount * messageScript.fixedSize)
 	}

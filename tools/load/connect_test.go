@@ -111,12 +111,12 @@ func TestMailboxFull(t *testing.T) {
 	})
 }
 
-func newFakeRun(cfg Config, f *fakeEngine) *run {
-	r, err := newRun(cfg.withDefaults(), []target{testTarget})
+func newFakeRun(cfg Config, f *fakeEngine) *loadRun {
+	r, err := newRunWithoutEngine(cfg.withDefaultsAndImplied(), []target{testTarget})
 	if err != nil {
 		panic(err)
 	}
-	r.attachEngine(f, "")
+	r.attachEngineAndReconnector(f, "")
 	r.progressTicker = time.NewTicker(time.Second)
 	return r
 }
@@ -130,7 +130,7 @@ func TestConnectStall(t *testing.T) {
 		defer r.progressTicker.Stop()
 		f.onDial = func(engine.DialRequest) { r.generator.DialFailed(errors.New("no")) }
 		begin := time.Now()
-		if err := r.connectAll(t.Context()); err != nil {
+		if err := r.connectAllOrStall(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
@@ -168,7 +168,7 @@ func TestSlow(t *testing.T) {
 					newOpenConn(r.generator)
 				}
 			}
-			if err := r.connectAll(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
+			if err := r.connectAllOrStall(t.Context()); err != nil || r.sumTotals().run[nOpened] != 5 {
 				t.Errorf("%d opened, %v", r.sumTotals().run[nOpened], err)
 			}
 			if (r.connectTime - want).Abs() > 10*time.Millisecond {
@@ -221,11 +221,11 @@ func TestPlanSources(t *testing.T) {
 // TestTargetsOfAllKinds connects to a unix socket and to an address in turn, from matching sources.
 func TestTargetsOfAllKinds(t *testing.T) {
 	f := &fakeEngine{}
-	r, err := newRun(Config{Connections: 10}.withDefaults(), []target{testTarget, {path: "/x"}})
+	r, err := newRunWithoutEngine(Config{Connections: 10}.withDefaultsAndImplied(), []target{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.attachEngine(f, "")
+	r.attachEngineAndReconnector(f, "")
 	r.dialer.sources = []source{{parseAddrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.startAttempts(10); err != nil {
 		t.Fatal(err)
@@ -241,12 +241,12 @@ func TestTargetsOfAllKinds(t *testing.T) {
 // time.
 func TestMessagesThink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := simulation{run: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
+		s := simulation{loadRun: newFakeRun(Config{Connections: 2, Size: 2, Messages: 3, Think: 2 * time.Second, Drain: time.Second}, &fakeEngine{})}
 		defer s.progressTicker.Stop()
 		s.startConns(0)
 		var server sync.WaitGroup
 		server.Go(func() { s.processEvents(func() bool { return s.sumTotals().run[nFinished] == 2 }) })
-		if err := s.waitUntil(t.Context(), s.windowWaitCondition()); err != nil {
+		if err := s.waitEmittingProgress(t.Context(), s.windowWaitCondition()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}
 		server.Wait()

@@ -119,7 +119,7 @@ func (d *dialer) startAttempts(n int) error {
 		if len(d.targets) > 1 {
 			count = min(count, max(part/len(d.targets), 1))
 		}
-		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.matchingSource(s.addr), Count: count}); err != nil {
+		if err := d.engine.Dial(engine.DialRequest{Target: t.addr, Path: t.path, Source: t.sourceOfSameFamily(s.addr), Count: count}); err != nil {
 			return err
 		}
 		d.batches++

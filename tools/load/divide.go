@@ -13,7 +13,7 @@ const MaxGenerators = 64
 // Total returns how many connections the run opens: Connections, or the final number of the Ramp,
 // plus those of PubSub.
 func (c Config) Total() int {
-	c = c.withDefaults()
+	c = c.withDefaultsAndImplied()
 	return c.totalConns()
 }
 
@@ -40,7 +40,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 			parts[i].PubSub = &own
 		}
 	}
-	filled := c.withDefaults()
+	filled := c.withDefaultsAndImplied()
 	for _, d := range c.divisibleSettings(filled.Connections) {
 		if d.total == 0 {
 			continue

@@ -79,14 +79,14 @@ func TestNumberFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := newScript(&parts[1], newConnTable(2, 1, 1), nil)
+	script, err := newTrafficScript(&parts[1], newConnTable(2, 1, 1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := string(script.appendMessage(nil, 2, 0)); got != "2.\n" {
 		t.Errorf("the message of connection 2 is %q", got)
 	}
-	r, err := newGenerator(new(parts[1].withDefaults()), 0)
+	r, err := newGenerator(new(parts[1].withDefaultsAndImplied()), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,7 +177,7 @@ func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 	slowestRate = math.NaN()
 	for i := range r.Verifications {
 		v := &r.Verifications[i]
-		mergeFields(&sum, v, true)
+		mergeFieldsByTag(&sum, v, true)
 		if !(slowestRate <= v.Rate()) {
 			slowestRate = v.Rate()
 		}
@@ -188,7 +188,7 @@ func (r *Result) sumVerifications() (sum Verification, slowestRate float64) {
 // numbersByName returns the figures of a result that are not times, NaN for unknown ones.
 func (r *Result) numbersByName() map[string]float64 {
 	all := map[string]float64{
-		"errors": float64(r.countFaults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
+		"errors": float64(r.sumOfFaults()), "failed": float64(sumCountsByCause(r.ConnectErrors)), "lost": float64(sumCountsByCause(r.Lost)),
 		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(),
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
@@ -203,7 +203,7 @@ func (r *Result) numbersByName() map[string]float64 {
 			all["delivery_rate"] = r.DeliveryRate()
 		}
 	}
-	if r.hasCPUUsage() {
+	if r.hasMeaningfulCPUUsage() {
 		all["cpu"] = r.CPUShare()
 	}
 	sum, slowest := r.sumVerifications()

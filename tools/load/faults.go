@@ -113,7 +113,7 @@ func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, caus
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.connectsEnded = true
-	if missing := attempted - opened - sumCauses(f.causes[failedConnect]); missing > 0 && cause != "" {
+	if missing := attempted - opened - sumCountsByCause(f.causes[failedConnect]); missing > 0 && cause != "" {
 		f.countFaultLocked(failedConnect, cause, missing)
 	}
 }
@@ -121,7 +121,7 @@ func (f *faultRecorder) stopCountingAndFailPending(attempted, opened int64, caus
 func (f *faultRecorder) countConnectFailures() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return sumCauses(f.causes[failedConnect])
+	return sumCountsByCause(f.causes[failedConnect])
 }
 
 func (f *faultRecorder) recordLostConn(reason error) {
@@ -171,7 +171,7 @@ func (f *faultRecorder) recordUnansweredLines(n int64) {
 func (f *faultRecorder) countFailedAndLostConns() (failed, lost int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return sumCauses(f.causes[failedConnect]), sumCauses(f.causes[lostConn]) + f.wrongAnswers
+	return sumCountsByCause(f.causes[failedConnect]), sumCountsByCause(f.causes[lostConn]) + f.wrongAnswers
 }
 
 func (f *faultRecorder) fillFaultFields(r *Result) {

@@ -126,7 +126,7 @@ func readTemplateFile(path string) (string, error) {
 // readLiteralMessageFile reads a message from a file, which is sent as it is.
 func readLiteralMessageFile(path string) (string, error) {
 	text, err := readMessageFile(path)
-	return message.Literal(text), err
+	return message.LiteralTemplate(text), err
 }
 
 func addHeader(h *http.Header, line string) error {
@@ -170,8 +170,8 @@ func parseRate(text string) (r Rate, err error) {
 		return r, err
 	}
 	first, second, changes := strings.Cut(text, ":")
-	from, ok := quantity.ParseNumber(first)
-	to, toOK := quantity.ParseNumber(second)
+	from, ok := quantity.ParseNumberWithSuffix(first)
+	to, toOK := quantity.ParseNumberWithSuffix(second)
 	if !ok || from == 0 || changes && (!toOK || to == 0) {
 		return r, wantRate
 	}
@@ -181,7 +181,7 @@ func parseRate(text string) (r Rate, err error) {
 // parseLatencyGoal parses a latency, optionally followed by a comma and a percentile; the default is 99.
 func parseLatencyGoal(text string) (goal Goal, err error) {
 	latency, percent, found := strings.Cut(text, ",")
-	if goal.Under, err = quantity.ParsePeriod(latency); err != nil {
+	if goal.Under, err = quantity.ParsePositiveDuration(latency); err != nil {
 		return goal, wantRate
 	}
 	if !found {
@@ -236,7 +236,7 @@ func parseRamp(text string) (r Ramp, err error) {
 		}
 		r.From, r.To, over = from, to, numbers[2]
 	}
-	if r.Over, err = quantity.ParsePeriod(over); err != nil {
+	if r.Over, err = quantity.ParsePositiveDuration(over); err != nil {
 		return Ramp{}, wantRamp
 	}
 	return r, nil
@@ -325,7 +325,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for i := range settings {
 		s := &settings[i]
-		texts := s.formatTexts(&c)
+		texts := s.textsThatSetField(&c)
 		if len(texts) == 0 {
 			continue
 		}

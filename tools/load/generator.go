@@ -22,7 +22,7 @@ var (
 // atomics or locks are fixed once connecting begins.
 type generator struct {
 	cfg          *Config
-	script       *script
+	script       *trafficScript
 	mode         mode
 	table        *connTable
 	shards       []*shard
@@ -33,15 +33,15 @@ type generator struct {
 	pubsub      *pubsubRun   // nil if it is not a publish/subscribe run
 	reconnector *reconnector // nil if connections are not replaced
 
-	sharedPlan *pacer.Shared // of an open loop for all connections together
-	curve      pacer.Curve   // the rate of plans over time
+	sharedPlan *pacer.SharedPlan // of an open loop for all connections together
+	curve      pacer.RateCurve   // the rate of plans over time
 
 	// Times since epoch: trafficStart, and the window from windowStart to windowEnd. After
 	// windowEnd, only messages that an open loop had planned before are sent. trafficStarted makes
 	// connections begin as soon as they are established.
 	trafficStart, windowStart, windowEnd atomic.Int64
 	trafficStarted                       atomic.Bool
-	// nudgedConns is how many connections nudgeAllConns has nudged. It belongs to the starter.
+	// nudgedConns is how many connections nudgeConnsToStartSending has nudged. It belongs to the starter.
 	nudgedConns int
 	// planDeadline is when an open loop gives up unsent messages.
 	planDeadline atomic.Int64
@@ -50,7 +50,7 @@ type generator struct {
 
 	// For held connections: the current or last verification, and when the first one received the
 	// broadcast.
-	verifying  atomic.Pointer[verification]
+	verifying  atomic.Pointer[lineVerification]
 	firstHeard atomic.Int64
 	lineEnd    string // of lines, "" on WebSockets
 	broadcast  string
@@ -71,7 +71,7 @@ const (
 
 // newGenerator returns a handler for an engine with that many loops, 0 for a model without loops.
 func newGenerator(cfg *Config, loops int) (*generator, error) {
-	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewShared()}
+	t := &generator{cfg: cfg, mode: cfg.mode(), epoch: engine.MonotonicNow(), startTime: time.Now(), sharedPlan: pacer.NewSharedPlan()}
 	t.setMeasuringWindow(pacer.Never, math.MinInt64)
 	if cfg.Unprompted { // the server may send before all are connected
 		t.setMeasuringWindow(pacer.Never, pacer.Never)
@@ -89,13 +89,13 @@ func newGenerator(cfg *Config, loops int) (*generator, error) {
 		}
 		t.shards[i] = s
 	}
-	places := cfg.connsWithState()
+	places := cfg.maxConnStates()
 	if t.isHoldOnly() {
 		places = 0
 	}
 	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newScript(cfg, t.table, t.faults.recordHTTPErrorStatus); err != nil {
+	if t.script, err = newTrafficScript(cfg, t.table, t.faults.recordHTTPErrorStatus); err != nil {
 		return nil, err
 	}
 	if cfg.PubSub == nil {
@@ -151,7 +151,7 @@ func (g *generator) shardIndex(c *engine.Conn) int {
 func (g *generator) Opened(c *engine.Conn) {
 	began := c.DialStartedAt() - g.epoch
 	if g.script.frames != nil {
-		g.script.frames.sendHandshake(c, g.nextNumber.Add(1)-1, began)
+		g.script.frames.sendWSHandshakeRequest(c, g.nextNumber.Add(1)-1, began)
 		return
 	}
 	g.joinPubsubOrEstablish(c, g.nextNumber.Add(1)-1, began)
@@ -161,7 +161,7 @@ func (g *generator) Opened(c *engine.Conn) {
 // ready: it joins publish/subscribe or is established.
 func (g *generator) joinPubsubOrEstablish(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	if g.pubsub != nil {
-		g.pubsub.sendJoin(c, connNumber, dialedAt)
+		g.pubsub.sendHelloOrSubscribe(c, connNumber, dialedAt)
 		return
 	}
 	g.registerEstablishedConn(c, connNumber, dialedAt)
@@ -175,7 +175,7 @@ func (g *generator) registerEstablishedConn(c *engine.Conn, connNumber uint32, d
 		g.registerHeldConn(c, s, now, dialedAt)
 		return
 	}
-	cs := s.newConnState(g.table, c.Ref(), i, connNumber, now)
+	cs := s.initEstablishedConn(g.table, c.Ref(), i, connNumber, now)
 	if cs == nil {
 		g.faults.recordConnectFailure(errEstablishedLate) // counted, unless the run has already stopped counting attempts
 		c.Abort(errEstablishedLate)
@@ -205,15 +205,15 @@ func (g *generator) Nudged(c *engine.Conn) {
 			break
 		}
 		if g.pubsub != nil {
-			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.countFullyDelivered(v)}, g.now())
+			g.countAnswersAndSendNext(c, v, checkResult{answers: g.pubsub.countDeliveredInOrder(v)}, g.now())
 		}
-		g.sendDueMessages(c, v)
+		g.sendDueOrCloseExpired(c, v)
 	case *heldConn:
 		g.sendVerificationLine(c, v)
-	case *pubsubConn:
+	case *pubsubMember:
 		c.SetReading(true)
 	default: // established too late to be held
-		g.cancelReservation(g.shardByRef(c.Ref()), c.Ref())
+		g.cancelUnsentReservation(g.shardByRef(c.Ref()), c.Ref())
 	}
 }
 
@@ -228,17 +228,17 @@ func (g *generator) startConnTraffic(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags |= connStarted
-	if g.script.hasFirst && g.sendableMessages(cs, 1, now) > 0 {
-		g.assignMessage(s, cs, now)
+	if g.script.hasFirst && g.limitSendableMessages(cs, 1, now) > 0 {
+		g.markMessageDue(s, cs, now)
 	}
 	if !g.script.hasFirst || g.script.awaitsNoAnswer {
-		g.assignMessages(s, cs, 0, now)
+		g.markMessagesDueAfterAnswers(s, cs, 0, now)
 	}
 	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()
 	g.sendBatch(c, cs, p)
 	if g.mode == flooding {
-		g.floodSend(c, cs)
+		g.sendFloodBatches(c, cs)
 	}
 }
 
@@ -269,19 +269,19 @@ func (g *generator) countAnswersAndSendNext(c *engine.Conn, cs *connState, res c
 	var p batch
 	if res.err == nil {
 		if res.serverCloses {
-			g.markOrderlyClose(s, cs)
+			g.requeueInFlightForReconnect(s, cs)
 		} else {
 			g.recordSendLateness(s, cs, now)
 		}
 		if res.answers > 0 {
-			g.assignMessages(s, cs, res.answers, now)
+			g.markMessagesDueAfterAnswers(s, cs, res.answers, now)
 		}
 		p = g.takeDueBatch(s, cs, now)
 	}
 	s.mu.Unlock()
 	g.sendBatch(c, cs, p)
 	if res.serverCloses && res.err == nil {
-		g.disconnect(c, errKeepAlive)
+		g.closeOrResetConn(c, errKeepAlive)
 	}
 }
 
@@ -295,9 +295,9 @@ func (g *generator) countAnswersLocked(s *shard, cs *connState, res checkResult,
 		}
 	}
 	measured := g.isInWindow(now)
-	s.totals.addCount(nBytesReceived, int64(res.answerBytes), measured)
+	s.totals.addToRunAndWindow(nBytesReceived, int64(res.answerBytes), measured)
 	if res.answers > 0 {
-		s.totals.addCount(nAnswered, int64(res.answers), measured)
+		s.totals.addToRunAndWindow(nAnswered, int64(res.answers), measured)
 		s.totals.run[nBytesAnswered] += g.table.totalMessageBytes(cs, cs.answered, res.answers, g.script)
 		if g.pubsub == nil { // in pubsub, each delivery is recorded instead
 			g.recordLatencies(s, cs, res.answers, now)
@@ -367,18 +367,18 @@ func (g *generator) takeDueBatch(s *shard, cs *connState, now time.Duration) bat
 	for k := uint64(cs.resend); k < uint64(p.n); k++ { // resent ones keep the time of the first attempt
 		g.table.sentTimes[g.table.slotIndex(cs, p.from+k)] = now
 	}
-	s.totals.addCount(nResent, int64(cs.resend), p.measured)
+	s.totals.addToRunAndWindow(nResent, int64(cs.resend), p.measured)
 	cs.resend = 0
 	s.totals.run[nDue] -= int64(p.n)
 	if cs.due = 0; g.script.awaitsNoAnswer {
 		cs.answered += uint64(p.n)
-		g.enqueueReady(s, cs, now) // no answer will do that
+		g.queueForNextPlannedMessage(s, cs, now) // no answer will do that
 	} else {
 		cs.inFlight += uint16(p.n)
 	}
-	s.totals.addCount(nSent, int64(p.n), p.measured)
+	s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
 	if g.script.fixedSize > 0 {
-		s.totals.addCount(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
+		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 	}
 	return p
 }
@@ -397,14 +397,14 @@ func (g *generator) sendBatch(c *engine.Conn, cs *connState, p batch) {
 		g.pubsub.publishMessages(c, cs, p.from, p.n)
 		return
 	}
-	size := g.script.sendMessages(c, cs, g.table, p.from, p.n)
+	size := g.script.generateAndWriteMessages(c, cs, g.table, p.from, p.n)
 	if g.script.fixedSize > 0 {
 		return // already counted
 	}
 	s := g.shards[cs.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.totals.addCount(nBytesSent, int64(size), p.measured)
+	s.totals.addToRunAndWindow(nBytesSent, int64(size), p.measured)
 }
 
 // abortWithMismatch records a wrong answer, which continues with got, and resets the connection.
@@ -415,7 +415,7 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 	s.mu.Unlock()
 	g.faults.recordMismatch(reason, Mismatch{
 		Connection: int64(cs.number), Message: int64(cs.answered), Byte: int(cs.answerPos),
-		Want: quoteTruncated(g.script.expectedBytes(cs)), Got: quoteTruncated(got),
+		Want: quoteTruncated(g.script.nextExpectedBytes(cs)), Got: quoteTruncated(got),
 	})
 	c.Abort(reason)
 }
@@ -423,8 +423,8 @@ func (g *generator) abortWithMismatch(c *engine.Conn, cs *connState, got []byte,
 // Ended detects whether the server has closed cleanly. The engine closes the connection.
 func (g *generator) Ended(c *engine.Conn, in []byte) int {
 	cs, ok := c.Value().(*connState)
-	if r, ruled := g.script.answerChecker.(*ruleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
-		if h := r.endAnswer(cs, in); h.serverCloses {
+	if r, ruled := g.script.answerChecker.(*matchRuleChecker); ok && ruled && g.cfg.detectsOrderlyClose() && !g.closing.Load() {
+		if h := r.endAnswersAtEOF(cs, in); h.serverCloses {
 			g.countAnswersAndSendNext(c, cs, h, g.now())
 		}
 	}
@@ -440,7 +440,7 @@ func (g *generator) Closed(c *engine.Conn, reason error) {
 	}
 	ended := g.hasAnyFlag(cs, connReconnecting)
 	if ended && !g.hasAnyFlag(cs, connExpired) && g.reconnector != nil && !g.closing.Load() {
-		g.replaceConn(cs, c.Peer())
+		g.queueReplacementDial(cs, c.Peer())
 		return
 	}
 	if g.countClosedConn(cs)&(connMismatched|connExpired) == 0 && !g.closing.Load() {
@@ -467,7 +467,7 @@ func (g *generator) countClosedConn(cs *connState) (flags uint16) {
 		s.totals.run[nExpired]++
 		s.totals.run[nCutOff] += int64(cs.inFlight)
 	}
-	g.countUnsentOnClose(s, cs)
+	g.countPlannedUnsentOnClose(s, cs)
 	s.totals.run[nDue] -= int64(cs.due)
 	cs.due = 0
 	if cs.flags&connFinished == 0 {

@@ -255,11 +255,11 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.OnRead([]byte("all\n"))
 	same("told")
-	v := &verification{number: 1, lineEnd: tr.lineEnd, limit: 10}
+	v := &lineVerification{number: 1, lineEnd: tr.lineEnd, limit: 10}
 	line, ping := make([]byte, 0, maxVerifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.reserveLine(tr.shards[0], v, c.Ref()); wait != 0 {
+			if wait := tr.reserveVerificationLine(tr.shards[0], v, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)

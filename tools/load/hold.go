@@ -22,7 +22,7 @@ type heldConn struct {
 
 // pendingLine is a line of a verification in flight. sentAt is 0 while it is only reserved.
 type pendingLine struct {
-	verification *verification
+	verification *lineVerification
 	sentAt       time.Duration
 }
 
@@ -58,18 +58,18 @@ func (g *generator) registerHeldConn(c *engine.Conn, s *shard, now, dialedAt tim
 func (g *generator) receiveWithoutConnState(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
-		return g.receiveHandshakeResponse(c, v, in)
-	case *pubsubConn:
+		return g.receiveWSHandshakeResponse(c, v, in)
+	case *pubsubMember:
 		if !g.closing.Load() {
-			return g.pubsub.receiveInput(c, v, in)
+			return g.pubsub.awaitJoinThenReceive(c, v, in)
 		}
 	case *heldConn:
-		if (g.cfg.checksLines() || g.script.frames != nil) && !g.closing.Load() {
+		if (g.cfg.checksHeldConnLines() || g.script.frames != nil) && !g.closing.Load() {
 			return g.receiveHeldLines(c, v, in)
 		}
 		v.shard.mu.Lock()
 		defer v.shard.mu.Unlock()
-		v.shard.totals.addCount(nBytesReceived, int64(len(in)), g.isInWindow(g.now()))
+		v.shard.totals.addToRunAndWindow(nBytesReceived, int64(len(in)), g.isInWindow(g.now()))
 	}
 	return len(in)
 }
@@ -85,7 +85,7 @@ func (g *generator) receiveHeldLines(c *engine.Conn, h *heldConn, in []byte) (us
 			break
 		}
 		used += n
-		s.totals.addCount(nBytesReceived, int64(len(frame.Payload)), g.isInWindow(now))
+		s.totals.addToRunAndWindow(nBytesReceived, int64(len(frame.Payload)), g.isInWindow(now))
 		why = g.handleLineOrFrame(c, s, frame, now)
 	}
 	s.mu.Unlock()
@@ -109,9 +109,9 @@ func (g *generator) parseLineOrFrame(in []byte) (frame websocket.Part, n int, er
 		frame = websocket.Part{Kind: websocket.Data, Payload: in[:n], Last: true}
 	} else {
 		maxBytes += 4 // the frame's header
-		var r websocket.Reader
+		var r websocket.FrameReader
 		if frame, n, err = r.Next(in); err == nil && frame.Kind == websocket.Data && !frame.Last {
-			if n = 0; r.Fragmented() {
+			if n = 0; r.IsFragmentOfMessage() {
 				err = errFragment
 			}
 		}
@@ -137,7 +137,7 @@ func (g *generator) handleLineOrFrame(c *engine.Conn, s *shard, frame websocket.
 		return errClosedFrame
 	}
 	switch {
-	case !g.cfg.checksLines():
+	case !g.cfg.checksHeldConnLines():
 	case g.cfg.Heartbeat != "" && string(line) == g.cfg.Heartbeat:
 		s.totals.run[nHeartbeats]++
 		_, _ = c.WriteString(g.cfg.HeartbeatAnswer) // Closed gets the error
@@ -174,12 +174,12 @@ func (g *generator) checkVerificationLine(c *engine.Conn, s *shard, line []byte,
 		return nil
 	}
 	var room [maxVerifyLine]byte
-	want := a.verification.appendLine(room[:0], ref)
+	want := a.verification.appendUniqueLine(room[:0], ref)
 	s.removePendingLine(ref)
 	if !bytes.Equal(line, want) {
 		s.totals.run[nVerifyWrong]++
 		s.countUnansweredMessage(len(want))
-		at := firstDifference(line, want)
+		at := commonPrefixLen(line, want)
 		_, slot, _ := ref.Location()
 		g.faults.recordMismatch(errWrongLine, Mismatch{
 			Connection: int64(slot), Message: int64(a.verification.number) - 1, Byte: at, Want: quoteTruncated(want[at:]), Got: quoteTruncated(line[at:]),
@@ -213,8 +213,8 @@ func (g *generator) handleCloseWithoutState(c *engine.Conn, reason error) {
 	switch v := c.Value().(type) {
 	case *wsHandshake:
 		g.countFailedHandshake(v, reason)
-	case *pubsubConn:
-		g.pubsub.countClosedMember(v, reason)
+	case *pubsubMember:
+		g.pubsub.handleClosedMember(v, reason)
 	case *heldConn:
 		g.countClosedHeldConn(c.Ref(), v)
 		if reason != errWrongLine && !g.closing.Load() {
@@ -235,6 +235,6 @@ func (g *generator) countClosedHeldConn(ref engine.Ref, h *heldConn) {
 	if a, ok := s.removePendingLine(ref); ok && a.sentAt > 0 {
 		var room [maxVerifyLine]byte
 		s.totals.run[nVerifyLost]++
-		s.countUnansweredMessage(len(a.verification.appendLine(room[:0], ref)))
+		s.countUnansweredMessage(len(a.verification.appendUniqueLine(room[:0], ref)))
 	}
 }

@@ -111,12 +111,12 @@ func (s *Stream) headlineFigures() [][2]string {
 	}
 	var all [][2]string
 	if r.Window > 0 && r.Mode != modeNameHold {
-		all = append(all, [2]string{"Rate, " + r.ratedVerb(), format.Number(r.Rate()) + "/s"})
+		all = append(all, [2]string{"Rate, " + r.answeredOrSentVerb(), format.Number(r.Rate()) + "/s"})
 	}
 	if r.Latency.Count > 0 {
 		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})
 	}
-	return append(all, [2]string{"Errors", format.Count(r.countFaults())}, [2]string{"Connections", format.Count(r.Connected)})
+	return append(all, [2]string{"Errors", format.Count(r.sumOfFaults())}, [2]string{"Connections", format.Count(r.Connected)})
 }
 
 // verdictRemarks returns an assessment of the run, the worst remarks first. If all expectations are
@@ -152,7 +152,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	if text, missed := r.describeMissedRate(); missed {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: text})
 	}
-	if n := sumCauses(r.ConnectErrors); n > 0 && r.Connected > 0 {
+	if n := sumCountsByCause(r.ConnectErrors); n > 0 && r.Connected > 0 {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: format.Count(n) + " attempts to connect failed: " + format.Tally(r.ConnectErrors) + "."})
 	}
 	all := append(bad, warn...)
@@ -173,7 +173,7 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 	if r.Answered == 0 {
 		text = "Nothing failed."
 	}
-	if r.hasCPUUsage() {
+	if r.hasMeaningfulCPUUsage() {
 		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs and reached no known limit."
 	}
 	return []page.Remark{{Tone: page.Good, Text: text}}
@@ -182,10 +182,10 @@ func (s *Stream) verdictRemarks(expected []Expectation) []page.Remark {
 // describeMissedRate reports whether fewer messages were answered, or sent if no answers were
 // expected, than an open loop had planned.
 func (r *Result) describeMissedRate() (text string, missed bool) {
-	if r.Intended == 0 || r.Window <= 0 || float64(r.ratedMessages()) >= reachedRateShare*float64(r.Intended) {
+	if r.Intended == 0 || r.Window <= 0 || float64(r.answeredOrSentMessages()) >= reachedRateShare*float64(r.Intended) {
 		return "", false
 	}
-	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.ratedVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
+	text = fmt.Sprintf("Fewer messages were %s than intended: %s/s of %s/s.", r.answeredOrSentVerb(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
 	if r.Unsent > 0 {
 		text += " " + format.Count(r.Unsent) + " planned messages were never sent."
 	}
@@ -208,7 +208,7 @@ func (s *Stream) expectationTable(expected []Expectation) *page.Table {
 }
 
 func (s *Stream) timelineCharts() (parts []page.Part) {
-	intervals := foldIntervals(s.Intervals, maxChartPoints)
+	intervals := joinNeighbouringIntervals(s.Intervals, maxChartPoints)
 	at := make([]float64, len(intervals))
 	for n, i := range intervals {
 		at[n] = (i.From + i.To).Seconds() / 2
@@ -251,7 +251,7 @@ func (s *Stream) timelineCharts() (parts []page.Part) {
 	}
 	chart("percentiles", "Latency", page.Axis{Label: s.describeLatencyOrigin(), Log: true, Unit: page.Seconds}, percentiles...)
 	chart("faults", "Errors a second", page.Axis{Label: "1/s"},
-		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.errorCount() - i.Failed - i.Lost) }},
+		curve{"other", func(i *Interval) float64 { return i.PerSecond(i.countErrors() - i.Failed - i.Lost) }},
 		curve{"lost connections", counterRateGetter("lost")}, curve{"failed to connect", counterRateGetter("failed")})
 	chart("flight", "Messages under way", page.Axis{}, curve{"in flight", counterGetter("in_flight")}, curve{"not sent yet", counterGetter("waiting")})
 	chart("connections", "Connections", page.Axis{}, curve{"open", counterGetter("open")})

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-func newIdleRun() *run {
+func newIdleRun() *loadRun {
 	return newFakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 

@@ -61,7 +61,7 @@ func (r *Result) generatorSentLate() bool {
 }
 
 // findReachedLimits returns the limits that the generator itself reached, the most severe first.
-func (r *run) findReachedLimits(result *Result) []Limit {
+func (r *loadRun) findReachedLimits(result *Result) []Limit {
 	var found []Limit
 	add := func(wall, advice, evidence string, args ...any) {
 		found = append(found, Limit{Wall: wall, Evidence: fmt.Sprintf(evidence, args...), Advice: advice})
@@ -100,7 +100,7 @@ const synRetransmitTime = time.Second
 
 // addReachedKernelLimits adds limits that the kernel of this machine counted during the run: queues if
 // connecting failed or was slow, and socket memory.
-func (r *run) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
+func (r *loadRun) addReachedKernelLimits(result *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernelCounters
 	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
 	connectTrouble := r.generator.faults.countConnectFailures() > 0 || result.Connect.Max >= synRetransmitTime
@@ -121,13 +121,13 @@ func (r *run) addReachedKernelLimits(result *Result, add func(wall, advice, evid
 	}
 }
 
-func (r *run) hasLocalTarget() bool {
+func (r *loadRun) hasLocalTarget() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocalAddr(t.addr.Addr()) })
 }
 
 // cpuStallShare returns the share of the window in which some program of the machine, the generator
 // or another, waited for a processor; 0 if unknown.
-func (r *run) cpuStallShare() float64 {
+func (r *loadRun) cpuStallShare() float64 {
 	if r.window < minUsageWindow {
 		return 0
 	}

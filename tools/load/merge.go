@@ -29,7 +29,7 @@ func Merge(results ...*Result) (*Result, error) {
 	all, latency, rate := *first, newHistogram(), 0.0
 	var targets []string
 	for i, r := range results {
-		h, err := r.checkMergeable(first)
+		h, err := r.decodeHistogramIfMergeable(first)
 		if err != nil {
 			return nil, fmt.Errorf("load: merge: result %d: %w", i+1, err)
 		}
@@ -43,20 +43,20 @@ func Merge(results ...*Result) (*Result, error) {
 			targets = append(targets, r.Target)
 		}
 		if i > 0 {
-			mergeFields(&all, r, false)
+			mergeFieldsByTag(&all, r, false)
 		}
 	}
 	all.Target = strings.Join(targets, ", ")
 	if rate > 0 {
 		// If the windows differ a little: the window that matches the sum of the rates.
-		all.Window = time.Duration(float64(all.ratedMessages()) / rate * float64(time.Second))
+		all.Window = time.Duration(float64(all.answeredOrSentMessages()) / rate * float64(time.Second))
 	}
 	if latency.TotalCount() > 0 {
 		ends := all.Latency // more exact than in the histogram
 		all.Latency, all.Histogram = summarizeHistogram(latency), encodeHistogram(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
-	if err := mergeHistograms(&all, &all.Histograms, results...); err != nil {
+	if err := mergeCompleteHistograms(&all, &all.Histograms, results...); err != nil {
 		return nil, fmt.Errorf("load: merge: %w", err)
 	}
 	return &all, nil
@@ -77,15 +77,15 @@ func MergeEvents(events ...Event) *Event {
 		if events[i].Interval != nil {
 			intervals = append(intervals, events[i].Interval)
 		}
-		mergeFields(&all, &events[i], false)
+		mergeFieldsByTag(&all, &events[i], false)
 	}
 	if len(intervals) > 1 {
-		_ = mergeHistograms(all.Interval, &all.Interval.Histograms, intervals...)
+		_ = mergeCompleteHistograms(all.Interval, &all.Interval.Histograms, intervals...)
 	}
 	return &all
 }
 
-// mergeFields merges from into to, as the tag "merge" of each field specifies:
+// mergeFieldsByTag merges from into to, as the tag "merge" of each field specifies:
 //
 //	sum     the sum of numbers, of counts by cause, and of structs and slices by element; texts are listed
 //	gauge   the sum of several generators; of successive intervals the later one
@@ -96,33 +96,33 @@ func MergeEvents(events ...Event) *Event {
 //	last    the first of several generators; of successive intervals the later one
 //	append  all elements of both slices
 //
-// A field without a tag keeps its value. follows reports that from is a later interval than to.
+// A field without a tag keeps its value. isLaterInterval reports that from is a later interval than to.
 // Values that to shares with others are replaced, not changed.
-func mergeFields[T any](to, from *T, follows bool) {
-	mergeStruct(reflect.ValueOf(to).Elem(), reflect.ValueOf(from).Elem(), follows)
+func mergeFieldsByTag[T any](total, addend *T, isLaterInterval bool) {
+	mergeStructByTag(reflect.ValueOf(total).Elem(), reflect.ValueOf(addend).Elem(), isLaterInterval)
 }
 
-func mergeStruct(to, from reflect.Value, follows bool) {
-	switch to := to.Addr().Interface().(type) {
+func mergeStructByTag(total, addend reflect.Value, isLaterInterval bool) {
+	switch total := total.Addr().Interface().(type) {
 	case *Latency:
-		to.mergeKeepingWorst(from.Addr().Interface().(*Latency))
+		total.mergeKeepingWorst(addend.Addr().Interface().(*Latency))
 		return
 	case *Rate:
-		to.add(from.Addr().Interface().(*Rate))
+		total.addGeneratorRate(addend.Addr().Interface().(*Rate))
 		return
 	}
-	for i, how := range mergeTags(to.Type()) {
+	for i, how := range cachedMergeTags(total.Type()) {
 		if how != "" {
-			mergeField(to.Field(i), from.Field(i), how, follows)
+			mergeField(total.Field(i), addend.Field(i), how, isLaterInterval)
 		}
 	}
 }
 
 var mergeTagCache sync.Map // reflect.Type to []string
 
-// mergeTags returns the tag "merge" of each field. It caches them, because reading tags would
+// cachedMergeTags returns the tag "merge" of each field. It caches them, because reading tags would
 // dominate a merge.
-func mergeTags(t reflect.Type) (tags []string) {
+func cachedMergeTags(t reflect.Type) (tags []string) {
 	if known, ok := mergeTagCache.Load(t); ok {
 		return known.([]string)
 	}
@@ -133,60 +133,60 @@ func mergeTags(t reflect.Type) (tags []string) {
 	return tags
 }
 
-func mergeField(to, from reflect.Value, mergeTag string, follows bool) {
+func mergeField(total, addend reflect.Value, mergeTag string, isLaterInterval bool) {
 	switch {
-	case follows && (mergeTag == "gauge" || mergeTag == "last"):
-		to.Set(from)
-	case mergeTag == "first", mergeTag == "last", mergeTag == "shared" && !follows:
-		if to.IsZero() {
-			to.Set(from)
+	case isLaterInterval && (mergeTag == "gauge" || mergeTag == "last"):
+		total.Set(addend)
+	case mergeTag == "first", mergeTag == "last", mergeTag == "shared" && !isLaterInterval:
+		if total.IsZero() {
+			total.Set(addend)
 		}
 	case mergeTag == "append":
-		to.Set(reflect.AppendSlice(to.Slice3(0, to.Len(), to.Len()), from))
+		total.Set(reflect.AppendSlice(total.Slice3(0, total.Len(), total.Len()), addend))
 	case mergeTag == "min":
-		if less(from, to) {
-			to.Set(from)
+		if less(addend, total) {
+			total.Set(addend)
 		}
 	case mergeTag == "max":
-		if less(to, from) {
-			to.Set(from)
+		if less(total, addend) {
+			total.Set(addend)
 		}
 	default:
-		addField(to, from, follows)
+		addFieldValue(total, addend, isLaterInterval)
 	}
 }
 
-// addField adds from to to.
-func addField(to, from reflect.Value, follows bool) {
-	switch to.Kind() {
+// addFieldValue adds from to to.
+func addFieldValue(total, addend reflect.Value, isLaterInterval bool) {
+	switch total.Kind() {
 	case reflect.Struct:
-		mergeStruct(to, from, follows)
+		mergeStructByTag(total, addend, isLaterInterval)
 	case reflect.Float64:
-		to.SetFloat(to.Float() + from.Float())
+		total.SetFloat(total.Float() + addend.Float())
 	case reflect.String:
-		to.SetString(strings.Trim(to.String()+"; "+from.String(), "; "))
+		total.SetString(strings.Trim(total.String()+"; "+addend.String(), "; "))
 	case reflect.Pointer:
-		if to.IsNil() {
-			to.Set(from)
-		} else if !from.IsNil() {
-			both := reflect.New(to.Type().Elem())
-			both.Elem().Set(to.Elem())
-			mergeStruct(both.Elem(), from.Elem(), follows)
-			to.Set(both)
+		if total.IsNil() {
+			total.Set(addend)
+		} else if !addend.IsNil() {
+			both := reflect.New(total.Type().Elem())
+			both.Elem().Set(total.Elem())
+			mergeStructByTag(both.Elem(), addend.Elem(), isLaterInterval)
+			total.Set(both)
 		}
 	case reflect.Map:
-		if from.Len() > 0 {
-			to.Set(reflect.ValueOf(AddCauses(maps.Clone(to.Interface().(map[string]int64)), from.Interface().(map[string]int64), math.MaxInt)))
+		if addend.Len() > 0 {
+			total.Set(reflect.ValueOf(AddCauses(maps.Clone(total.Interface().(map[string]int64)), addend.Interface().(map[string]int64), math.MaxInt)))
 		}
 	case reflect.Slice:
-		shared := min(to.Len(), from.Len())
-		to.Set(reflect.AppendSlice(to.Slice3(0, 0, 0), to)) // ours
+		shared := min(total.Len(), addend.Len())
+		total.Set(reflect.AppendSlice(total.Slice3(0, 0, 0), total)) // ours
 		for i := range shared {
-			mergeStruct(to.Index(i), from.Index(i), follows)
+			mergeStructByTag(total.Index(i), addend.Index(i), isLaterInterval)
 		}
-		to.Set(reflect.AppendSlice(to, from.Slice(shared, from.Len())))
+		total.Set(reflect.AppendSlice(total, addend.Slice(shared, addend.Len())))
 	default:
-		to.SetInt(to.Int() + from.Int())
+		total.SetInt(total.Int() + addend.Int())
 	}
 }
 
@@ -203,9 +203,9 @@ func less(a, b reflect.Value) bool {
 	return a.Int() < b.Int()
 }
 
-// mergeHistograms sets the distributions of to, by their JSON keys, to those of all parts if each
-// part has a histogram of them. Others keep their values. histograms is a field of to.
-func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, parts ...*T) (err error) {
+// mergeCompleteHistograms sets the distributions of to, by their JSON keys, to those of all parts if each
+// part has a histogram of them. Others keep their values. encodedByField is a field of to.
+func mergeCompleteHistograms[T Interval | Result](to *T, encodedByField *map[string]string, parts ...*T) (err error) {
 	all := make(map[string]string)
 	v := reflect.ValueOf(to).Elem()
 	for i := range v.NumField() {
@@ -221,7 +221,7 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 			if failed != nil {
 				err = cmp.Or(err, fmt.Errorf("result %d: %s: %w", n+1, name, failed))
 			}
-			switch own := latencyField(p.Field(i)); {
+			switch own := latencyPointer(p.Field(i)); {
 			case own == nil || own.Count == 0:
 			case h == nil:
 				complete = false
@@ -231,18 +231,18 @@ func mergeHistograms[T Interval | Result](to *T, histograms *map[string]string, 
 				complete = merged.Merge(h) == 0 && complete
 			}
 		}
-		if l := latencyField(v.Field(i)); l != nil && complete && merged != nil {
+		if l := latencyPointer(v.Field(i)); l != nil && complete && merged != nil {
 			*l, all[name] = summarizeHistogram(merged), encodeHistogram(merged)
 		}
 	}
-	*histograms = nil
+	*encodedByField = nil
 	if len(all) > 0 {
-		*histograms = all
+		*encodedByField = all
 	}
 	return err
 }
 
-func latencyField(field reflect.Value) *Latency {
+func latencyPointer(field reflect.Value) *Latency {
 	if field.Kind() != reflect.Pointer {
 		field = field.Addr()
 	}
@@ -250,11 +250,11 @@ func latencyField(field reflect.Value) *Latency {
 }
 
 // Add adds the snapshot of another generator.
-func (s *Snapshot) Add(o Snapshot) { mergeFields(s, &o, false) }
+func (s *Snapshot) Add(o Snapshot) { mergeFieldsByTag(s, &o, false) }
 
-// checkMergeable returns an error if a result cannot be merged with the first one. Otherwise it
+// decodeHistogramIfMergeable returns an error if a result cannot be merged with the first one. Otherwise it
 // returns the histogram, nil for none.
-func (r *Result) checkMergeable(first *Result) (*hdrhistogram.Histogram, error) {
+func (r *Result) decodeHistogramIfMergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	h, err := decodeHistogram(r.Histogram)
 	switch {
 	case err != nil:
@@ -273,8 +273,8 @@ func (r *Result) checkMergeable(first *Result) (*hdrhistogram.Histogram, error) 
 	return h, nil
 }
 
-// add adds the plan of another generator. A rate per connection stays as it is.
-func (r *Rate) add(o *Rate) {
+// addGeneratorRate adds the plan of another generator. A rate per connection stays as it is.
+func (r *Rate) addGeneratorRate(o *Rate) {
 	if r.Each && o.Each {
 		return
 	}

@@ -238,7 +238,7 @@ func TestHistogramSize(t *testing.T) {
 // TestLostAgent checks that a missing part is a fault that is named.
 func TestLostAgent(t *testing.T) {
 	r := newGeneratorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
-	before := r.countFaults()
+	before := r.sumOfFaults()
 	r.Agents = []Agent{
 		{Name: "a", Connections: 5, Connected: 4, Rate: 1000, Offset: -3 * time.Millisecond, Uncertainty: time.Millisecond},
 		{Name: "b", Connections: 6, Lost: "gone", Last: &Snapshot{Open: 6, Answered: 9}},
@@ -247,7 +247,7 @@ func TestLostAgent(t *testing.T) {
 	if err := r.Err(); err == nil || err.Error() != "load: agent b is lost, with 6 of 11 connections: gone" {
 		t.Errorf("%v", err)
 	}
-	if n := r.countFaults() - before; n != 1 {
+	if n := r.sumOfFaults() - before; n != 1 {
 		t.Errorf("%d faults more, want 1", n)
 	}
 	var text strings.Builder

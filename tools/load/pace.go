@@ -8,17 +8,17 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// This file decides when messages are sent. Everything but floodSend runs under the shard's lock. A
+// This file decides when messages are sent. Everything but sendFloodBatches runs under the shard's lock. A
 // message to send is first assigned: it gets its time and counts as due until the connection's
 // owner takes it (takeDueBatch).
 
-// hasCapacity reports whether a connection may have one more message in flight.
-func (g *generator) hasCapacity(cs *connState) bool {
+// canTakeAnotherMessage reports whether a connection may have one more message in flight.
+func (g *generator) canTakeAnotherMessage(cs *connState) bool {
 	return int(cs.inFlight)+int(cs.due) < g.cfg.Pipeline && cs.flags&(connClosed|connExpired|connMismatched|connReconnecting) == 0
 }
 
-// assignMessage makes a connection's next message due, which was planned for plannedAt.
-func (g *generator) assignMessage(s *shard, cs *connState, plannedAt time.Duration) {
+// markMessageDue makes a connection's next message due, which was planned for plannedAt.
+func (g *generator) markMessageDue(s *shard, cs *connState, plannedAt time.Duration) {
 	if g.table.plannedTimes != nil {
 		g.table.plannedTimes[g.table.slotIndex(cs, cs.answered+uint64(cs.inFlight)+uint64(cs.due))] = plannedAt
 	}
@@ -26,74 +26,74 @@ func (g *generator) assignMessage(s *shard, cs *connState, plannedAt time.Durati
 	s.totals.run[nDue]++
 }
 
-// sendableMessages returns how many of n messages a connection may send now.
-func (g *generator) sendableMessages(cs *connState, n int, now time.Duration) int {
+// limitSendableMessages returns how many of n messages a connection may send now.
+func (g *generator) limitSendableMessages(cs *connState, wanted int, now time.Duration) int {
 	if int64(now) >= g.windowEnd.Load() {
 		return 0
 	}
 	if g.cfg.Messages > 0 {
-		n = int(min(uint64(n), uint64(g.cfg.Messages)-cs.answered-uint64(cs.inFlight)-uint64(cs.due)))
+		wanted = int(min(uint64(wanted), uint64(g.cfg.Messages)-cs.answered-uint64(cs.inFlight)-uint64(cs.due)))
 	}
-	return n
+	return wanted
 }
 
-// assignMessages assigns the messages that a connection may send after answers, or when its regular
+// markMessagesDueAfterAnswers assigns the messages that a connection may send after newAnswers, or when its regular
 // traffic begins.
-func (g *generator) assignMessages(s *shard, cs *connState, answers int, now time.Duration) {
+func (g *generator) markMessagesDueAfterAnswers(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	begins := cs.flags&connPastFirst == 0
 	cs.flags |= connPastFirst
 	switch {
 	case g.isOpenLoop():
 		if begins && g.mode == openLoopPerConn {
-			g.startConnPlan(cs, now)
+			g.initConnSendPlan(cs, now)
 		}
-		g.assignPlannedMessages(s, cs, now)
+		g.markPlannedMessagesDue(s, cs, now)
 	case g.mode != closedLoop:
 	case begins:
-		for range g.sendableMessages(cs, g.cfg.Pipeline, now) {
-			g.assignMessage(s, cs, now)
+		for range g.limitSendableMessages(cs, g.cfg.Pipeline, now) {
+			g.markMessageDue(s, cs, now)
 		}
 	default:
-		g.continueClosedLoop(s, cs, answers, now)
+		g.scheduleMessagePerAnswer(s, cs, newAnswers, now)
 	}
 }
 
-// continueClosedLoop assigns a message for each answer, immediately or after the think time.
-func (g *generator) continueClosedLoop(s *shard, cs *connState, answers int, now time.Duration) {
+// scheduleMessagePerAnswer assigns a message for each answer, immediately or after the think time.
+func (g *generator) scheduleMessagePerAnswer(s *shard, cs *connState, newAnswers int, now time.Duration) {
 	at := now + g.cfg.Think
-	for range g.sendableMessages(cs, answers, now) {
+	for range g.limitSendableMessages(cs, newAnswers, now) {
 		if g.cfg.Lifetime > 0 && at >= g.table.openedAt[cs.index]+g.cfg.Lifetime && !g.cfg.reconnects() {
 			break // the connection will be closed by then; one that reconnects starts a new lifetime
 		}
 		if at > now {
 			s.timers.push(timer{due: at, conn: cs.index, number: cs.number, kind: thinkTimer})
 		} else {
-			g.assignMessage(s, cs, now)
+			g.markMessageDue(s, cs, now)
 		}
 	}
 }
 
-// assignPlannedMessages assigns due messages of the plan up to the connection's capacity, and
+// markPlannedMessagesDue assigns due messages of the plan up to the connection's capacity, and
 // queues the connection for later ones.
-func (g *generator) assignPlannedMessages(s *shard, cs *connState, now time.Duration) {
-	for g.hasCapacity(cs) {
-		at, ok := g.takePlannedTime(s, cs, now)
+func (g *generator) markPlannedMessagesDue(s *shard, cs *connState, now time.Duration) {
+	for g.canTakeAnotherMessage(cs) {
+		at, ok := g.takeDuePlanTime(s, cs, now)
 		if !ok {
 			break
 		}
-		g.assignMessage(s, cs, at)
+		g.markMessageDue(s, cs, at)
 	}
-	g.enqueueReady(s, cs, now)
+	g.queueForNextPlannedMessage(s, cs, now)
 }
 
-// takePlannedTime takes the next due time of the connection's own plan or the shared one. It
+// takeDuePlanTime takes the next due time of the connection's own plan or the shared one. It
 // returns false if none is due, or if the plan has been given up.
-func (g *generator) takePlannedTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
+func (g *generator) takeDuePlanTime(s *shard, cs *connState, now time.Duration) (plannedAt time.Duration, ok bool) {
 	if int64(now) >= g.planDeadline.Load() {
 		return 0, false
 	}
 	if g.mode == openLoop {
-		return g.sharedPlan.Take(now)
+		return g.sharedPlan.TakeNextIfDue(now)
 	}
 	p := &g.table.plans[cs.index]
 	if plannedAt = p.Next(); plannedAt > now || plannedAt >= time.Duration(g.windowEnd.Load()) {
@@ -104,14 +104,14 @@ func (g *generator) takePlannedTime(s *shard, cs *connState, now time.Duration) 
 	} else {
 		s.totals.run[nEarly]++
 	}
-	p.Advance(&g.curve, g.connSeed(cs))
+	p.AdvanceToNextMessage(&g.curve, g.connSeed(cs))
 	return plannedAt, true
 }
 
-// enqueueReady makes a connection with capacity wait for the plan: in the ready queue of its shard,
+// queueForNextPlannedMessage makes a connection with capacity wait for the plan: in the ready queue of its shard,
 // or with a timer for its own plan.
-func (g *generator) enqueueReady(s *shard, cs *connState, now time.Duration) {
-	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.hasCapacity(cs) {
+func (g *generator) queueForNextPlannedMessage(s *shard, cs *connState, now time.Duration) {
+	if !g.isOpenLoop() || cs.flags&connPastFirst == 0 || !g.canTakeAnotherMessage(cs) {
 		return
 	}
 	if g.mode == openLoop {
@@ -130,8 +130,8 @@ func (g *generator) enqueueReady(s *shard, cs *connState, now time.Duration) {
 	}
 }
 
-// needsPacing reports whether anything in the run depends on time.
-func (g *generator) needsPacing() bool {
+// needsPaceTimer reports whether anything in the run depends on time.
+func (g *generator) needsPaceTimer() bool {
 	return g.isOpenLoop() || g.cfg.Lifetime > 0 || g.cfg.Think > 0
 }
 
@@ -146,36 +146,36 @@ const (
 	paceRetryDelay = 100 * time.Microsecond
 )
 
-// paceLoop paces the shard of a loop, or all shards if loop is negative, and returns when to call
+// nudgeDueConnsOfLoop paces the shard of a loopOrAll, or all shards if loopOrAll is negative, and returns when to call
 // it again. It is an engine.Config.Pace.
-func (g *generator) paceLoop(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+func (g *generator) nudgeDueConnsOfLoop(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	now, next := at-g.epoch, at-g.epoch+paceInterval
-	if loop >= 0 {
-		return min(next, g.paceShard(g.shards[loop], now, nudge)) + g.epoch
+	if loopOrAll >= 0 {
+		return min(next, g.nudgeDueConnsOfShard(g.shards[loopOrAll], now, nudge)) + g.epoch
 	}
 	next = now + paceIntervalNoLoops
 	if due := g.sharedPlan.NextDue(); due > now {
 		next = min(next, due) // a connection may be ready by then
 	}
 	for _, s := range g.shards {
-		next = min(next, g.paceShard(s, now, nudge))
+		next = min(next, g.nudgeDueConnsOfShard(s, now, nudge))
 	}
 	return next + g.epoch
 }
 
-// paceShard nudges the connections of a shard that have something to do, and returns when to call
+// nudgeDueConnsOfShard nudges the connections of a shard that have something to do, and returns when to call
 // it again.
-func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) time.Duration {
+func (g *generator) nudgeDueConnsOfShard(s *shard, now time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	s.mu.Lock()
-	if len(s.nudgeRetries) == 0 && s.timers.earliest() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
+	if len(s.nudgeRetries) == 0 && s.timers.earliestOrNever() > now && (s.ready.n == 0 || g.sharedPlan.NextDue() > now) {
 		next := g.nextPaceTime(s)
 		s.mu.Unlock()
 		return next
 	}
 	nudges := append(s.nudges[:0], s.nudgeRetries...)
 	s.nudgeRetries = s.nudgeRetries[:0]
-	nudges = g.handleDueTimers(s, nudges, now)
-	nudges = g.assignToReadyConns(s, nudges, now)
+	nudges = g.processDueConnTimers(s, nudges, now)
+	nudges = g.markDueOnReadyConns(s, nudges, now)
 	s.mu.Unlock()
 	full := false
 	for i, ref := range nudges {
@@ -195,15 +195,15 @@ func (g *generator) paceShard(s *shard, now time.Duration, nudge func(engine.Ref
 }
 
 func (g *generator) nextPaceTime(s *shard) time.Duration {
-	next := s.timers.earliest()
+	next := s.timers.earliestOrNever()
 	if s.ready.n > 0 {
 		next = min(next, g.sharedPlan.NextDue())
 	}
 	return next
 }
 
-// appendNudge adds a connection to the nudges, unless it already is among them.
-func appendNudge(nudges []engine.Ref, cs *connState) []engine.Ref {
+// appendUnlessNudged adds a connection to the nudges, unless it already is among them.
+func appendUnlessNudged(nudges []engine.Ref, cs *connState) []engine.Ref {
 	if cs.flags&connNudged != 0 {
 		return nudges
 	}
@@ -211,8 +211,8 @@ func appendNudge(nudges []engine.Ref, cs *connState) []engine.Ref {
 	return append(nudges, cs.ref)
 }
 
-// handleDueTimers handles expired timers of a shard and appends the connections to nudge.
-func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+// processDueConnTimers handles expired timers of a shard and appends the connections to nudge.
+func (g *generator) processDueConnTimers(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace {
 		timer, ok := s.timers.popDue(now)
 		if !ok {
@@ -224,12 +224,12 @@ func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Dura
 		}
 		switch timer.kind {
 		case thinkTimer:
-			for range min(g.sendableMessages(cs, 1, now), 1) {
-				g.assignMessage(s, cs, now)
+			for range min(g.limitSendableMessages(cs, 1, now), 1) {
+				g.markMessageDue(s, cs, now)
 			}
 		case planTimer:
 			cs.flags &^= connHasTimer
-			g.assignPlannedMessages(s, cs, now)
+			g.markPlannedMessagesDue(s, cs, now)
 		case lifetimeTimer:
 			timer.due = g.table.openedAt[cs.index] + g.cfg.Lifetime // later, if the socket has been replaced
 			if cs.flags&connReconnecting != 0 {
@@ -241,14 +241,14 @@ func (g *generator) handleDueTimers(s *shard, nudges []engine.Ref, now time.Dura
 			}
 			cs.flags |= connExpired
 		}
-		nudges = appendNudge(nudges, cs)
+		nudges = appendUnlessNudged(nudges, cs)
 	}
 	return nudges
 }
 
-// assignToReadyConns assigns due messages of the shared plan to ready connections, in turn, and
+// markDueOnReadyConns assigns due messages of the shared plan to ready connections, in turn, and
 // appends those connections to nudges.
-func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
+func (g *generator) markDueOnReadyConns(s *shard, nudges []engine.Ref, now time.Duration) []engine.Ref {
 	for len(nudges) < maxNudgesPerPace && s.ready.n > 0 {
 		if g.sharedPlan.NextDue() > now {
 			break
@@ -256,21 +256,21 @@ func (g *generator) assignToReadyConns(s *shard, nudges []engine.Ref, now time.D
 		id, _ := s.ready.dequeue()
 		cs := &g.table.conns[id]
 		cs.flags &^= connQueued
-		if !g.hasCapacity(cs) || cs.flags&connStarted == 0 {
+		if !g.canTakeAnotherMessage(cs) || cs.flags&connStarted == 0 {
 			continue
 		}
-		at, ok := g.takePlannedTime(s, cs, now)
+		at, ok := g.takeDuePlanTime(s, cs, now)
 		if !ok {
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
 			break
 		}
-		g.assignMessage(s, cs, at)
-		if g.hasCapacity(cs) {
+		g.markMessageDue(s, cs, at)
+		if g.canTakeAnotherMessage(cs) {
 			cs.flags |= connQueued
 			s.ready.enqueue(id)
 		}
-		nudges = appendNudge(nudges, cs)
+		nudges = appendUnlessNudged(nudges, cs)
 	}
 	return nudges
 }
@@ -288,15 +288,15 @@ func (g *generator) recordSendLateness(s *shard, cs *connState, now time.Duratio
 	}
 }
 
-// sendDueMessages sends what the pacing has assigned to a connection, or closes it if its lifetime
+// sendDueOrCloseExpired sends what the pacing has assigned to a connection, or closes it if its lifetime
 // is over.
-func (g *generator) sendDueMessages(c *engine.Conn, cs *connState) {
+func (g *generator) sendDueOrCloseExpired(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.flags &^= connNudged
 	if cs.flags&connExpired != 0 {
 		s.mu.Unlock()
-		g.disconnect(c, errLifetimeOver)
+		g.closeOrResetConn(c, errLifetimeOver)
 		return
 	}
 	g.recordSendLateness(s, cs, now)
@@ -304,12 +304,12 @@ func (g *generator) sendDueMessages(c *engine.Conn, cs *connState) {
 	s.mu.Unlock()
 	g.sendBatch(c, cs, p)
 	if g.mode == flooding {
-		g.floodSend(c, cs)
+		g.sendFloodBatches(c, cs)
 	}
 }
 
-// disconnect closes a connection gracefully or with a reset: see Config.Graceful.
-func (g *generator) disconnect(c *engine.Conn, reason error) {
+// closeOrResetConn closes a connection gracefully or with a reset: see Config.Graceful.
+func (g *generator) closeOrResetConn(c *engine.Conn, reason error) {
 	if g.cfg.Graceful {
 		c.CloseWith(reason)
 	} else {
@@ -317,8 +317,8 @@ func (g *generator) disconnect(c *engine.Conn, reason error) {
 	}
 }
 
-// countUnsentOnClose counts planned messages that a closed connection did not send.
-func (g *generator) countUnsentOnClose(s *shard, cs *connState) {
+// countPlannedUnsentOnClose counts planned messages that a closed connection did not send.
+func (g *generator) countPlannedUnsentOnClose(s *shard, cs *connState) {
 	if !g.isOpenLoop() {
 		return
 	}
@@ -329,25 +329,25 @@ func (g *generator) countUnsentOnClose(s *shard, cs *connState) {
 	}
 	if g.mode == openLoopPerConn {
 		draws := skipDraws
-		skipped := g.skipConnPlan(cs, min(g.now()+1, time.Duration(g.windowEnd.Load())), &draws)
+		skipped := g.skipConnPlanUntil(cs, min(g.now()+1, time.Duration(g.windowEnd.Load())), &draws)
 		s.totals.run[nPlanned] += skipped.Within
 		s.totals.run[nEarly] += skipped.Before
 		s.totals.run[nUnsent] += skipped.Within
-		g.table.plans[cs.index] = pacer.Plan{}
+		g.table.plans[cs.index] = pacer.SendPlan{}
 	}
 }
 
-// startConnPlan starts a connection's own plan: with the traffic or when the connection is
+// initConnSendPlan starts a connection's own plan: with the traffic or when the connection is
 // established, whichever is later, or after its first message has been answered. The plans of all
 // connections are evenly offset.
-func (g *generator) startConnPlan(cs *connState, now time.Duration) {
+func (g *generator) initConnSendPlan(cs *connState, now time.Duration) {
 	const golden = 0.6180339887498949 // its multiples, modulo 1, are evenly distributed
 	since := g.table.openedAt[cs.index]
 	if g.script.hasFirst {
 		since = now
 	}
 	_, phase := math.Modf(golden * float64(cs.number))
-	g.table.plans[cs.index] = g.curve.NewPlan(since, phase, g.connSeed(cs))
+	g.table.plans[cs.index] = g.curve.NewPlanFrom(since, phase, g.connSeed(cs))
 }
 
 func (g *generator) connSeed(cs *connState) uint64 { return deriveSeed(g.cfg.Seed, uint64(cs.number)) }
@@ -359,31 +359,31 @@ const (
 	skipDrawsAll = 100_000
 )
 
-// skipConnPlan gives up the messages of a connection's own plan before end.
-func (g *generator) skipConnPlan(cs *connState, end time.Duration, draws *int) pacer.Skipped {
-	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, draws)
+// skipConnPlanUntil gives up the messages of a connection's own plan before end.
+func (g *generator) skipConnPlanUntil(cs *connState, end time.Duration, randomDrawsLeft *int) pacer.Skipped {
+	return g.table.plans[cs.index].Skip(&g.curve, g.connSeed(cs), time.Duration(g.windowStart.Load()), end, randomDrawsLeft)
 }
 
 // forEachConnPlan calls f for the own plan of each open connection, under its shard's lock, until
 // it returns false.
-func (g *generator) forEachConnPlan(f func(*connState, *pacer.Plan) bool) {
+func (g *generator) forEachConnPlan(f func(*connState, *pacer.SendPlan) bool) {
 	g.table.forEachConn(g.shards, func(_ *shard, cs *connState) bool {
 		return cs.flags&connClosed != 0 || f(cs, &g.table.plans[cs.index])
 	})
 }
 
-// skipUnsentPlans gives up and counts planned messages that have not been sent. It runs when
+// skipAndCountUnsentPlans gives up and counts planned messages that have not been sent. It runs when
 // nothing is sent any more.
-func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
+func (g *generator) skipAndCountUnsentPlans() (all pacer.Skipped) {
 	until := time.Duration(g.windowEnd.Load())
 	if g.mode == openLoop {
 		return g.sharedPlan.Skip(until, skipDrawsAll)
 	}
 	left := skipDrawsAll
-	g.forEachConnPlan(func(cs *connState, _ *pacer.Plan) bool {
+	g.forEachConnPlan(func(cs *connState, _ *pacer.SendPlan) bool {
 		draws := min(skipDraws, left)
 		left -= draws
-		skipped := g.skipConnPlan(cs, until, &draws)
+		skipped := g.skipConnPlanUntil(cs, until, &draws)
 		left += draws
 		all.Within += skipped.Within
 		all.Before += skipped.Before
@@ -392,26 +392,26 @@ func (g *generator) skipUnsentPlans() (all pacer.Skipped) {
 	return all
 }
 
-// estimateOverdue estimates how many planned messages are due and not taken.
-func (g *generator) estimateOverdue(now time.Duration) (n int64) {
+// estimateOverdueMessages estimates how many planned messages are due and not taken.
+func (g *generator) estimateOverdueMessages(now time.Duration) (n int64) {
 	if g.mode == openLoop {
-		return g.sharedPlan.CountOverdue(now)
+		return g.sharedPlan.CountDueAndUntaken(now)
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {
-		n += p.CountOverdue(&g.curve, now, until)
+	g.forEachConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
+		n += p.CountDueAndUntaken(&g.curve, now, until)
 		return true
 	})
 	return n
 }
 
-// hasOverdue reports whether a plan has a due message that has not been taken.
-func (g *generator) hasOverdue() (is bool) {
+// hasPlannedUntaken reports whether a plan has a due message that has not been taken.
+func (g *generator) hasPlannedUntaken() (is bool) {
 	if g.mode == openLoop {
 		return g.sharedPlan.NextDue() < pacer.Never
 	}
 	until := time.Duration(g.windowEnd.Load())
-	g.forEachConnPlan(func(_ *connState, p *pacer.Plan) bool {
+	g.forEachConnPlan(func(_ *connState, p *pacer.SendPlan) bool {
 		is = p.Next() > 0 && p.Next() < until
 		return !is
 	})
@@ -429,19 +429,19 @@ const (
 )
 
 func (c *Config) floodBufferSize() int {
-	return min(max(floodBufferTotal/c.maxOpenConns(), minFloodBuffer), maxFloodBuffer)
+	return min(max(floodBufferTotal/c.maxSimultaneousConns(), minFloodBuffer), maxFloodBuffer)
 }
 
 // Drained continues a flood when the kernel has accepted the unsent bytes.
 func (g *generator) Drained(c *engine.Conn) {
 	if cs, ok := c.Value().(*connState); ok && g.mode == flooding && g.hasAnyFlag(cs, connStarted) {
-		g.floodSend(c, cs)
+		g.sendFloodBatches(c, cs)
 	}
 }
 
-// floodSend sends until the kernel accepts no more, or for floodBatches. The call of Paused makes
+// sendFloodBatches sends until the kernel accepts no more, or for floodBatches. The call of Paused makes
 // the engine call Drained in either case.
-func (g *generator) floodSend(c *engine.Conn, cs *connState) {
+func (g *generator) sendFloodBatches(c *engine.Conn, cs *connState) {
 	s := g.shards[cs.shard]
 	bufferSize := g.cfg.floodBufferSize()
 	n := max(bufferSize/g.script.maxMessageLen(), 1)
@@ -451,14 +451,14 @@ func (g *generator) floodSend(c *engine.Conn, cs *connState) {
 		}
 		now := g.now()
 		s.mu.Lock()
-		if g.sendableMessages(cs, 1, now) == 0 {
+		if g.limitSendableMessages(cs, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
-		p := batch{from: cs.answered, n: g.sendableMessages(cs, n, now), measured: g.isInWindow(now)}
+		p := batch{from: cs.answered, n: g.limitSendableMessages(cs, n, now), measured: g.isInWindow(now)}
 		cs.answered += uint64(p.n)
-		s.totals.addCount(nSent, int64(p.n), p.measured)
-		s.totals.addCount(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
+		s.totals.addToRunAndWindow(nSent, int64(p.n), p.measured)
+		s.totals.addToRunAndWindow(nBytesSent, int64(p.n*g.script.fixedSize), p.measured)
 		s.mu.Unlock()
 		g.sendBatch(c, cs, p)
 		if c.IsAborted() {

@@ -7,12 +7,12 @@ import (
 // TestStart checks that connections with close numbers start at different messages, and that
 // messages differ.
 func TestStart(t *testing.T) {
-	text := newRandomBlock(64, 0)
+	text := newRandomMessageBlock(64, 0)
 	seen := map[string]int{}
 	messages := len(text.bytes) / 64
 	for id := range messages {
 		at := text.firstOffset(uint32(id))
-		m := string(text.bytesAt(at, 64))
+		m := string(text.contiguousBytesAt(at, 64))
 		if other, twice := seen[m]; at%64 != 0 || twice {
 			t.Fatalf("connection %d starts at %d with the message of %d", id, at, other)
 		}
@@ -36,7 +36,7 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		text := newRandomBlock(int(size), 0)
+		text := newRandomMessageBlock(int(size), 0)
 		h := &payloadCache{block: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check counts answers as the generator does.
@@ -51,7 +51,7 @@ func FuzzCheck(f *testing.F) {
 		}
 		answer := make([]byte, 0, int(size)*int(messages))
 		for at := text.firstOffset(id); len(answer) < cap(answer); at = 0 {
-			answer = append(answer, text.bytesAt(at, cap(answer)-len(answer))...)
+			answer = append(answer, text.contiguousBytesAt(at, cap(answer)-len(answer))...)
 		}
 		wrong := len(answer)
 		if int(change) < len(answer) {

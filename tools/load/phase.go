@@ -14,23 +14,23 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/sample"
 )
 
-func (r *run) runPhases(ctx context.Context) error {
+func (r *loadRun) connectExchangeAndHold(ctx context.Context) error {
 	if r.cfg.Early {
-		return r.exchangeMessages(ctx)
+		return r.runWarmupWindowAndDrain(ctx)
 	}
-	if err := r.connectAll(ctx); err != nil {
+	if err := r.connectAllOrStall(ctx); err != nil {
 		return err
 	}
-	r.emitEvent(Event{Phase: Connected})
+	r.emitEventWithSnapshot(Event{Phase: Connected})
 	if s := r.sumTotals(); s.openConns() == 0 {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
 		r.waitForOtherGenerators,
-		r.runVerification,
+		r.verifyHeldConns,
 		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldBefore) },
-		r.exchangeMessages,
-		r.runVerification,
+		r.runWarmupWindowAndDrain,
+		r.verifyHeldConns,
 		func(ctx context.Context) error { return r.holdConns(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
@@ -40,25 +40,25 @@ func (r *run) runPhases(ctx context.Context) error {
 	return nil
 }
 
-func (r *run) waitForOtherGenerators(ctx context.Context) error {
+func (r *loadRun) waitForOtherGenerators(ctx context.Context) error {
 	if r.cfg.Begin == nil {
 		return nil
 	}
 	r.stage = "hold"
-	return r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, done: r.noConnsLeft})
+	return r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, done: r.allConnsClosedForGood})
 }
 
 // holdConns is a stage "hold" of its own, of duration d.
-func (r *run) holdConns(ctx context.Context, d time.Duration) error {
+func (r *loadRun) holdConns(ctx context.Context, d time.Duration) error {
 	if d > 0 {
 		r.stage = "hold"
 	}
 	return r.waitWhileOpen(ctx, d)
 }
 
-// startDialer starts the dialer. stop cancels it, waits for it, and ends the counting of
+// startDialingInBackground starts the dialer. stop cancels it, waits for it, and ends the counting of
 // connections.
-func (r *run) startDialer(ctx context.Context) (stop func()) {
+func (r *loadRun) startDialingInBackground(ctx context.Context) (stopAndEndConnectPhase func()) {
 	dialing, cancel := context.WithCancel(ctx)
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
@@ -74,9 +74,9 @@ func (r *run) startDialer(ctx context.Context) (stop func()) {
 	}
 }
 
-// connectAll opens the connections and waits until every attempt has finished or the attempts
+// connectAllOrStall opens the connections and waits until every attempt has finished or the attempts
 // stall.
-func (r *run) connectAll(ctx context.Context) error {
+func (r *loadRun) connectAllOrStall(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
 	var dialer sync.WaitGroup
 	r.connectStart = r.generator.now()
@@ -85,10 +85,10 @@ func (r *run) connectAll(ctx context.Context) error {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
-	err := r.waitUntil(dialing, waitCondition{
+	err := r.waitEmittingProgress(dialing, waitCondition{
 		stallTimeout: r.connectStallTimeout(),
-		progress:     r.attemptsFinished,
-		done:         func(s totals) bool { return r.attemptsFinished(s) == int64(r.cfg.totalConns()) },
+		progress:     r.countFinishedAttempts,
+		done:         func(s totals) bool { return r.countFinishedAttempts(s) == int64(r.cfg.totalConns()) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -102,7 +102,7 @@ func (r *run) connectAll(ctx context.Context) error {
 
 // connectStallTimeout returns the stall timeout of the connect phase, which a low connect rate
 // extends.
-func (r *run) connectStallTimeout() time.Duration {
+func (r *loadRun) connectStallTimeout() time.Duration {
 	timeout := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
 		timeout = max(timeout, 2*time.Second/time.Duration(r.cfg.ConnectRate))
@@ -113,14 +113,14 @@ func (r *run) connectStallTimeout() time.Duration {
 	return timeout
 }
 
-// endConnectPhase stops counting connections. If there is a cause, missing attempts count as
+// endConnectPhase stops counting connections. If there is a pendingFailureCause, missing attempts count as
 // failed.
-func (r *run) endConnectPhase(cause string) {
+func (r *loadRun) endConnectPhase(pendingFailureCause string) {
 	for _, s := range r.generator.shards {
-		s.stopNewConns()
+		s.refuseNewConns()
 	}
 	sum := r.sumTotals()
-	r.generator.faults.stopCountingAndFailPending(int64(r.dialer.issued), sum.run[nOpened], cause)
+	r.generator.faults.stopCountingAndFailPending(int64(r.dialer.issued), sum.run[nOpened], pendingFailureCause)
 	if sum.run[nOpened] > 0 {
 		r.connectTime = sum.lastOpened - r.connectStart
 	}
@@ -135,57 +135,57 @@ func ignoreStalled(err error) error {
 }
 
 // waitWhileOpen waits for d, or until no connection is left.
-func (r *run) waitWhileOpen(ctx context.Context, d time.Duration) error {
+func (r *loadRun) waitWhileOpen(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
-	return r.waitUntil(ctx, waitCondition{timeout: d, done: r.noConnsLeft})
+	return r.waitEmittingProgress(ctx, waitCondition{timeout: d, done: r.allConnsClosedForGood})
 }
 
-// exchangeMessages runs the traffic: warm-up, window and drain.
-func (r *run) exchangeMessages(ctx context.Context) error {
+// runWarmupWindowAndDrain runs the traffic: warm-up, window and drain.
+func (r *loadRun) runWarmupWindowAndDrain(ctx context.Context) error {
 	starting, cancel := context.WithCancel(ctx)
-	stop := r.startTraffic(starting)
+	stop := r.startTrafficWindow(starting)
 	r.stage = "warm-up"
 	err := r.waitWhileOpen(ctx, time.Duration(r.generator.windowStart.Load())-r.generator.now())
 	r.stage = "window"
 	if err == nil {
-		err = r.measureWindow(ctx)
+		err = r.waitForWindowAndMeasure(ctx)
 	}
 	r.generator.endMeasuringWindow()
 	cancel()
 	stop()
 	r.stage = "drain"
 	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.awaitsNoAnswers() || r.generator.isOpenLoop()) {
-		err = cmp.Or(err, r.drainAnswers(ctx))
+		err = cmp.Or(err, r.awaitOutstandingAnswers(ctx))
 	}
-	r.abandonUnsent()
+	r.stopPlanAndSkipUnsent()
 	if r.generator.pubsub != nil && r.cfg.Published != nil && ignoreStalled(err) == nil {
-		err = r.generator.pubsub.awaitSharedDeliveries(ctx, r)
+		err = r.generator.pubsub.exchangeCountsAndAwaitDeliveries(ctx, r)
 	}
 	if r.generator.pubsub != nil && r.cfg.PubSub.Slow > 0 && ignoreStalled(err) == nil {
-		err = r.generator.pubsub.drainSlowSubscribers(ctx, r)
+		err = r.generator.pubsub.resumeAndDrainSlowSubscribers(ctx, r)
 	}
 	return ignoreStalled(err)
 }
 
-// startTraffic starts the traffic, and in an early run the dialer. Once ctx has ended, stop waits
+// startTrafficWindow starts the traffic, and in an early run the dialer. Once ctx has ended, stop waits
 // for the helper that was started.
-func (r *run) startTraffic(ctx context.Context) (stop func()) {
+func (r *loadRun) startTrafficWindow(ctx context.Context) (waitForStarter func()) {
 	t := r.generator
 	if r.cfg.Early {
-		r.scheduleWindow(0)
+		r.scheduleWindowAndPlan(0)
 		t.trafficStarted.Store(true)
-		return r.startDialer(ctx)
+		return r.startDialingInBackground(ctx)
 	}
 	lead := time.Duration(0)
 	if t.isOpenLoop() {
 		lead = planLead + time.Duration(t.table.allocatedCount()-t.nudgedConns)*planLeadPerConn
 	}
-	r.scheduleWindow(lead)
+	r.scheduleWindowAndPlan(lead)
 	t.trafficStarted.Store(true)
 	var starter sync.WaitGroup
-	starter.Go(func() { t.nudgeAllConns(ctx) })
+	starter.Go(func() { t.nudgeConnsToStartSending(ctx) })
 	return starter.Wait
 }
 
@@ -196,8 +196,8 @@ const (
 	planLeadPerConn = 2 * time.Microsecond // for each connection
 )
 
-// scheduleWindow sets the window and starts the plan of an open loop, lead from now.
-func (r *run) scheduleWindow(lead time.Duration) {
+// scheduleWindowAndPlan sets the window and starts the plan of an open loop, lead from now.
+func (r *loadRun) scheduleWindowAndPlan(lead time.Duration) {
 	t := r.generator
 	begin := max(t.now()+lead, 1)
 	from := begin + r.cfg.Warmup
@@ -211,7 +211,7 @@ func (r *run) scheduleWindow(lead time.Duration) {
 	r.windowParts = rateSampler{interval: r.cfg.Duration / steadyParts, lastSample: from}
 	t.planDeadline.Store(int64(pacer.Never))
 	rate := r.cfg.Rate
-	t.curve = pacer.Curve{
+	t.curve = pacer.RateCurve{
 		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
 		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
@@ -222,20 +222,20 @@ func (r *run) scheduleWindow(lead time.Duration) {
 	}
 }
 
-func (r *run) abandonUnsent() {
+func (r *loadRun) stopPlanAndSkipUnsent() {
 	r.generator.planDeadline.Store(math.MinInt64)
 	if r.generator.isOpenLoop() {
-		r.skipped = r.generator.skipUnsentPlans()
+		r.skipped = r.generator.skipAndCountUnsentPlans()
 	}
 }
 
-func (r *run) measureWindow(ctx context.Context) error {
-	before := sample.OwnCPU()
+func (r *loadRun) waitForWindowAndMeasure(ctx context.Context) error {
+	before := sample.OwnCPUTime()
 	stalled := readCPUStallTime()
-	r.emitEvent(Event{Phase: Measuring})
-	err := r.waitUntil(ctx, r.windowWaitCondition())
+	r.emitEventWithSnapshot(Event{Phase: Measuring})
+	err := r.waitEmittingProgress(ctx, r.windowWaitCondition())
 	from, until := r.generator.endMeasuringWindow()
-	r.cpuUsed = sample.OwnCPU()
+	r.cpuUsed = sample.OwnCPUTime()
 	r.cpuUsed.User -= before.User
 	r.cpuUsed.System -= before.System
 	r.cpuStallTime = readCPUStallTime() - stalled
@@ -245,15 +245,15 @@ func (r *run) measureWindow(ctx context.Context) error {
 		r.window = s.lastAnswer - from
 	}
 	if r.cfg.Messages > 0 && s.run[nExchanged] == s.run[nOpened] {
-		r.emitEvent(Event{Phase: Exchanged})
+		r.emitEventWithSnapshot(Event{Phase: Exchanged})
 	}
-	r.emitEvent(Event{Phase: Measured})
+	r.emitEventWithSnapshot(Event{Phase: Measured})
 	return err
 }
 
-func (r *run) windowWaitCondition() waitCondition {
+func (r *loadRun) windowWaitCondition() waitCondition {
 	if r.cfg.Messages == 0 {
-		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.isWindowDone, stop: r.cfg.Enough} // it can be over already
+		return waitCondition{timeout: max(r.generator.windowLeft(), 1), done: r.sampleRateAndCheckWindowDone, stop: r.cfg.Enough} // it can be over already
 	}
 	return waitCondition{
 		done:         func(s totals) bool { return s.run[nFinished] == s.run[nOpened] },
@@ -262,25 +262,25 @@ func (r *run) windowWaitCondition() waitCondition {
 	}
 }
 
-// isWindowDone reports whether the window is over or steady. It also samples the receive rate.
-func (r *run) isWindowDone(current totals) bool {
-	if r.windowParts.sampleRate(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
-		r.emitEvent(Event{Phase: Part, Received: r.windowParts.lastRate()})
+// sampleRateAndCheckWindowDone reports whether the window is over or steady. It also samples the receive rate.
+func (r *loadRun) sampleRateAndCheckWindowDone(current totals) bool {
+	if r.windowParts.addRateIfIntervalPassed(r.generator.now(), current.window[nBytesReceived]) && r.cfg.Enough != nil {
+		r.emitEventWithSnapshot(Event{Phase: Part, Received: r.windowParts.lastRate()})
 	}
-	return r.noConnsLeft(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
+	return r.allConnsClosedForGood(current) || r.cfg.Steady && r.cfg.Enough == nil && r.windowParts.Steady()
 }
 
-// noConnsLeft reports whether no connection is open and none will come.
-func (r *run) noConnsLeft(s totals) bool {
-	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.attemptsFinished(s) >= int64(r.cfg.totalConns())
+// allConnsClosedForGood reports whether no connection is open and none will come.
+func (r *loadRun) allConnsClosedForGood(s totals) bool {
+	return s.openConns() == 0 && r.cfg.Lifetime == 0 && r.countFinishedAttempts(s) >= int64(r.cfg.totalConns())
 }
 
-// drainAnswers waits for missing answers, and in an open loop for overdue messages. Once ctx has
+// awaitOutstandingAnswers waits for missing answers, and in an open loop for overdue messages. Once ctx has
 // ended, it waits at most canceledDrain.
-func (r *run) drainAnswers(ctx context.Context) error {
+func (r *loadRun) awaitOutstandingAnswers(ctx context.Context) error {
 	w := waitCondition{
 		done: func(totals) bool {
-			behind := r.generator.isOpenLoop() && r.generator.hasOverdue() // before the totals: messages taken in between are due in them
+			behind := r.generator.isOpenLoop() && r.generator.hasPlannedUntaken() // before the totals: messages taken in between are due in them
 			s := r.sumTotals()
 			return s.openConns() == 0 || !behind && s.run[nDue] == 0 && (s.messagesInFlight() == 0 || r.cfg.awaitsNoAnswers())
 		},
@@ -290,22 +290,22 @@ func (r *run) drainAnswers(ctx context.Context) error {
 	if r.generator.isOpenLoop() {
 		w.timeout = r.cfg.Drain // limits the wait even if a slow server keeps making progress
 	}
-	err := r.waitUntil(ctx, w)
+	err := r.waitEmittingProgress(ctx, w)
 	if err == nil || errors.Is(err, errStalled) {
 		return nil
 	}
 	w.timeout = min(r.cfg.Drain, canceledDrain)
-	_ = r.waitUntil(context.WithoutCancel(ctx), w)
+	_ = r.waitEmittingProgress(context.WithoutCancel(ctx), w)
 	return err
 }
 
 // nudgeRetryInterval is how long the starter waits when a mailbox is full.
 const nudgeRetryInterval = time.Millisecond
 
-// nudgeAllConns nudges every connection once, so that its owner sends the first messages. It runs
+// nudgeConnsToStartSending nudges every connection once, so that its owner sends the first messages. It runs
 // when no more connections are added, and ends early with ctx; the next call, in the next step of a
 // search, continues from there.
-func (g *generator) nudgeAllConns(ctx context.Context) {
+func (g *generator) nudgeConnsToStartSending(ctx context.Context) {
 	if g.mode == holding || g.cfg.Unprompted {
 		return
 	}
@@ -320,7 +320,7 @@ func (g *generator) nudgeAllConns(ctx context.Context) {
 
 // nudgeWithRetry nudges a connection, and repeats that while its mailbox is full. It returns false
 // if ctx ends first.
-func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) bool {
+func nudgeWithRetry(ctx context.Context, ref engine.Ref, retryTick *time.Ticker) (completed bool) {
 	for errors.Is(ref.Nudge(), engine.ErrFull) {
 		select {
 		case <-ctx.Done():
@@ -348,14 +348,14 @@ type rateSampler struct {
 	Steadiness
 }
 
-// sampleRate adds the rate of an interval if one has passed, and reports whether it has. received
+// addRateIfIntervalPassed adds the rate of an interval if one has passed, and reports whether it has. totalReceived
 // is the total of the window.
-func (p *rateSampler) sampleRate(now time.Duration, received int64) bool {
+func (p *rateSampler) addRateIfIntervalPassed(now time.Duration, totalReceived int64) (added bool) {
 	if now-p.lastSample < p.interval {
 		return false
 	}
-	p.Add(float64(received-p.lastBytes) / float64(now-p.lastSample) * float64(time.Second))
-	p.lastSample, p.lastBytes = now, received
+	p.Add(float64(totalReceived-p.lastBytes) / float64(now-p.lastSample) * float64(time.Second))
+	p.lastSample, p.lastBytes = now, totalReceived
 	return true
 }
 

@@ -34,10 +34,10 @@ func TestVariation(t *testing.T) {
 	at, bytes := time.Duration(0), int64(0)
 	add := func(more int64) {
 		at, bytes = at+time.Second, bytes+more
-		p.sampleRate(at, bytes)
+		p.addRateIfIntervalPassed(at, bytes)
 	}
 	add(100)
-	p.sampleRate(at+time.Millisecond, 5000) // within a part
+	p.addRateIfIntervalPassed(at+time.Millisecond, 5000) // within a part
 	if v := p.Variation(); v != 0 || p.Steady() {
 		t.Errorf("one part varies by %v", v)
 	}

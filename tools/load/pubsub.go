@@ -99,7 +99,7 @@ func (c *Config) totalConns() int {
 // The first connections that are established are the publishers, the next ones the slow
 // subscribers. A publisher has a connState and is paced like any other connection. Its message is
 // answered by the subscribers: a slot of publisher.undelivered counts those that have not received
-// it, and the last one nudges the publisher. The owners of subscribers, which have a pubsubConn
+// it, and the last one nudges the publisher. The owners of subscribers, which have a pubsubMember
 // instead of a connState, decrement the slots. mu guards the number of subscribers of each topic;
 // it is held while a message gets its slot, and while a lost subscriber is removed from all slots.
 // Messages from publishers of other generators have no slot here: missing ones are counted at the
@@ -108,8 +108,8 @@ type pubsubRun struct {
 	*generator
 	*PubSub
 	protocol   pubsubProtocol
-	payload    pubsubPayload
-	publishers []publisher
+	payload    pubsubPayloadCodec
+	publishers []publisherState
 	timeOrigin time.Duration // of times in messages, since the run's start
 	nextSeq    []uint32      // by subscriber and publisher: the number of the next message on the subscriber's topic
 
@@ -122,17 +122,17 @@ type pubsubRun struct {
 	lostReceived, lostGaps int64
 }
 
-// publisher is the part of a publisher that subscribers use.
-type publisher struct {
+// publisherState is the part of a publisher that subscribers use.
+type publisherState struct {
 	ref         engine.Ref // written before the first message
 	nudged      atomic.Bool
 	undelivered []atomic.Int32 // subscribers that have not received a message, by slot
 	published   uint64         // number of messages; guarded by pubsubRun.mu
 }
 
-// pubsubConn is a subscriber, or a connection that has not joined yet. It belongs to the
+// pubsubMember is a subscriber, or a connection that has not joined yet. It belongs to the
 // connection's owner.
-type pubsubConn struct {
+type pubsubMember struct {
 	shard     *shard
 	dialedAt  time.Duration
 	number    uint32 // of all connections: publishers first, then slow subscribers, then the others
@@ -143,16 +143,16 @@ type pubsubConn struct {
 	err       error // why it did not join, or was closed
 }
 
-func (h *pubsubRun) isPublisher(m *pubsubConn) bool { return int(m.number) < h.Publishers }
-func (h *pubsubRun) isSlow(m *pubsubConn) bool {
+func (h *pubsubRun) isPublisher(m *pubsubMember) bool { return int(m.number) < h.Publishers }
+func (h *pubsubRun) isSlow(m *pubsubMember) bool {
 	return !h.isPublisher(m) && int(m.number) < h.Publishers+h.Slow
 }
 
 func newPubsubRun(gen *generator) *pubsubRun {
 	cfg := gen.cfg
 	h := &pubsubRun{
-		generator: gen, PubSub: cfg.PubSub, protocol: newPubsubProtocol(cfg.PubSub.Protocol, cfg.Size), payload: newPubsubPayload(cfg),
-		publishers:         make([]publisher, cfg.PubSub.Publishers),
+		generator: gen, PubSub: cfg.PubSub, protocol: newPubsubProtocol(cfg.PubSub.Protocol, cfg.Size), payload: newPubsubPayloadCodec(cfg),
+		publishers:         make([]publisherState, cfg.PubSub.Publishers),
 		nextSeq:            make([]uint32, cfg.PubSub.AllPublishers*cfg.Connections),
 		subscribersByTopic: make([]int32, cfg.PubSub.Topics),
 	}
@@ -165,23 +165,23 @@ func newPubsubRun(gen *generator) *pubsubRun {
 	return h
 }
 
-// topicOf returns the topic of a message of a publisher, by its number among all publishers.
+// topicOfMessage returns the topic of a message of a publisher, by its number among all publishers.
 // Publishers go through the topics in turn, each starting at another one; a message is number
 // msgNumber/Topics of its publisher on its topic.
-func (h *pubsubRun) topicOf(publisher uint32, msgNumber uint64) uint32 {
+func (h *pubsubRun) topicOfMessage(publisher uint32, msgNumber uint64) uint32 {
 	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + msgNumber) % uint64(h.Topics))
 }
 
 // globalPublisher returns the number of an own publisher among those of all generators.
 func (h *pubsubRun) globalPublisher(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
-func (p *publisher) undeliveredCount(msgNumber uint64) *atomic.Int32 {
+func (p *publisherState) undeliveredCount(msgNumber uint64) *atomic.Int32 {
 	return &p.undelivered[msgNumber&uint64(len(p.undelivered)-1)]
 }
 
-// sendJoin sends the first message of the protocol: a greeting from a publisher, or a subscription.
-func (h *pubsubRun) sendJoin(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
-	m := &pubsubConn{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
+// sendHelloOrSubscribe sends the first message of the protocol: a greeting from a publisher, or a subscription.
+func (h *pubsubRun) sendHelloOrSubscribe(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+	m := &pubsubMember{shard: h.shards[h.shardIndex(c)], dialedAt: dialedAt, number: connNumber}
 	c.SetValue(m)
 	say := &h.protocol.hello
 	if !h.isPublisher(m) {
@@ -192,28 +192,28 @@ func (h *pubsubRun) sendJoin(c *engine.Conn, connNumber uint32, dialedAt time.Du
 		}
 		appendTopicName(m.topicName[:0], m.topic)
 	}
-	_, _ = c.Write(say.appendMessage(nil, m.topic, nil)) // Closed gets the error
+	_, _ = c.Write(say.appendFilledIn(nil, m.topic, nil)) // Closed gets the error
 }
 
-// receiveInput handles input of a connection that joins, or of a subscriber.
-func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used int) {
+// awaitJoinThenReceive handles input of a connection that joins, or of a subscriber.
+func (h *pubsubRun) awaitJoinThenReceive(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	for !m.joined {
 		confirmed := &h.protocol.subscribed
 		if h.isPublisher(m) {
 			confirmed = &h.protocol.welcome
 		}
-		want := confirmed.appendMessage(nil, m.topic, nil)
+		want := confirmed.appendFilledIn(nil, m.topic, nil)
 		if n := min(len(in)-used, len(want)); bytes.Equal(in[used:used+n], want[:n]) {
 			if n < len(want) {
 				return used
 			}
 			used += n
-			if !h.completeJoin(c, m) {
+			if !h.registerJoinedMember(c, m) {
 				return used
 			}
 			break
 		}
-		n, err := h.protocol.consumeOtherInput(c, in[used:])
+		n, err := h.protocol.consumeNonMessageInput(c, in[used:])
 		if err != nil {
 			m.err = err
 			c.Abort(err)
@@ -223,12 +223,12 @@ func (h *pubsubRun) receiveInput(c *engine.Conn, m *pubsubConn, in []byte) (used
 			return used
 		}
 	}
-	return used + h.receiveDeliveries(c, m, in[used:])
+	return used + h.verifyDeliveries(c, m, in[used:])
 }
 
-// completeJoin counts a confirmed subscriber, or establishes a publisher. It returns false for a
+// registerJoinedMember counts a confirmed subscriber, or establishes a publisher. It returns false for a
 // publisher, and for a subscriber that is too late.
-func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bool) {
+func (h *pubsubRun) registerJoinedMember(c *engine.Conn, m *pubsubMember) (joinedAsSubscriber bool) {
 	if h.isPublisher(m) {
 		h.publishers[m.number].ref = c.Ref()
 		h.registerEstablishedConn(c, m.number, m.dialedAt)
@@ -263,9 +263,9 @@ func (h *pubsubRun) completeJoin(c *engine.Conn, m *pubsubConn) (isSubscriber bo
 // slowDrainStall is the time without input after which slow subscribers count as drained.
 const slowDrainStall = 500 * time.Millisecond
 
-// drainSlowSubscribers makes the slow subscribers read their backlog, so that disconnected ones
+// resumeAndDrainSlowSubscribers makes the slow subscribers read their backlog, so that disconnected ones
 // notice it. It runs on Run's goroutine.
-func (h *pubsubRun) drainSlowSubscribers(ctx context.Context, r *run) error {
+func (h *pubsubRun) resumeAndDrainSlowSubscribers(ctx context.Context, r *loadRun) error {
 	h.mu.Lock()
 	slow := h.slowRefs
 	h.mu.Unlock()
@@ -276,7 +276,7 @@ func (h *pubsubRun) drainSlowSubscribers(ctx context.Context, r *run) error {
 			return context.Cause(ctx)
 		}
 	}
-	return r.waitUntil(ctx, waitCondition{
+	return r.waitEmittingProgress(ctx, waitCondition{
 		timeout:      r.cfg.Drain,
 		done:         func(s totals) bool { return s.run[nSlowEnded] == int64(len(slow)) },
 		stallTimeout: slowDrainStall,
@@ -284,23 +284,23 @@ func (h *pubsubRun) drainSlowSubscribers(ctx context.Context, r *run) error {
 	})
 }
 
-// receiveDeliveries handles messages, and nudges publishers whose messages this subscriber
+// verifyDeliveries handles messages, and nudges publishers whose messages this subscriber
 // completes.
-func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) (used int) {
+func (h *pubsubRun) verifyDeliveries(c *engine.Conn, m *pubsubMember, in []byte) (used int) {
 	if h.isSlow(m) {
 		m.shard.mu.Lock()
 		defer m.shard.mu.Unlock()
 		m.shard.totals.run[nSlowBytes] += int64(len(in))
 		return len(in)
 	}
-	var room [16]*publisher
+	var room [16]*publisherState
 	done, s, now := room[:0], m.shard, h.now()
 	var err error
 	s.mu.Lock()
 	for used < len(in) && err == nil {
 		var n int
-		var p *publisher
-		if n, p, err = h.receiveDelivery(c, m, in[used:], now); n == 0 {
+		var p *publisherState
+		if n, p, err = h.verifyNextDelivery(c, m, in[used:], now); n == 0 {
 			break
 		}
 		used += n
@@ -310,7 +310,7 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 	}
 	s.mu.Unlock()
 	for _, p := range done {
-		p.nudgeOnce()
+		p.nudgeUnlessPending()
 	}
 	if err != nil {
 		m.err = err
@@ -321,27 +321,27 @@ func (h *pubsubRun) receiveDeliveries(c *engine.Conn, m *pubsubConn, in []byte) 
 	return used
 }
 
-// receiveDelivery handles one message or other protocol input, of n bytes, 0 if it is incomplete.
+// verifyNextDelivery handles one message or other protocol input, of n bytes, 0 if it is incomplete.
 // done is the publisher of a message that all subscribers have received. The caller holds the
 // shard's lock.
-func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, now time.Duration) (n int, done *publisher, err error) {
+func (h *pubsubRun) verifyNextDelivery(c *engine.Conn, m *pubsubMember, in []byte, now time.Duration) (consumed int, fullyDeliveredBy *publisherState, err error) {
 	w := &h.protocol.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
-		n, err = h.protocol.consumeOtherInput(c, in)
-		return n, nil, err
+		consumed, err = h.protocol.consumeNonMessageInput(c, in)
+		return consumed, nil, err
 	}
 	name := len(w.head)
 	mid := name + topicSize
 	body := mid + len(w.mid)
 	tail := body + h.cfg.Size
-	if n = tail + len(w.tail); len(in) < n {
+	if consumed = tail + len(w.tail); len(in) < consumed {
 		return 0, nil, nil
 	}
-	if string(in[name:mid]) != string(m.topicName[:]) || string(in[mid:body]) != w.mid || string(in[tail:n]) != w.tail {
+	if string(in[name:mid]) != string(m.topicName[:]) || string(in[mid:body]) != w.mid || string(in[tail:consumed]) != w.tail {
 		return 0, nil, errWrongAnswer
 	}
-	from, k, at, err := h.payload.parsePayload(in[body:tail])
-	if err != nil || int(from) >= h.AllPublishers || h.topicOf(from, k) != m.topic {
+	from, k, at, err := h.payload.parseAndVerifyPayload(in[body:tail])
+	if err != nil || int(from) >= h.AllPublishers || h.topicOfMessage(from, k) != m.topic {
 		return 0, nil, cmp.Or(err, errWrongAnswer)
 	}
 	s := m.shard
@@ -354,49 +354,49 @@ func (h *pubsubRun) receiveDelivery(c *engine.Conn, m *pubsubConn, in []byte, no
 		s.totals.run[nReordered]++
 	default:
 		s.totals.run[nDoubled]++
-		return n, nil, nil
+		return consumed, nil, nil
 	}
-	s.totals.addCount(nDelivered, 1, h.isInWindow(now))
-	s.totals.addCount(nBytesReceived, int64(h.cfg.Size), h.isInWindow(now))
+	s.totals.addToRunAndWindow(nDelivered, 1, h.isInWindow(now))
+	s.totals.addToRunAndWindow(nBytesReceived, int64(h.cfg.Size), h.isInWindow(now))
 	to, planned := &s.times.outside, time.Duration(at)+h.timeOrigin
 	if h.isOpenLoop() && h.isPlannedInWindow(planned) || !h.isOpenLoop() && h.isInWindow(now) {
 		to = &s.times.window
 	}
 	to.record(now-planned, 1)
 	if own := int(from) - h.PublishersFrom; own >= 0 && own < h.Publishers && h.publishers[own].undeliveredCount(k).Add(-1) == 0 {
-		done = &h.publishers[own]
+		fullyDeliveredBy = &h.publishers[own]
 	}
-	return n, done, nil
+	return consumed, fullyDeliveredBy, nil
 }
 
-// nextSequences returns the numbers of the next messages for a subscriber, by publisher.
-func (h *pubsubRun) nextSequences(m *pubsubConn) []uint32 {
+// nextSequencesBySubscriber returns the numbers of the next messages for a subscriber, by publisher.
+func (h *pubsubRun) nextSequencesBySubscriber(m *pubsubMember) []uint32 {
 	return h.nextSeq[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
 
-func (h *pubsubRun) nextSequence(m *pubsubConn, publisher uint32) *uint32 {
-	return &h.nextSequences(m)[publisher]
+func (h *pubsubRun) nextSequence(m *pubsubMember, publisher uint32) *uint32 {
+	return &h.nextSequencesBySubscriber(m)[publisher]
 }
 
 // countDeliveredOrMissed returns how many messages a subscriber has received or missed.
-func (h *pubsubRun) countDeliveredOrMissed(m *pubsubConn) (n int64) {
-	for _, next := range h.nextSequences(m) {
+func (h *pubsubRun) countDeliveredOrMissed(m *pubsubMember) (n int64) {
+	for _, next := range h.nextSequencesBySubscriber(m) {
 		n += int64(next)
 	}
 	return n
 }
 
-// nudgeOnce makes a publisher check which of its messages are delivered. It does nothing if a nudge
+// nudgeUnlessPending makes a publisher check which of its messages are delivered. It does nothing if a nudge
 // is already on its way.
-func (p *publisher) nudgeOnce() {
+func (p *publisherState) nudgeUnlessPending() {
 	if !p.nudged.Swap(true) {
 		_ = p.ref.Nudge() // the mailbox has space, or the connection is closed
 	}
 }
 
-// countFullyDelivered returns how many messages of a publisher all subscribers have received, from
+// countDeliveredInOrder returns how many messages of a publisher all subscribers have received, from
 // the oldest in flight on.
-func (h *pubsubRun) countFullyDelivered(cs *connState) (n int) {
+func (h *pubsubRun) countDeliveredInOrder(cs *connState) (n int) {
 	p := &h.publishers[cs.number]
 	p.nudged.Store(false)
 	for n < int(cs.inFlight) && p.undeliveredCount(cs.answered+uint64(n)).Load() <= 0 {
@@ -417,9 +417,9 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 		if h.isOpenLoop() {
 			at = h.table.plannedTimes
 		}
-		topic := h.topicOf(h.globalPublisher(cs.number), msgNumber+i)
+		topic := h.topicOfMessage(h.globalPublisher(cs.number), msgNumber+i)
 		*body = h.payload.appendPayload((*body)[:0], h.globalPublisher(cs.number), msgNumber+i, uint64(at[h.table.slotIndex(cs, msgNumber+i)]-h.timeOrigin))
-		out = h.protocol.publish.appendMessage(out, topic, *body)
+		out = h.protocol.publish.appendFilledIn(out, topic, *body)
 		h.mu.Lock()
 		p.published = msgNumber + i + 1
 		p.undeliveredCount(msgNumber + i).Store(h.subscribersByTopic[topic])
@@ -433,14 +433,14 @@ func (h *pubsubRun) publishMessages(c *engine.Conn, cs *connState, msgNumber uin
 	_, _ = c.Write(out)
 	*b = out
 	if through { // no subscriber is left
-		p.nudgeOnce()
+		p.nudgeUnlessPending()
 	}
 }
 
 // checkAnswers checks what a server sends to a publisher.
 func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int) (is checkResult) {
 	for is.used < len(in) {
-		n, err := h.protocol.consumeOtherInput(c, in[is.used:])
+		n, err := h.protocol.consumeNonMessageInput(c, in[is.used:])
 		if is.err = err; n == 0 {
 			break
 		}
@@ -449,10 +449,10 @@ func (h *pubsubRun) checkAnswers(c *engine.Conn, _ *connState, in []byte, _ int)
 	return is
 }
 
-func (h *pubsubRun) expectedBytes(*connState) []byte { return nil }
+func (h *pubsubRun) nextExpectedBytes(*connState) []byte { return nil }
 
-// countClosedMember counts the end of a subscriber, or of a connection that has not joined.
-func (h *pubsubRun) countClosedMember(m *pubsubConn, reason error) {
+// handleClosedMember counts the end of a subscriber, or of a connection that has not joined.
+func (h *pubsubRun) handleClosedMember(m *pubsubMember, reason error) {
 	switch {
 	case !m.joined && h.closing.Load():
 		return
@@ -475,14 +475,14 @@ func (h *pubsubRun) countClosedMember(m *pubsubConn, reason error) {
 	if m.err == nil {
 		h.faults.recordLostConn(reason)
 	}
-	for _, p := range h.removeSubscriber(m) {
-		p.nudgeOnce()
+	for _, p := range h.removeLostSubscriber(m) {
+		p.nudgeUnlessPending()
 	}
 }
 
-// removeSubscriber removes a lost subscriber from the slots of messages that it has not received.
+// removeLostSubscriber removes a lost subscriber from the slots of messages that it has not received.
 // It returns publishers whose messages this completes.
-func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
+func (h *pubsubRun) removeLostSubscriber(m *pubsubMember) (nowFullyDelivered []*publisherState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.subscribersByTopic[m.topic]--
@@ -491,8 +491,8 @@ func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
 		first := max(p.published, uint64(len(p.undelivered))) - uint64(len(p.undelivered))
 		for k := first; k < p.published; k++ {
 			late := uint32(k/uint64(h.Topics)) >= *h.nextSequence(m, number)
-			if late && h.topicOf(number, k) == m.topic && p.undeliveredCount(k).Add(-1) == 0 {
-				completed = append(completed, p)
+			if late && h.topicOfMessage(number, k) == m.topic && p.undeliveredCount(k).Add(-1) == 0 {
+				nowFullyDelivered = append(nowFullyDelivered, p)
 			}
 		}
 	}
@@ -500,16 +500,16 @@ func (h *pubsubRun) removeSubscriber(m *pubsubConn) (completed []*publisher) {
 	defer m.shard.mu.Unlock()
 	h.lostReceived += h.countDeliveredOrMissed(m) - int64(m.gaps)
 	h.lostGaps += int64(m.gaps)
-	clear(h.nextSequences(m))
-	return completed
+	clear(h.nextSequencesBySubscriber(m))
+	return nowFullyDelivered
 }
 
-// countUndelivered returns how many deliveries are missing.
-func (h *pubsubRun) countUndelivered() (n int64) {
+// countMissingDeliveries returns how many deliveries are missing.
+func (h *pubsubRun) countMissingDeliveries() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.publishedByAll != nil {
-		return h.countMissing()
+		return h.countMissingOfAllPublishers()
 	}
 	for i := range h.publishers {
 		for k := range h.publishers[i].undelivered {
@@ -519,18 +519,18 @@ func (h *pubsubRun) countUndelivered() (n int64) {
 	return n
 }
 
-// awaitSharedDeliveries reports how many messages were published, and waits until the subscribers
+// exchangeCountsAndAwaitDeliveries reports how many messages were published, and waits until the subscribers
 // have those of all generators. It runs on Run's goroutine.
-func (h *pubsubRun) awaitSharedDeliveries(ctx context.Context, r *run) error {
+func (h *pubsubRun) exchangeCountsAndAwaitDeliveries(ctx context.Context, r *loadRun) error {
 	own := make([]int64, h.Publishers)
 	h.mu.Lock()
 	for i := range own {
 		own[i] = int64(h.publishers[i].published)
 	}
 	h.mu.Unlock()
-	r.emitEvent(Event{Phase: Published, Published: own})
+	r.emitEventWithSnapshot(Event{Phase: Published, Published: own})
 	all := []int64(nil)
-	err := r.waitUntil(ctx, waitCondition{done: func(totals) bool {
+	err := r.waitEmittingProgress(ctx, waitCondition{done: func(totals) bool {
 		select {
 		case all = <-r.cfg.Published:
 			return true
@@ -545,24 +545,24 @@ func (h *pubsubRun) awaitSharedDeliveries(ctx context.Context, r *run) error {
 		return fmt.Errorf("load: received the counts of %d publishers; expected %d", len(all), h.AllPublishers)
 	}
 	h.mu.Lock()
-	h.publishedByAll, h.publishedByTopic = all, h.messagesByTopic(all)
+	h.publishedByAll, h.publishedByTopic = all, h.countMessagesByTopic(all)
 	h.mu.Unlock()
-	return r.waitUntil(ctx, waitCondition{
-		done:         func(totals) bool { return h.countUndelivered() == 0 },
+	return r.waitEmittingProgress(ctx, waitCondition{
+		done:         func(totals) bool { return h.countMissingDeliveries() == 0 },
 		stallTimeout: r.cfg.Drain,
 		progress:     func(s totals) int64 { return s.run[nDelivered] },
 	})
 }
 
-// messagesByTopic returns the number of messages on each topic, given the number that each
-// publisher has published.
-func (h *pubsubRun) messagesByTopic(published []int64) []int64 {
+// countMessagesByTopic returns the number of messages on each topic, given the number that each
+// publisher has publishedByPublisher.
+func (h *pubsubRun) countMessagesByTopic(publishedByPublisher []int64) []int64 {
 	each, rounds := make([]int64, h.Topics), int64(0)
-	for p, n := range published {
+	for p, n := range publishedByPublisher {
 		n = max(n, 0)
 		rounds += n / int64(h.Topics)
 		for k := range uint64(n % int64(h.Topics)) {
-			each[h.topicOf(uint32(p), k)]++
+			each[h.topicOfMessage(uint32(p), k)]++
 		}
 	}
 	for i := range each {
@@ -571,9 +571,9 @@ func (h *pubsubRun) messagesByTopic(published []int64) []int64 {
 	return each
 }
 
-// countMissing returns how many deliveries are missing of what all publishers have published. For a
+// countMissingOfAllPublishers returns how many deliveries are missing of what all publishers have published. For a
 // publisher with an unknown number, it counts only skipped messages. The caller holds mu.
-func (h *pubsubRun) countMissing() int64 {
+func (h *pubsubRun) countMissingOfAllPublishers() int64 {
 	n := h.lostReceived + h.lostGaps
 	for topic, subscribers := range h.subscribersByTopic {
 		n += h.publishedByTopic[topic] * int64(subscribers)

@@ -50,7 +50,7 @@ const (
 	topicSize   = 1 + topicDigits
 )
 
-func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
+func splitWireTemplate(template string, payloadSize int) (t wireTemplate) {
 	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(payloadSize)).Replace(template)
 	t.head, t.tail, _ = strings.Cut(template, topicMark)
 	if mid, tail, ok := strings.Cut(t.tail, payloadMark); ok {
@@ -59,7 +59,7 @@ func parseWireTemplate(template string, payloadSize int) (t wireTemplate) {
 	return t
 }
 
-func (t *wireTemplate) appendMessage(dst []byte, topic uint32, payload []byte) []byte {
+func (t *wireTemplate) appendFilledIn(dst []byte, topic uint32, payload []byte) []byte {
 	dst = append(dst, t.head...)
 	if t.tail != "" || t.mid != "" {
 		dst = appendTopicName(dst, topic)
@@ -86,7 +86,7 @@ const (
 )
 
 func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
-	at := func(template string) wireTemplate { return parseWireTemplate(template, payloadSize) }
+	at := func(template string) wireTemplate { return splitWireTemplate(template, payloadSize) }
 	switch name {
 	case "nats":
 		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
@@ -95,18 +95,18 @@ func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
 			subscribe: at(connect + "SUB {topic} 1\r\nPING\r\n"), subscribed: at("PONG\r\n"),
 			publish:     at("PUB {topic} {size}\r\n{payload}\r\n"),
 			message:     at("MSG {topic} 1 {size}\r\n{payload}\r\n"),
-			handleOther: newLineHandler(handleNATSLine),
+			handleOther: newControlLineParser(replyToNATSControlLine),
 		}
 	case protocolWS:
-		to := func(template string) wireTemplate { return newFrameTemplate(template, payloadSize, true) }
-		from := func(template string) wireTemplate { return newFrameTemplate(template, payloadSize, false) }
+		to := func(template string) wireTemplate { return newWSFrameTemplate(template, payloadSize, true) }
+		from := func(template string) wireTemplate { return newWSFrameTemplate(template, payloadSize, false) }
 		return pubsubProtocol{
 			hello: to(`{"op":"ping"}`), welcome: from(`{"op":"pong"}`),
 			subscribe:   to(`{"op":"subscribe","topic":"{topic}"}`),
 			subscribed:  from(`{"op":"subscribed","topic":"{topic}","count":1}`),
 			publish:     to(`{"op":"publish","topic":"{topic}","data":"{payload}"}`),
 			message:     from(`{"op":"message","topic":"{topic}","data":"{payload}"}`),
-			handleOther: handleControlFrame,
+			handleOther: parseWSControlOrReply,
 		}
 	}
 	return pubsubProtocol{
@@ -115,26 +115,26 @@ func newPubsubProtocol(name string, payloadSize int) pubsubProtocol {
 		subscribed:  at("*3\r\n$9\r\nsubscribe\r\n${topic-size}\r\n{topic}\r\n:1\r\n"),
 		publish:     at("*3\r\n$7\r\nPUBLISH\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
 		message:     at("*3\r\n$7\r\nmessage\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
-		handleOther: newLineHandler(func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") }),
+		handleOther: newControlLineParser(func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") }),
 	}
 }
 
-func handleNATSLine(line string) (reply string, ok bool) {
+func replyToNATSControlLine(line string) (reply string, isExpected bool) {
 	if line == "PING\r\n" {
 		return "PONG\r\n", true
 	}
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// newFrameTemplate returns a template that is a WebSocket frame of a client or a server. The mask
+// newWSFrameTemplate returns a template that is a WebSocket frame of a client or a server. The mask
 // is 0, which leaves the payload as it is.
-func newFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
-	t := parseWireTemplate(template, payloadSize)
-	n := len(t.appendMessage(nil, 0, nil))
+func newWSFrameTemplate(template string, payloadSize int, fromClient bool) wireTemplate {
+	t := splitWireTemplate(template, payloadSize)
+	n := len(t.appendFilledIn(nil, 0, nil))
 	if t.mid != "" {
 		n += payloadSize
 	}
-	frame := websocket.AppendFrame(nil, websocket.OpText, [4]byte{}, make([]byte, n))
+	frame := websocket.AppendMaskedFrame(nil, websocket.OpText, [4]byte{}, make([]byte, n))
 	head := frame[:len(frame)-n]
 	if !fromClient {
 		head = head[:len(head)-4]
@@ -144,9 +144,9 @@ func newFrameTemplate(template string, payloadSize int, fromClient bool) wireTem
 	return t
 }
 
-// newLineHandler returns a handleOther for line-based protocols. handleLine returns the reply to a
+// newControlLineParser returns a handleOther for line-based protocols. replyToLine returns the reply to a
 // line, and false if the line is an error.
-func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
+func newControlLineParser(replyToLine func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
 	return func(in []byte) (n int, reply []byte, err error) {
 		n = bytes.IndexByte(in, '\n') + 1
 		switch {
@@ -155,7 +155,7 @@ func newLineHandler(handleLine func(line string) (reply string, ok bool)) func([
 		case n == 0:
 			return 0, nil, nil
 		}
-		text, ok := handleLine(string(in[:n]))
+		text, ok := replyToLine(string(in[:n]))
 		if !ok {
 			return 0, nil, errUnexpectedReply(bytes.TrimRight(in[:n], "\r\n"))
 		}
@@ -167,19 +167,19 @@ func errUnexpectedReply(what []byte) error {
 	return fmt.Errorf("unexpected reply %s", quoteTruncated(what))
 }
 
-// handleControlFrame is the handleOther for WebSockets.
-func handleControlFrame(in []byte) (n int, reply []byte, err error) {
-	var r websocket.Reader
+// parseWSControlOrReply is the handleOther for WebSockets.
+func parseWSControlOrReply(in []byte) (n int, reply []byte, err error) {
+	var r websocket.FrameReader
 	part, n, err := r.Next(in)
 	switch {
 	case err != nil || n == 0:
 		return 0, nil, err
 	case part.Kind == websocket.Ping:
-		return n, websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, part.Payload), nil
+		return n, websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, part.Payload), nil
 	case part.Kind == websocket.Close:
 		return 0, nil, errClosedFrame
 	case part.Kind == websocket.Data && !part.Last:
-		if !r.Fragmented() && len(in) < MaxLine {
+		if !r.IsFragmentOfMessage() && len(in) < MaxLine {
 			return 0, nil, nil // incomplete
 		}
 		return 0, nil, errFragment
@@ -189,9 +189,9 @@ func handleControlFrame(in []byte) (n int, reply []byte, err error) {
 	return n, nil, nil
 }
 
-// consumeOtherInput handles input that is no published message and sends the reply. n is 0 if it is
+// consumeNonMessageInput handles input that is no published message and sends the reply. n is 0 if it is
 // incomplete.
-func (w *pubsubProtocol) consumeOtherInput(c *engine.Conn, in []byte) (n int, err error) {
+func (w *pubsubProtocol) consumeNonMessageInput(c *engine.Conn, in []byte) (n int, err error) {
 	n, reply, err := w.handleOther(in)
 	if len(reply) > 0 {
 		_, _ = c.Write(reply) // Closed gets the error
@@ -199,14 +199,14 @@ func (w *pubsubProtocol) consumeOtherInput(c *engine.Conn, in []byte) (n int, er
 	return n, err
 }
 
-// pubsubPayload generates and verifies published payloads:
+// pubsubPayloadCodec generates and verifies published payloads:
 //
 //	publisher   message         planned time      checksum  filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
 // Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The checksum covers the
 // seed and the three fields before it. The filler depends on the publisher and the message.
-type pubsubPayload struct {
+type pubsubPayloadCodec struct {
 	seed   uint64
 	filler *payloadCache
 }
@@ -221,8 +221,8 @@ const (
 	MinPayload = payloadHead + 8
 )
 
-func newPubsubPayload(cfg *Config) pubsubPayload {
-	p := pubsubPayload{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomBlock(cfg.Size-payloadHead, cfg.Seed)}}
+func newPubsubPayloadCodec(cfg *Config) pubsubPayloadCodec {
+	p := pubsubPayloadCodec{seed: deriveSeed(cfg.Seed, seedPayload), filler: &payloadCache{block: newRandomMessageBlock(cfg.Size-payloadHead, cfg.Seed)}}
 	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // not escaped in JSON
 	for i, b := range p.filler.block.bytes {
 		p.filler.block.bytes[i] = plain[int(b)%len(plain)]
@@ -230,23 +230,23 @@ func newPubsubPayload(cfg *Config) pubsubPayload {
 	return p
 }
 
-func (p *pubsubPayload) checksum(publisher uint32, msgNumber, plannedAt uint64) uint64 {
-	return pacer.Random(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
+func (p *pubsubPayloadCodec) checksum(publisher uint32, msgNumber, plannedAt uint64) uint64 {
+	return pacer.RandomAt(p.seed^uint64(publisher)<<48^msgNumber, plannedAt) & 0xffffffff
 }
 
 // appendPayload appends the payload of a publisher's message that is planned for plannedAt.
-func (p *pubsubPayload) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
-	dst = appendHex(dst, uint64(publisher), publisherDigits)
-	dst = appendHex(dst, msgNumber, numberDigits)
-	dst = appendHex(dst, plannedAt, timeDigits)
-	dst = appendHex(dst, p.checksum(publisher, msgNumber, plannedAt), checksumDigits)
+func (p *pubsubPayloadCodec) appendPayload(dst []byte, publisher uint32, msgNumber, plannedAt uint64) []byte {
+	dst = appendFixedHex(dst, uint64(publisher), publisherDigits)
+	dst = appendFixedHex(dst, msgNumber, numberDigits)
+	dst = appendFixedHex(dst, plannedAt, timeDigits)
+	dst = appendFixedHex(dst, p.checksum(publisher, msgNumber, plannedAt), checksumDigits)
 	return append(dst, p.filler.appendMessage(nil, publisher, msgNumber)...)
 }
 
 var errPayload = errors.New("load: the payload differs from what was published")
 
-// parsePayload verifies a payload and returns its publisher, message number and planned time.
-func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
+// parseAndVerifyPayload verifies a payload and returns its publisher, message number and planned time.
+func (p *pubsubPayloadCodec) parseAndVerifyPayload(in []byte) (publisher uint32, msgNumber, plannedAt uint64, err error) {
 	from, ok1 := parseHex(in[:publisherDigits])
 	msgNumber, ok2 := parseHex(in[publisherDigits:][:numberDigits])
 	plannedAt, ok3 := parseHex(in[publisherDigits+numberDigits:][:timeDigits])
@@ -261,8 +261,8 @@ func (p *pubsubPayload) parsePayload(in []byte) (publisher uint32, msgNumber, pl
 
 const hexDigits = "0123456789abcdef"
 
-// appendHex appends x as a number of hexadecimal digits.
-func appendHex(dst []byte, x uint64, digits int) []byte {
+// appendFixedHex appends x as a number of hexadecimal digits.
+func appendFixedHex(dst []byte, x uint64, digits int) []byte {
 	dst = slices.Grow(dst, digits)[:len(dst)+digits]
 	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {
 		dst[i] = hexDigits[x&15]

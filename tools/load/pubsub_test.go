@@ -314,19 +314,19 @@ func TestPubSubBounds(t *testing.T) {
 // TestPayload changes each byte of a payload.
 func TestPayload(t *testing.T) {
 	cfg := Config{Size: MinPayload, Seed: 7}
-	p := newPubsubPayload(&cfg)
+	p := newPubsubPayloadCodec(&cfg)
 	const publisher, k, at = 1023, 1<<47 + 5, 1<<62 + 3
 	in := p.appendPayload(nil, publisher, k, at)
 	if len(in) != MinPayload {
 		t.Fatalf("%d bytes, want %d", len(in), MinPayload)
 	}
-	if gotPublisher, gotK, gotAt, err := p.parsePayload(in); gotPublisher != publisher || gotK != k || gotAt != at || err != nil {
+	if gotPublisher, gotK, gotAt, err := p.parseAndVerifyPayload(in); gotPublisher != publisher || gotK != k || gotAt != at || err != nil {
 		t.Errorf("read %d, %d, %d, %v", gotPublisher, gotK, gotAt, err)
 	}
 	for i := range in {
 		for bit := range 8 {
 			in[i] ^= 1 << bit
-			if _, _, _, err := p.parsePayload(in); err == nil {
+			if _, _, _, err := p.parseAndVerifyPayload(in); err == nil {
 				t.Errorf("bit %d of byte %d is not missed: %q", bit, i, in)
 			}
 			in[i] ^= 1 << bit
@@ -451,8 +451,8 @@ func TestPubSubShared(t *testing.T) {
 
 // TestPubSubPing answers a ping on a WebSocket.
 func TestPubSubPing(t *testing.T) {
-	n, reply, err := handleControlFrame([]byte("\x89\x02hi"))
-	if want := websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
+	n, reply, err := parseWSControlOrReply([]byte("\x89\x02hi"))
+	if want := websocket.AppendMaskedFrame(nil, websocket.OpPong, [4]byte{}, []byte("hi")); n != 4 || !bytes.Equal(reply, want) || err != nil {
 		t.Errorf("%d bytes are used, the reply is %q, %v; want %q", n, reply, err, want)
 	}
 }

@@ -32,21 +32,21 @@ func (c *Config) detectsOrderlyClose() bool {
 	return c.Match == matchHTTP && !c.Unprompted && !c.Hold && c.Ahead == 0
 }
 
-// endAnswer completes an answer that ends with the connection. It sets serverCloses if the server
+// endAnswersAtEOF completes an answer that ends with the connection. It sets serverCloses if the server
 // closes cleanly: after a response, with none outstanding.
-func (r *ruleChecker) endAnswer(cs *connState, in []byte) (res checkResult) {
+func (r *matchRuleChecker) endAnswersAtEOF(cs *connState, in []byte) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
-	answered, begins := cs.flags&connReplied != 0, *state == (match.State{}) && len(in) == 0
+	answered, begins := cs.flags&connReplied != 0, *state == (match.StreamState{}) && len(in) == 0
 	if cs.inFlight > 0 {
-		res.answers = r.rule.FeedEOF(state, r.onStatus)
+		res.answers = r.rule.EndStream(state, r.onStatus)
 	}
 	res.serverCloses = res.answers > 0 || answered && begins && cs.inFlight == 0
 	return res
 }
 
-// markOrderlyClose marks a connection that its server closes cleanly. Messages in flight become due
+// requeueInFlightForReconnect marks a connection that its server closes cleanly. Messages in flight become due
 // again, for the next socket. The caller holds the shard's lock.
-func (g *generator) markOrderlyClose(s *shard, cs *connState) {
+func (g *generator) requeueInFlightForReconnect(s *shard, cs *connState) {
 	cs.flags |= connReconnecting
 	if !g.cfg.reconnects() {
 		return
@@ -69,14 +69,14 @@ type reconnector struct {
 	newLayer func(*engine.Conn) engine.Layer // nil for none
 
 	mu         sync.Mutex
-	queued     []*reconnection // waiting for one of maxHalfOpen slots
-	retrying   []*reconnection // waiting for their next attempt, in order of time
+	queued     []*replacementDial // waiting for one of maxHalfOpen slots
+	retrying   []*replacementDial // waiting for their next attempt, in order of time
 	dialing    int
 	nextSource int // of sources, and of unix sockets
 }
 
-// reconnection is the handler and the value of a socket that replaces another one of conn.
-type reconnection struct {
+// replacementDial is the handler and the value of a socket that replaces another one of conn.
+type replacementDial struct {
 	*generator
 	conn     *connState
 	target   target
@@ -85,18 +85,18 @@ type reconnection struct {
 }
 
 // Value returns the connState, nil on the wrong loop.
-func (o *reconnection) Value() any {
+func (o *replacementDial) Value() any {
 	if o.conn == nil {
 		return nil
 	}
 	return o.conn
 }
 
-func (o *reconnection) SetValue(any)          {}
-func (o *reconnection) Draining(*engine.Conn) {}
-func (o *reconnection) Timer(*engine.Conn)    {}
+func (o *replacementDial) SetValue(any)          {}
+func (o *replacementDial) Draining(*engine.Conn) {}
+func (o *replacementDial) Timer(*engine.Conn)    {}
 
-func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
+func (o *replacementDial) NewLayer(c *engine.Conn) engine.Layer {
 	if o.reconnector.newLayer == nil {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (o *reconnection) NewLayer(c *engine.Conn) engine.Layer {
 }
 
 // Opened continues the traffic of the connection on the new socket.
-func (o *reconnection) Opened(c *engine.Conn) {
+func (o *replacementDial) Opened(c *engine.Conn) {
 	if o.shardPerLoop && c.LoopIndex() != int(o.conn.shard) {
 		again := *o
 		o.conn = nil
@@ -112,13 +112,13 @@ func (o *reconnection) Opened(c *engine.Conn) {
 		again.DialFailed(errWrongLoop)
 		return
 	}
-	o.reconnector.finishAttempt()
-	o.resumeOnSocket(c, o.conn)
+	o.reconnector.releaseSlotAndDialQueued()
+	o.resumeConnOnNewSocket(c, o.conn)
 }
 
 // DialFailed schedules another attempt. After maxReconnects attempts the connection is lost.
-func (o *reconnection) DialFailed(err error) {
-	o.reconnector.finishAttempt()
+func (o *replacementDial) DialFailed(err error) {
+	o.reconnector.releaseSlotAndDialQueued()
 	switch o.attempts++; {
 	case o.closing.Load() || errors.Is(err, engine.ErrClosed):
 		o.countClosedConn(o.conn)
@@ -126,22 +126,22 @@ func (o *reconnection) DialFailed(err error) {
 		o.countClosedConn(o.conn)
 		o.faults.recordReconnectFailure(err)
 	default:
-		o.reconnector.scheduleRetry(o, o.now()+dialRetryInterval)
+		o.reconnector.queueRetry(o, o.now()+dialRetryInterval)
 	}
 }
 
-// replaceConn queues a replacement for a closed connection to peer.
-func (g *generator) replaceConn(cs *connState, peer netip.AddrPort) {
+// queueReplacementDial queues a replacement for a closed connection to peer.
+func (g *generator) queueReplacementDial(cs *connState, peer netip.AddrPort) {
 	r := g.reconnector
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nextSource++
-	r.queued = append(r.queued, &reconnection{generator: g, conn: cs, target: r.findTarget(peer)})
-	r.dialQueued()
+	r.queued = append(r.queued, &replacementDial{generator: g, conn: cs, target: r.targetOfPeer(peer)})
+	r.dialQueuedWhileSlotsFree()
 }
 
-// findTarget returns the target with an address. Unix sockets, which have none, take turns.
-func (r *reconnector) findTarget(peer netip.AddrPort) target {
+// targetOfPeer returns the target with an address. Unix sockets, which have none, take turns.
+func (r *reconnector) targetOfPeer(peer netip.AddrPort) target {
 	var paths []target
 	for _, t := range r.targets {
 		switch {
@@ -157,13 +157,13 @@ func (r *reconnector) findTarget(peer netip.AddrPort) target {
 	return paths[r.nextSource%len(paths)]
 }
 
-// dialQueued starts attempts while slots are free. The caller holds the lock.
-func (r *reconnector) dialQueued() {
+// dialQueuedWhileSlotsFree starts attempts while slots are free. The caller holds the lock.
+func (r *reconnector) dialQueuedWhileSlotsFree() {
 	for len(r.queued) > 0 && r.dialing < maxHalfOpen {
 		o := r.queued[0]
 		r.nextSource++
 		d := engine.DialRequest{
-			Target: o.target.addr, Path: o.target.path, Source: o.target.matchingSource(r.sources[r.nextSource%len(r.sources)].addr),
+			Target: o.target.addr, Path: o.target.path, Source: o.target.sourceOfSameFamily(r.sources[r.nextSource%len(r.sources)].addr),
 			Count: 1, Handler: o, Timeout: r.timeout,
 		}
 		if o.shardPerLoop {
@@ -171,7 +171,7 @@ func (r *reconnector) dialQueued() {
 		}
 		err := r.engine.Dial(d)
 		if errors.Is(err, engine.ErrFull) {
-			return // dialDueRetries or finishAttempt tries again
+			return // dialDueRetries or releaseSlotAndDialQueued tries again
 		}
 		r.queued = r.queued[1:]
 		if err != nil { // the engine has stopped
@@ -182,14 +182,14 @@ func (r *reconnector) dialQueued() {
 	}
 }
 
-func (r *reconnector) finishAttempt() {
+func (r *reconnector) releaseSlotAndDialQueued() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dialing--
-	r.dialQueued()
+	r.dialQueuedWhileSlotsFree()
 }
 
-func (r *reconnector) scheduleRetry(o *reconnection, at time.Duration) {
+func (r *reconnector) queueRetry(o *replacementDial, at time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o.retryAt = at
@@ -202,11 +202,11 @@ func (r *reconnector) dialDueRetries(now time.Duration) {
 	for len(r.retrying) > 0 && r.retrying[0].retryAt <= now {
 		r.queued, r.retrying = append(r.queued, r.retrying[0]), r.retrying[1:]
 	}
-	r.dialQueued()
+	r.dialQueuedWhileSlotsFree()
 }
 
-// stop gives up connections that wait for an attempt.
-func (r *reconnector) stop() {
+// abandonPendingReplacements gives up connections that wait for an attempt.
+func (r *reconnector) abandonPendingReplacements() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, o := range append(r.queued, r.retrying...) {
@@ -215,17 +215,17 @@ func (r *reconnector) stop() {
 	r.queued, r.retrying = nil, nil
 }
 
-// resumeOnSocket gives a connection its next socket and sends what is due.
-func (g *generator) resumeOnSocket(c *engine.Conn, cs *connState) {
+// resumeConnOnNewSocket gives a connection its next socket and sends what is due.
+func (g *generator) resumeConnOnNewSocket(c *engine.Conn, cs *connState) {
 	s, now := g.shards[cs.shard], g.now()
 	s.mu.Lock()
 	cs.ref, cs.answerPos = c.Ref(), 0
 	cs.flags &^= connReconnecting | connReplied | connNudged
-	g.table.matchStates[cs.index], g.table.openedAt[cs.index] = match.State{}, now
+	g.table.matchStates[cs.index], g.table.openedAt[cs.index] = match.StreamState{}, now
 	s.totals.run[nReconnected]++
 	s.times.connect.record(now+g.epoch-c.DialStartedAt(), 1)
 	if g.isOpenLoop() && cs.flags&connPastFirst != 0 {
-		g.assignPlannedMessages(s, cs, now)
+		g.markPlannedMessagesDue(s, cs, now)
 	}
 	p := g.takeDueBatch(s, cs, now)
 	s.mu.Unlock()

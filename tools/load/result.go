@@ -309,7 +309,7 @@ func (r *Result) Rate() float64 {
 	if r.Window <= 0 {
 		return 0
 	}
-	return float64(r.ratedMessages()) / r.Window.Seconds()
+	return float64(r.answeredOrSentMessages()) / r.Window.Seconds()
 }
 
 // DeliveryRate returns the number of deliveries to subscribers a second in the window.
@@ -320,7 +320,7 @@ func (r *Result) DeliveryRate() float64 {
 	return float64(r.Delivered) / r.Window.Seconds()
 }
 
-func (r *Result) ratedMessages() int64 {
+func (r *Result) answeredOrSentMessages() int64 {
 	if r.NoReply {
 		return r.Sent
 	}
@@ -342,10 +342,12 @@ const generatorBoundShare = 0.95
 // 95 % of its available processor time in the window. It is false if that time is unknown, for
 // windows of less than 100 ms, and with Messages, because such a window is no steady load.
 func (r *Result) GeneratorBound() bool {
-	return r.Messages == 0 && r.hasCPUUsage() && r.CPUShare() >= generatorBoundShare
+	return r.Messages == 0 && r.hasMeaningfulCPUUsage() && r.CPUShare() >= generatorBoundShare
 }
 
-func (r *Result) hasCPUUsage() bool { return r.Window >= minUsageWindow && r.Generator.CPU() > 0 }
+func (r *Result) hasMeaningfulCPUUsage() bool {
+	return r.Window >= minUsageWindow && r.Generator.CPU() > 0
+}
 
 // CPUShare returns the share of its processors that the generator used in the window, 1 for all of
 // them. The Go runtime's own work can raise it above 1.
@@ -382,7 +384,7 @@ func (r *Result) Err() error {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
-	return r.heldConnsErr()
+	return r.errOfHeldConns()
 }
 
 // firstLostAgent returns the first agent whose result is missing, or nil.
@@ -395,8 +397,8 @@ func (r *Result) firstLostAgent() *Agent {
 	return nil
 }
 
-// heldConnsErr returns an error if held connections received wrong or too few lines.
-func (r *Result) heldConnsErr() error {
+// errOfHeldConns returns an error if held connections received wrong or too few lines.
+func (r *Result) errOfHeldConns() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
 			return fmt.Errorf("load: verification %d: %s of %s connections received their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
@@ -430,9 +432,9 @@ type Counter struct {
 }
 
 // Counters lists all counters in the order of the fields. It must not be changed.
-var Counters = listCounters()
+var Counters = countersFromTags()
 
-func listCounters() (all []Counter) {
+func countersFromTags() (all []Counter) {
 	for _, t := range []reflect.Type{reflect.TypeFor[Interval](), reflect.TypeFor[Result]()} {
 		for _, f := range reflect.VisibleFields(t) {
 			help, ok := f.Tag.Lookup("help")
@@ -457,19 +459,19 @@ func listCounters() (all []Counter) {
 }
 
 // Of returns the value in an interval; ok is false if intervals do not have it.
-func (c *Counter) Of(i *Interval) (n int64, ok bool) { return readCounterField(i, c.interval) }
+func (c *Counter) Of(i *Interval) (n int64, ok bool) { return counterFieldValue(i, c.interval) }
 
-func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return readCounterField(r, c.result) }
+func (c *Counter) resultValue(r *Result) (n int64, ok bool) { return counterFieldValue(r, c.result) }
 
-func readCounterField[T any](in *T, field []int) (n int64, ok bool) {
+func counterFieldValue[T any](in *T, field []int) (n int64, ok bool) {
 	if field == nil {
 		return 0, false
 	}
 	return reflect.ValueOf(in).Elem().FieldByIndex(field).Int(), true
 }
 
-// setCounts sets the interval's counters to the difference of now and before.
-func (i *Interval) setCounts(now, before *counts) {
+// setRunAndWindowCounts sets the interval's counters to the difference of now and before.
+func (i *Interval) setCounterDifferences(now, before *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.interval != nil {
 			reflect.ValueOf(i).Elem().FieldByIndex(c.interval).SetInt(max(now[at]-before[at], 0))
@@ -477,7 +479,7 @@ func (i *Interval) setCounts(now, before *counts) {
 	}
 }
 
-func (r *Result) setCounts(run, window *counts) {
+func (r *Result) setRunAndWindowCounts(run, window *counts) {
 	for _, c := range Counters {
 		if at, ok := counterIndexes[c.Name]; ok && c.result != nil {
 			of := run
@@ -489,7 +491,7 @@ func (r *Result) setCounts(run, window *counts) {
 	}
 }
 
-func (r *Result) countFaults() (n int64) {
+func (r *Result) sumOfFaults() (n int64) {
 	for _, c := range Counters {
 		if count, ok := c.resultValue(r); ok && c.Fault {
 			n += count
@@ -503,10 +505,10 @@ func (r *Result) countFaults() (n int64) {
 			n++
 		}
 	}
-	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
+	return n + sumCountsByCause(r.ConnectErrors) + sumCountsByCause(r.Lost)
 }
 
-func sumCauses(causes map[string]int64) (sum int64) {
+func sumCountsByCause(causes map[string]int64) (sum int64) {
 	for _, n := range causes {
 		sum += n
 	}

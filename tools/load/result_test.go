@@ -111,7 +111,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestResultTags checks the tags of results: mergeFields knows each way to merge, each counter
+// TestResultTags checks the tags of results: mergeFieldsByTag knows each way to merge, each counter
 // merges, and each index of counts has a counter.
 func TestResultTags(t *testing.T) {
 	named := map[string]bool{}

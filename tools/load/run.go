@@ -44,32 +44,32 @@ var errStalled = errors.New("load: no progress")
 // With Rate.Goal the run searches for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if cfg.Rate.Goal.Under != 0 {
-		return runSearch(ctx, cfg)
+		return searchRate(ctx, cfg)
 	}
-	r, err := newRunWithEngine(ctx, cfg)
+	r, err := validateAndStartEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return r.runAndClose(ctx, r.runPhases)
+	return r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold)
 }
 
-// newRunWithEngine validates cfg and returns a run whose engine is started but does not dial yet;
-// runAndClose stops it.
-func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
+// validateAndStartEngine validates cfg and returns a run whose engine is started but does not dial yet;
+// runPhasesAndBuildResult stops it.
+func validateAndStartEngine(ctx context.Context, cfg Config) (*loadRun, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	explicitModel := cfg.Model != "" && cfg.Model != models.Auto
-	cfg = cfg.withDefaults()
-	targets, err := resolveTargets(ctx, &cfg)
+	cfg = cfg.withDefaultsAndImplied()
+	targets, err := resolveAllTargets(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
-	model, err := models.Find(cfg.Model)
+	model, err := models.FindAvailable(cfg.Model)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
-	r, err := newRun(cfg, targets)
+	r, err := newRunWithoutEngine(cfg, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -77,12 +77,12 @@ func newRunWithEngine(ctx context.Context, cfg Config) (*run, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.attachEngine(started, used.Name)
+	r.attachEngineAndReconnector(started, used.Name)
 	return r, nil
 }
 
-// run is one run of the load generator. It belongs to Run's goroutine.
-type run struct {
+// loadRun is one run of the load generator. It belongs to Run's goroutine.
+type loadRun struct {
 	cfg            Config
 	engine         engine.Engine
 	generator      *generator
@@ -108,14 +108,14 @@ type run struct {
 	totalsBeforeClose totals
 }
 
-// newRun allocates a run and all its memory. attachEngine gives it an engine.
-func newRun(cfg Config, targets []target) (*run, error) {
-	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
-	loops, _, err := cfg.loopLayout()
+// newRunWithoutEngine allocates a run and all its memory. attachEngineAndReconnector gives it an engine.
+func newRunWithoutEngine(cfg Config, targets []target) (*loadRun, error) {
+	r := &loadRun{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
+	loops, _, err := cfg.planLoops()
 	if err != nil {
 		return nil, err
 	}
-	if m, _ := models.Find(cfg.Model); !m.HasLoops { // checked before
+	if m, _ := models.FindAvailable(cfg.Model); !m.HasLoops { // checked before
 		loops = 0
 	}
 	if r.generator, err = newGenerator(&r.cfg, loops); err != nil {
@@ -138,32 +138,32 @@ func newRun(cfg Config, targets []target) (*run, error) {
 		loops:            max(loops, 1),
 		closedConns:      func() int64 { return r.sumTotals().run[nClosed] },
 		failedAttempts:   r.generator.faults.countConnectFailures,
-		finishedAttempts: func() int64 { return r.attemptsFinished(r.sumTotals()) },
+		finishedAttempts: func() int64 { return r.countFinishedAttempts(r.sumTotals()) },
 	}
 	return r, nil
 }
 
-func (r *run) attachEngine(e engine.Engine, modelName string) {
+func (r *loadRun) attachEngineAndReconnector(e engine.Engine, modelName string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, modelName
 	if r.cfg.reconnects() {
 		r.generator.reconnector = &reconnector{engine: e, targets: r.dialer.targets, sources: r.dialer.sources, timeout: r.cfg.ConnectTimeout}
 		if r.tls != nil {
-			r.generator.reconnector.newLayer = r.tls.newLayer
+			r.generator.reconnector.newLayer = r.tls.newReportingTLSLayer
 		}
 	}
 }
 
-func (r *run) script() *script { return r.generator.script }
+func (r *loadRun) script() *trafficScript { return r.generator.script }
 
-// attemptsFinished counts connection attempts that have succeeded or failed.
-func (r *run) attemptsFinished(t totals) int64 {
+// countFinishedAttempts counts connection attempts that have succeeded or failed.
+func (r *loadRun) countFinishedAttempts(t totals) int64 {
 	return t.run[nOpened] + r.generator.faults.countConnectFailures()
 }
 
 // engineConfig sizes buffers for everything that can be in flight on a connection, so that reading
 // never pauses for output.
-func (r *run) engineConfig() engine.Config {
-	maxBuffered := 2*maxEncryptedBytes(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
+func (r *loadRun) engineConfig() engine.Config {
+	maxBuffered := 2*maxTLSBytesOfMessages(r.cfg.Pipeline, r.cfg.maxMessageSize()) + engine.ReadSize
 	if r.cfg.Match != "" {
 		maxBuffered += maxRuleBuffer
 	}
@@ -171,17 +171,17 @@ func (r *run) engineConfig() engine.Config {
 		maxBuffered += r.cfg.Pipeline*frameOverhead + maxHandshakeResponse
 	}
 	if r.cfg.Flood {
-		maxBuffered += maxEncryptedBytes(1, (floodBatches+2)*r.cfg.floodBufferSize())
+		maxBuffered += maxTLSBytesOfMessages(1, (floodBatches+2)*r.cfg.floodBufferSize())
 	}
 	if r.cfg.PubSub != nil {
 		maxBuffered += (r.cfg.Pipeline+1)*publishOverhead + MaxLine
 	}
-	loops, shard, _ := r.cfg.loopLayout() // checked before
+	loops, shard, _ := r.cfg.planLoops() // checked before
 	cfg := engine.Config{
 		Network: "tcp",
 		Handler: r.generator,
 		Limits: engine.Limits{
-			MaxConns:     r.cfg.maxOpenConns(),
+			MaxConns:     r.cfg.maxSimultaneousConns(),
 			MaxMessage:   maxBuffered,
 			MaxUnsent:    maxBuffered,
 			MaxMail:      maxPendingNudges,
@@ -197,9 +197,9 @@ func (r *run) engineConfig() engine.Config {
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Scheduler = r.generator.paceVerification
-	case r.generator.needsPacing():
-		cfg.Scheduler = r.generator.paceLoop
+		cfg.Scheduler = r.generator.nudgeUnverifiedConns
+	case r.generator.needsPaceTimer():
+		cfg.Scheduler = r.generator.nudgeDueConnsOfLoop
 	}
 	if r.cfg.Flood {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodBufferSize(), r.cfg.floodBufferSize()/2
@@ -209,7 +209,7 @@ func (r *run) engineConfig() engine.Config {
 		cfg.Limits.MaxConns += maxHalfOpen
 	}
 	if r.tls != nil {
-		cfg.NewLayer = r.tls.newLayer
+		cfg.NewLayer = r.tls.newReportingTLSLayer
 		cfg.Limits.HandshakeTimeout = r.cfg.ConnectTimeout
 		cfg.Limits.MaxMail += tlsHandshakeMail
 	}
@@ -219,28 +219,28 @@ func (r *run) engineConfig() engine.Config {
 	return cfg
 }
 
-// runAndClose runs the phases and then closes the run, whatever they return.
-func (r *run) runAndClose(ctx context.Context, phases func(context.Context) error) (*Result, error) {
+// runPhasesAndBuildResult runs the phases and then closes the run, whatever they return.
+func (r *loadRun) runPhasesAndBuildResult(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.progressTicker = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.progressTicker.Stop()
 	if r.cfg.Observe != nil {
-		r.aggregator.usage = newUsageSampler(r.targetNames())
+		r.aggregator.usage = newUsageSamplerForTargets(r.targetNames())
 	}
-	before, _ := sample.Take(sample.Network) // what can't be read is 0
-	r.emitEvent(Event{Phase: Began, Plan: r.buildPlan()})
+	before, _ := sample.TakeSample(sample.Network) // what can't be read is 0
+	r.emitEventWithSnapshot(Event{Phase: Began, Plan: r.buildPlan()})
 	err := phases(ctx)
 	r.totalsBeforeClose = r.sumTotals()
-	r.emitHeardOnce(r.totalsBeforeClose)
-	now, _ := sample.Take(sample.Network)
-	r.kernelCounters = now.Since(&before).Machine.Counters
+	r.emitHeardIfBroadcastComplete(r.totalsBeforeClose)
+	now, _ := sample.TakeSample(sample.Network)
+	r.kernelCounters = now.DifferenceSince(&before).Machine.Counters
 	r.stage = "close"
-	r.closeConnsAndStop()
+	r.closeConnsAndStopEngine()
 	if r.cfg.Observe != nil { // so that the intervals add up
-		r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
+		r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	}
 	result := r.buildResult(r.sumTotals()) // nothing changes any more
 	result.Interrupted = err != nil && ctx.Err() != nil
-	r.emitEvent(Event{Phase: Done, Result: result})
+	r.emitEventWithSnapshot(Event{Phase: Done, Result: result})
 	return result, err
 }
 
@@ -256,9 +256,9 @@ type waitCondition struct {
 	value        *float64        // receives the value, if not nil
 }
 
-// waitUntil returns nil when w is done or timed out, errStalled when it stalled, and ctx's cause
+// waitEmittingProgress returns nil when w is done or timed out, errStalled when it stalled, and ctx's cause
 // when ctx ended. Meanwhile it emits progress events.
-func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
+func (r *loadRun) waitEmittingProgress(ctx context.Context, w waitCondition) error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	var timedOut <-chan time.Time
@@ -267,11 +267,11 @@ func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 	}
 	progress, since := int64(-1), time.Now()
 	for s := r.sumTotals(); !w.done(s); s = r.sumTotals() {
-		if r.cfg.Early && !r.connectedSent && r.attemptsFinished(s) >= int64(r.cfg.Connections) {
+		if r.cfg.Early && !r.connectedSent && r.countFinishedAttempts(s) >= int64(r.cfg.Connections) {
 			r.connectedSent = true
-			r.emitEvent(Event{Phase: Connected})
+			r.emitEventWithSnapshot(Event{Phase: Connected})
 		}
-		r.emitHeardOnce(s)
+		r.emitHeardIfBroadcastComplete(s)
 		if w.stallTimeout > 0 {
 			if now := w.progress(s); now != progress {
 				progress, since = now, time.Now()
@@ -292,7 +292,7 @@ func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 		case <-w.stop:
 			return nil
 		case <-r.progressTicker.C:
-			r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
+			r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 		case <-poll.C:
 			if reconnects := r.generator.reconnector; reconnects != nil {
 				reconnects.dialDueRetries(r.generator.now())
@@ -302,10 +302,10 @@ func (r *run) waitUntil(ctx context.Context, w waitCondition) error {
 	return nil
 }
 
-func (r *run) sumTotals() totals { return sumShards(r.generator.shards) }
+func (r *loadRun) sumTotals() totals { return sumShards(r.generator.shards) }
 
-// emitEvent completes an event with a snapshot and passes it to the observer.
-func (r *run) emitEvent(e Event) {
+// emitEventWithSnapshot completes an event with a snapshot and passes it to the observer.
+func (r *loadRun) emitEventWithSnapshot(e Event) {
 	if r.cfg.Observe == nil {
 		return
 	}
@@ -331,8 +331,8 @@ const (
 	maxRuleBuffer        = 128 << 10
 )
 
-// closeConnsAndStop closes all connections, stops the engine and waits for both.
-func (r *run) closeConnsAndStop() {
+// closeConnsAndStopEngine closes all connections, stops the engine and waits for both.
+func (r *loadRun) closeConnsAndStopEngine() {
 	r.generator.closing.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -342,7 +342,7 @@ func (r *run) closeConnsAndStop() {
 	// Stop returns an error only if ctx ended first.
 	_ = r.engine.Stop(ctx)
 	if r.generator.reconnector != nil {
-		r.generator.reconnector.stop()
+		r.generator.reconnector.abandonPendingReplacements()
 	}
 	if r.tls != nil {
 		r.tls.waitHandshakes()

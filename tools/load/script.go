@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/pacer"
 )
 
-// script defines what connections send and expect. It does not change during a run. State of a
+// trafficScript defines what connections send and expect. It does not change during a run. State of a
 // connection is in its connState and the table, and is used by the connection's owner only.
-type script struct {
+type trafficScript struct {
 	messageMaker
 	answerChecker
 	// direct is the messageMaker if its messages are in memory as they are sent.
@@ -24,7 +24,7 @@ type script struct {
 }
 
 type messageMaker interface {
-	// appendMessage appends a message of a connection to dst. With a nil dst, the result may be
+	// appendFilledIn appends a message of a connection to dst. With a nil dst, the result may be
 	// shared and must not be changed.
 	appendMessage(dst []byte, number uint32, k uint64) []byte
 	// maxMessageLen returns the length of the longest message in bytes.
@@ -37,9 +37,9 @@ type answerChecker interface {
 	// answeredInCall is how many of the messages in flight were already answered in the current
 	// input.
 	checkAnswers(c *engine.Conn, cs *connState, in []byte, answeredInCall int) checkResult
-	// expectedBytes returns the expected next bytes, for the report of a mismatch; nil if nothing
+	// nextExpectedBytes returns the expected next bytes, for the report of a mismatch; nil if nothing
 	// was expected or it is unknown.
-	expectedBytes(l *connState) []byte
+	nextExpectedBytes(l *connState) []byte
 }
 
 // checkResult is what an answerChecker found in input.
@@ -51,10 +51,10 @@ type checkResult struct {
 	serverCloses bool  // the server closes the connection cleanly
 }
 
-// newScript returns the script of a validated configuration. onStatus is called with the status of
+// newTrafficScript returns the script of a validated configuration. onStatus is called with the status of
 // each HTTP response.
-func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*script, error) {
-	s := &script{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
+func newTrafficScript(cfg *Config, table *connTable, onStatus func(status int)) (*trafficScript, error) {
+	s := &trafficScript{awaitsNoAnswer: cfg.awaitsNoAnswers(), hasFirst: cfg.First != ""}
 	messages, err := newMessageMaker(cfg)
 	if err != nil {
 		return nil, err
@@ -73,13 +73,13 @@ func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*scrip
 		if err != nil {
 			return nil, err
 		}
-		s.answerChecker = &ruleChecker{rule: rule, table: table, onStatus: onStatus}
+		s.answerChecker = &matchRuleChecker{rule: rule, table: table, onStatus: onStatus}
 	case cfg.Answer != "":
-		s.answerChecker = &payloadCache{block: newRepeatedBlock([]byte(cfg.Answer))}
+		s.answerChecker = &payloadCache{block: newRepeatedMessageBlock([]byte(cfg.Answer))}
 	case s.direct != nil:
 		s.answerChecker = s.direct
 	default:
-		s.answerChecker = &generatedChecker{messages}
+		s.answerChecker = &echoChecker{messages}
 	}
 	if cfg.WebSocket != nil {
 		s.frames = newWSFraming(cfg, s.answerChecker, table)
@@ -89,9 +89,9 @@ func newScript(cfg *Config, table *connTable, onStatus func(status int)) (*scrip
 }
 
 func newMessageMaker(cfg *Config) (messageMaker, error) {
-	s := &templateMaker{seed: cfg.Seed}
+	s := &templateMessageMaker{seed: cfg.Seed}
 	var err error
-	if cfg.isTemplate() {
+	if cfg.hasVaryingMessage() {
 		s.body, err = message.Parse(cfg.Message)
 	} else {
 		s.cache = newPayloadCache(cfg)
@@ -105,11 +105,11 @@ func newMessageMaker(cfg *Config) (messageMaker, error) {
 	return s, err
 }
 
-// writeMessages writes n messages to a connection, from msgNumber on, and returns their size in
+// writeCachedMessages writes n messages to a connection, from msgNumber on, and returns their size in
 // bytes.
-func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
+func (s *trafficScript) generateAndWriteMessages(c *engine.Conn, cs *connState, table *connTable, msgNumber uint64, n int) (size int) {
 	if s.direct != nil {
-		return s.direct.writeMessages(c, cs.number, msgNumber, n)
+		return s.direct.writeCachedMessages(c, cs.number, msgNumber, n)
 	}
 	b := bufferPool.Get().(*[]byte)
 	defer bufferPool.Put(b)
@@ -138,7 +138,7 @@ func (s *script) sendMessages(c *engine.Conn, cs *connState, table *connTable, m
 }
 
 // deriveSeed returns an independent seed for one purpose, or one connection, of a run.
-func deriveSeed(seed, purpose uint64) uint64 { return pacer.Random(seed^0x6d797269, purpose) }
+func deriveSeed(seed, purpose uint64) uint64 { return pacer.RandomAt(seed^0x6d797269, purpose) }
 
 // Purposes of seeds, besides connection numbers.
 const (
@@ -160,14 +160,14 @@ var (
 	errExtraAnswer = errors.New("load: more answers than messages")
 )
 
-// templateMaker generates messages from templates, or returns cached ones.
-type templateMaker struct {
+// templateMessageMaker generates messages from templates, or returns cached ones.
+type templateMessageMaker struct {
 	first, body *message.Template
 	cache       *payloadCache
 	seed        uint64
 }
 
-func (t *templateMaker) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
+func (t *templateMessageMaker) appendMessage(dst []byte, connNumber uint32, msgNumber uint64) []byte {
 	of := message.ID{Seed: t.seed, Connection: uint64(connNumber), Message: msgNumber}
 	switch {
 	case msgNumber == 0 && t.first != nil:
@@ -178,7 +178,7 @@ func (t *templateMaker) appendMessage(dst []byte, connNumber uint32, msgNumber u
 	return t.cache.appendMessage(dst, connNumber, msgNumber)
 }
 
-func (t *templateMaker) maxMessageLen() (n int) {
+func (t *templateMessageMaker) maxMessageLen() (n int) {
 	for _, part := range []*message.Template{t.first, t.body} {
 		if part != nil {
 			n = max(n, part.MaxLen())
@@ -190,10 +190,10 @@ func (t *templateMaker) maxMessageLen() (n int) {
 	return n
 }
 
-// generatedChecker expects generated messages as answers.
-type generatedChecker struct{ messages messageMaker }
+// echoChecker expects generated messages as answers.
+type echoChecker struct{ messages messageMaker }
 
-func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+func (e *echoChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	b := bufferPool.Get().(*[]byte)
 	want := *b
 	defer func() { *b = want; bufferPool.Put(b) }()
@@ -205,7 +205,7 @@ func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 		want = e.messages.appendMessage(want[:0], cs.number, cs.answered+uint64(answeredInCall+res.answers))
 		pos := int(cs.answerPos)
 		got := in[res.used:min(res.used+len(want)-pos, len(in))]
-		same := firstDifference(got, want[pos:])
+		same := commonPrefixLen(got, want[pos:])
 		res.used += same
 		cs.answerPos += uint32(same)
 		if same < len(got) {
@@ -221,25 +221,27 @@ func (e *generatedChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte
 	return res
 }
 
-func (e *generatedChecker) expectedBytes(cs *connState) []byte { return expectedRest(e.messages, cs) }
+func (e *echoChecker) nextExpectedBytes(cs *connState) []byte {
+	return remainderOfExpectedEcho(e.messages, cs)
+}
 
-func expectedRest(messages messageMaker, cs *connState) []byte {
+func remainderOfExpectedEcho(messages messageMaker, cs *connState) []byte {
 	if cs.inFlight == 0 {
 		return nil
 	}
 	return messages.appendMessage(nil, cs.number, cs.answered)[cs.answerPos:]
 }
 
-// ruleChecker delimits answers by a rule.
-type ruleChecker struct {
-	rule     *match.Rule
+// matchRuleChecker delimits answers by a rule.
+type matchRuleChecker struct {
+	rule     *match.AnswerRule
 	table    *connTable
 	onStatus func(status int) // of each HTTP response
 }
 
-func (r *ruleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
+func (r *matchRuleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, answeredInCall int) (res checkResult) {
 	state := &r.table.matchStates[cs.index]
-	res.used, res.answers, res.err = r.rule.Feed(state, in, r.onStatus)
+	res.used, res.answers, res.err = r.rule.ConsumeInput(state, in, r.onStatus)
 	res.answerBytes, res.serverCloses = res.used, state.ServerCloses()
 	if limit := int(cs.inFlight) - answeredInCall; res.err == nil && res.answers > limit {
 		res.answers = limit
@@ -248,7 +250,7 @@ func (r *ruleChecker) checkAnswers(_ *engine.Conn, cs *connState, in []byte, ans
 	return res
 }
 
-func (r *ruleChecker) expectedBytes(*connState) []byte { return nil }
+func (r *matchRuleChecker) nextExpectedBytes(*connState) []byte { return nil }
 
 // noChecker accepts any input; no answer is expected.
 type noChecker struct{}
@@ -256,9 +258,9 @@ type noChecker struct{}
 func (noChecker) checkAnswers(_ *engine.Conn, _ *connState, in []byte, _ int) checkResult {
 	return checkResult{used: len(in), answerBytes: len(in)}
 }
-func (noChecker) expectedBytes(*connState) []byte { return nil }
+func (noChecker) nextExpectedBytes(*connState) []byte { return nil }
 
-func (s *script) usesRule() bool {
-	_, ok := s.answerChecker.(*ruleChecker)
+func (s *trafficScript) usesRule() bool {
+	_, ok := s.answerChecker.(*matchRuleChecker)
 	return ok
 }

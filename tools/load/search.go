@@ -75,7 +75,7 @@ const (
 )
 
 func (c Config) validateGoal() error {
-	goal, step := c.searchGoal(), c.stepDuration()
+	goal, step := c.goalWithDefaults(), c.searchStepDuration()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
 		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
@@ -95,29 +95,29 @@ func (c Config) validateGoal() error {
 	return nil
 }
 
-func (c *Config) searchGoal() Goal {
+func (c *Config) goalWithDefaults() Goal {
 	g := c.Rate.Goal
 	setIfZero(&g.Percentile, 99)
 	return g
 }
 
-func (c *Config) stepDuration() time.Duration {
+func (c *Config) searchStepDuration() time.Duration {
 	return cmp.Or(c.Duration, max(2*time.Second, minStepGoals*c.Rate.Goal.Under))
 }
 
 // firstStepConfig returns the configuration of the first step: an open loop, of which a fifth is
 // warm-up.
 func (c Config) firstStepConfig() Config {
-	c.Warmup = c.stepDuration() / 5
-	c.Duration = c.stepDuration() - c.Warmup
+	c.Warmup = c.searchStepDuration() / 5
+	c.Duration = c.searchStepDuration() - c.Warmup
 	c.Rate.Each, c.Rate.PerSecond = false, firstRate
 	c.Rate.Goal = Goal{}
 	return c
 }
 
-// runSearch searches on the connections of one run. With Config.Begin it tries the rates that
+// searchRate searches on the connections of one run. With Config.Begin it tries the rates that
 // arrive there.
-func runSearch(ctx context.Context, cfg Config) (*Result, error) {
+func searchRate(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.firstStepConfig()
 	conclude := func(end *Result) *Result {
 		if asked.Begin == nil {
-			end = s.Conclude(end)
+			end = s.BuildSearchResult(end)
 		}
 		if !asked.Histograms {
 			end.Histograms = nil
@@ -140,32 +140,32 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 			observe(e)
 		}
 	}
-	r, err := newRunWithEngine(ctx, cfg)
+	r, err := validateAndStartEngine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	end, err := r.runAndClose(ctx, func(ctx context.Context) error {
-		if err := r.connectAll(ctx); err != nil {
+	end, err := r.runPhasesAndBuildResult(ctx, func(ctx context.Context) error {
+		if err := r.connectAllOrStall(ctx); err != nil {
 			return err
 		}
-		r.emitEvent(Event{Phase: Connected})
+		r.emitEventWithSnapshot(Event{Phase: Connected})
 		switch {
 		case r.sumTotals().openConns() == 0:
 			return nil
 		case cfg.Begin != nil:
-			return r.tryRequestedRates(ctx)
+			return r.measureRatesFromBegin(ctx)
 		}
-		return s.Seek(func(rate float64) (*Result, int64, error) { return r.tryRate(ctx, rate) },
-			func(step Step) { r.emitEvent(Event{Phase: Tried, Step: &step}) })
+		return s.Seek(func(rate float64) (*Result, int64, error) { return r.measureAtRate(ctx, rate) },
+			func(step Step) { r.emitEventWithSnapshot(Event{Phase: Tried, Step: &step}) })
 	})
 	return conclude(end), err
 }
 
-// tryRate tries a rate, and returns the result and how many connections are left.
-func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error) {
+// measureAtRate tries a rate, and returns the result and how many connections are left.
+func (r *loadRun) measureAtRate(ctx context.Context, rate float64) (_ *Result, openConns int64, _ error) {
 	r.cfg.Rate.PerSecond = rate
-	r.resetWindowCounts()
-	if err := r.exchangeMessages(ctx); err != nil {
+	r.resetWindowMeasurements()
+	if err := r.runWarmupWindowAndDrain(ctx); err != nil {
 		return nil, 0, err
 	}
 	s := r.sumTotals()
@@ -174,19 +174,19 @@ func (r *run) tryRate(ctx context.Context, rate float64) (*Result, int64, error)
 	return result, s.openConns(), nil
 }
 
-// tryRequestedRates tries the rates that Config.Begin delivers.
-func (r *run) tryRequestedRates(ctx context.Context) error {
+// measureRatesFromBegin tries the rates that Config.Begin delivers.
+func (r *loadRun) measureRatesFromBegin(ctx context.Context) error {
 	for {
 		rate := 0.0
 		r.stage = "hold"
-		if err := r.waitUntil(ctx, waitCondition{values: r.cfg.Begin, value: &rate, done: r.noConnsLeft}); err != nil || rate <= 0 {
+		if err := r.waitEmittingProgress(ctx, waitCondition{values: r.cfg.Begin, value: &rate, done: r.allConnsClosedForGood}); err != nil || rate <= 0 {
 			return err
 		}
-		result, _, err := r.tryRate(ctx, min(rate, MaxRate))
+		result, _, err := r.measureAtRate(ctx, min(rate, MaxRate))
 		if err != nil {
 			return err
 		}
-		r.emitEvent(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
+		r.emitEventWithSnapshot(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
 	}
 }
 
@@ -204,14 +204,14 @@ type Search struct {
 
 // NewSearch returns a search for cfg.Rate.Goal.
 func NewSearch(cfg Config) *Search {
-	return &Search{found: &Found{Goal: cfg.searchGoal()}, window: cfg.firstStepConfig().Duration}
+	return &Search{found: &Found{Goal: cfg.goalWithDefaults()}, window: cfg.firstStepConfig().Duration}
 }
 
 // Seek runs the search. try sends messages at a rate on all connections together, and returns the
 // Result, with Histograms, and the number of open connections; an error ends the search. tried is
 // called after each step.
 func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
-	return s.searchSteps(func(rate float64) (Step, *Result, error) {
+	return s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		result, open, err := try(rate)
 		if err != nil {
 			return Step{}, nil, err
@@ -229,14 +229,14 @@ func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error),
 				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
 			}
 		}
-		step = s.found.Goal.evaluateStep(result, step)
+		step = s.found.Goal.completeStepFromResult(result, step)
 		tried(step)
 		return step, result, nil
 	})
 }
 
-// searchSteps tries rates until the result is close enough, or no connection is left.
-func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) error {
+// tryRatesUntilDone tries rates until the result is close enough, or no connection is left.
+func (s *Search) tryRatesUntilDone(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
 		step, result, err := try(rate)
@@ -247,18 +247,18 @@ func (s *Search) searchSteps(try func(rate float64) (Step, *Result, error)) erro
 		if again = step.Limited && !again; again {
 			continue
 		}
-		if s.recordStep(step, result); step.open == 0 {
+		if s.narrowBoundsByStep(step, result); step.open == 0 {
 			return nil
 		}
-		if rate = s.nextRate(); rate == 0 {
+		if rate = s.nextRateOrZero(); rate == 0 {
 			return nil
 		}
 	}
 	return nil
 }
 
-// nextRate returns the rate to try next, 0 if the search is done.
-func (s *Search) nextRate() float64 {
+// nextRateOrZero returns the rate to try next, 0 if the search is done.
+func (s *Search) nextRateOrZero() float64 {
 	switch {
 	case s.high == 0:
 		if s.low*rateGrowth > MaxRate {
@@ -280,8 +280,8 @@ func (s *Search) nextRate() float64 {
 // minStepMessages is the smallest number of messages for a percentile.
 const minStepMessages = 20
 
-// evaluateStep completes a step, which has its rate and percentiles, from its result.
-func (g Goal) evaluateStep(r *Result, step Step) Step {
+// completeStepFromResult completes a step, which has its rate and percentiles, from its result.
+func (g Goal) completeStepFromResult(r *Result, step Step) Step {
 	planned := float64(r.Intended)
 	step.Answered = r.Rate()
 	step.Unsent = r.Intended - r.Latency.Count
@@ -292,13 +292,13 @@ func (g Goal) evaluateStep(r *Result, step Step) Step {
 	return step
 }
 
-// recordStep records whether a rate kept the goal, and the limits that the step reached.
-func (s *Search) recordStep(step Step, result *Result) {
+// narrowBoundsByStep records whether a rate kept the goal, and the limits that the step reached.
+func (s *Search) narrowBoundsByStep(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
 		}
-		s.addLimit(l)
+		s.addLimitUnlessKnown(l)
 	}
 	if s.best == nil {
 		s.best = result
@@ -316,24 +316,24 @@ const (
 	wallLate = "late sends"
 )
 
-func (s *Search) addLimit(l Limit) {
+func (s *Search) addLimitUnlessKnown(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)
 	}
 }
 
-// Conclude returns the result of the search. end is the result of the whole run, which has all its
+// BuildSearchResult returns the result of the search. end is the result of the whole run, which has all its
 // failures.
-func (s *Search) Conclude(end *Result) *Result {
+func (s *Search) BuildSearchResult(wholeRunResult *Result) *Result {
 	if s.best == nil {
-		end.Search = s.found
-		return end
+		wholeRunResult.Search = s.found
+		return wholeRunResult
 	}
 	r := *s.best
 	r.Search = s.found
-	r.Start, r.Took, r.Interrupted = end.Start, end.Took, end.Interrupted
-	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
-	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
+	r.Start, r.Took, r.Interrupted = wholeRunResult.Start, wholeRunResult.Took, wholeRunResult.Interrupted
+	r.ConnectErrors, r.Lost, r.BadStatus = wholeRunResult.ConnectErrors, wholeRunResult.Lost, wholeRunResult.BadStatus
+	r.Mismatched, r.FirstMismatch = wholeRunResult.Mismatched, wholeRunResult.FirstMismatch
 	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}
 	r.Limits = slices.Clone(s.limits)
 	slices.SortStableFunc(r.Limits, func(a, b Limit) int {
@@ -342,8 +342,8 @@ func (s *Search) Conclude(end *Result) *Result {
 	return &r
 }
 
-// resetWindowCounts resets what was counted for a window. Intervals continue.
-func (r *run) resetWindowCounts() {
+// resetWindowMeasurements resets what was counted for a window. Intervals continue.
+func (r *loadRun) resetWindowMeasurements() {
 	planned, _ := r.countDueAndUnsent(r.sumTotals(), r.generator.now())
 	r.aggregator.lastCounts[nIntended] -= planned
 	r.generator.setMeasuringWindow(pacer.Never, math.MinInt64)

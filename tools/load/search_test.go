@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 		"nobody left":             {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 0, false, false},
 	} {
 		r := &Result{Counts: Counts{Intended: test.planned, Answered: test.answered}, Latency: Latency{Count: test.measured}, Window: time.Second}
-		got := goal.evaluateStep(r, Step{Latency: test.latency, Late: test.late, open: test.open})
+		got := goal.completeStepFromResult(r, Step{Latency: test.latency, Late: test.late, open: test.open})
 		if got.Kept != test.kept || got.Limited != test.limited || got.Answered != float64(test.answered) || got.Unsent != test.planned-test.measured {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 func TestSearchAgain(t *testing.T) {
 	s := &Search{window: time.Second, found: &Found{}}
 	tries := map[float64]int{}
-	err := s.searchSteps(func(rate float64) (Step, *Result, error) {
+	err := s.tryRatesUntilDone(func(rate float64) (Step, *Result, error) {
 		tries[rate]++
 		step, r := Step{Rate: rate, open: 1, Kept: rate < 3000}, &Result{Schedule: &Rate{PerSecond: rate}}
 		switch {
@@ -138,7 +138,7 @@ func TestSearchAgain(t *testing.T) {
 		t.Errorf("found %v, want a bit less than 3000", s.found.Rate)
 	}
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
-	got := s.Conclude(end)
+	got := s.BuildSearchResult(end)
 	want := *end
 	want.Schedule, want.Search = &Rate{PerSecond: s.found.Rate}, s.found
 	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}
@@ -165,7 +165,7 @@ func TestSearchNext(t *testing.T) {
 			} else {
 				s.high = rate
 			}
-			rate = s.nextRate()
+			rate = s.nextRateOrZero()
 		}
 		switch {
 		case steps == maxSteps:

@@ -274,7 +274,7 @@ func runUntil(t *testing.T, cfg Config, enough func(s *eventLog, e Event) bool) 
 			if i.From != told.intervals.To || i.To < i.From || i.Stage == "" {
 				t.Errorf("an interval from %v to %v, %q, after one to %v", i.From, i.To, i.Stage, told.intervals.To)
 			}
-			mergeFields(&told.intervals, i, true)
+			mergeFieldsByTag(&told.intervals, i, true)
 		}
 		if observe != nil {
 			observe(e)
@@ -317,11 +317,11 @@ func checkTotals(t *testing.T, cfg *Config, r *Result, sum *Interval) {
 		t.Errorf("%d answered, %d measured, want %d", r.Answered, r.Latency.Count, want)
 	}
 	verified, _ := r.sumVerifications()
-	wrong := sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + sumCauses(r.BadStatus) + r.Mismatched + r.Unexpected + verified.Unanswered
+	wrong := sumCountsByCause(r.ConnectErrors) + sumCountsByCause(r.Lost) + sumCountsByCause(r.BadStatus) + r.Mismatched + r.Unexpected + verified.Unanswered
 	if r.Broadcast != nil {
 		wrong += r.Broadcast.Again
 	}
-	got := [...]int64{sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, sum.Reconnected, sum.Heartbeats, sum.CutOff, sum.Connect.Count, sum.errorCount()}
+	got := [...]int64{sum.BytesSent, sum.BytesReceived, sum.Opened, sum.Closed, sum.Reconnected, sum.Heartbeats, sum.CutOff, sum.Connect.Count, sum.countErrors()}
 	want := [...]int64{b.Sent, b.Received, int64(r.Connected), r.Closed, r.Reconnected, r.Heartbeats, r.CutOff, r.Connect.Count, wrong}
 	if got != want {
 		t.Errorf("the intervals have %d, the result %d", got, want)

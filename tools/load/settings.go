@@ -51,32 +51,32 @@ type Setting struct {
 }
 
 // settings describes Config.
-var settings = listSettings(reflect.TypeFor[Config](), "", nil)
+var settings = settingsFromTags(reflect.TypeFor[Config](), "", nil)
 
 // Settings returns all settings of a Config, in the order of help.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// listSettings returns the settings of a struct of this package and of the structs in it. index is
+// settingsFromTags returns the settings of a struct of this package and of the structs in it. index is
 // the path of fields to the struct.
-func listSettings(t reflect.Type, group string, index []int) (all []Setting) {
+func settingsFromTags(t reflect.Type, helpGroup string, index []int) (all []Setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		fieldIndex := append(slices.Clip(index), i)
-		group = cmp.Or(f.Tag.Get("group"), group)
-		all = append(all, settingsOfField(f, group, fieldIndex)...)
+		helpGroup = cmp.Or(f.Tag.Get("group"), helpGroup)
+		all = append(all, settingsFromFieldTags(f, helpGroup, fieldIndex)...)
 		inner := f.Type
 		if inner.Kind() == reflect.Pointer {
 			inner = inner.Elem()
 		}
 		if inner.Kind() == reflect.Struct && inner.PkgPath() == t.PkgPath() {
-			all = append(all, listSettings(inner, group, fieldIndex)...)
+			all = append(all, settingsFromTags(inner, helpGroup, fieldIndex)...)
 		}
 	}
 	return all
 }
 
-// settingsOfField returns the settings that a field's tags declare: its key, and up to three flags.
-func settingsOfField(f reflect.StructField, group string, index []int) (all []Setting) {
+// settingsFromFieldTags returns the settings that a field's tags declare: its key, and up to three flags.
+func settingsFromFieldTags(f reflect.StructField, helpGroup string, index []int) (all []Setting) {
 	s := Setting{index: index, typ: f.Type, tag: f.Tag}
 	s.List = f.Type.Kind() == reflect.Slice || f.Type == reflect.TypeFor[http.Header]()
 	defaultText := f.Tag.Get("default")
@@ -85,12 +85,12 @@ func settingsOfField(f reflect.StructField, group string, index []int) (all []Se
 		defaultText = s.words[0]
 	}
 	isBool := s.words == nil && f.Type.Kind() == reflect.Bool || f.Type == reflect.TypeFor[*TLS]()
-	add := func(number, group, name string) {
+	add := func(number, helpGroup, name string) {
 		if name == "" {
 			return
 		}
 		s.Name, s.Short, _ = strings.Cut(name, ",")
-		s.field, s.Group, s.Bare = cmp.Or(s.field, s.Name), group, f.Tag.Get("bare"+number)
+		s.field, s.Group, s.Bare = cmp.Or(s.field, s.Name), helpGroup, f.Tag.Get("bare"+number)
 		if isBool {
 			s.Bare = "true"
 		}
@@ -102,13 +102,13 @@ func settingsOfField(f reflect.StructField, group string, index []int) (all []Se
 	}
 	add("", "", f.Tag.Get("key"))
 	for _, number := range []string{"", "2", "3"} {
-		add(number, group, f.Tag.Get("flag"+number))
+		add(number, helpGroup, f.Tag.Get("flag"+number))
 	}
 	return all
 }
 
-// tagNumber returns the number in a tag, or fallback if there is none.
-func (s *Setting) tagNumber(tag string, fallback int64) int64 {
+// numberFromTag returns the number in a tag, or fallback if there is none.
+func (s *Setting) numberFromTag(tag string, fallback int64) int64 {
 	if n, err := quantity.ParseCount(s.tag.Get(tag)); err == nil {
 		return int64(n)
 	}
@@ -118,12 +118,12 @@ func (s *Setting) tagNumber(tag string, fallback int64) int64 {
 func (s *Setting) canBeZero() bool { return s.tag.Get("min") == "0" }
 
 // fieldValue returns the setting's field in c. If a struct on the path is nil, such as TLS,
-// fieldValue allocates it, or without create returns the zero value and false.
-func (s *Setting) fieldValue(c *Config, create bool) (v reflect.Value, ok bool) {
+// fieldValue allocates it, or without allocateNil returns the zero value and false.
+func (s *Setting) fieldValue(c *Config, allocateNil bool) (v reflect.Value, exists bool) {
 	v = reflect.ValueOf(c).Elem()
 	for _, i := range s.index {
 		if v.Kind() == reflect.Pointer {
-			if v.IsNil() && !create {
+			if v.IsNil() && !allocateNil {
 				return reflect.Zero(s.typ), false
 			}
 			if v.IsNil() {
@@ -136,8 +136,8 @@ func (s *Setting) fieldValue(c *Config, create bool) (v reflect.Value, ok bool) 
 	return v, true
 }
 
-// setField sets the field to the parsed texts: one text, unless it is a List.
-func (s *Setting) setField(c *Config, texts ...string) error {
+// parseAndSetField sets the field to the parsed texts: one text, unless it is a List.
+func (s *Setting) parseAndSetField(c *Config, texts ...string) error {
 	if len(texts) != 1 && !s.List {
 		return fmt.Errorf("given %d times; expected once", len(texts))
 	}
@@ -147,7 +147,7 @@ func (s *Setting) setField(c *Config, texts ...string) error {
 		parsed.Set(before)
 	}
 	for _, text := range texts {
-		if err := s.parseInto(parsed, text); err != nil {
+		if err := s.parseIntoField(parsed, text); err != nil {
 			return fmt.Errorf("%q; %w", text, err)
 		}
 	}
@@ -158,11 +158,11 @@ func (s *Setting) setField(c *Config, texts ...string) error {
 	return nil
 }
 
-// parseInto sets field to the parsed text, or appends to it if it is a List.
-func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
+// parseIntoField sets field to the parsed text, or appends to it if it is a List.
+func (s *Setting) parseIntoField(field reflect.Value, text string) (err error) {
 	switch v := field.Addr().Interface().(type) {
 	case *bool:
-		*v, err = s.parseBool(text)
+		*v, err = s.parseBoolOrWord(text)
 	case *int:
 		parse := quantity.ParsePositive
 		if s.canBeZero() {
@@ -174,9 +174,9 @@ func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 	case *uint64:
 		*v, err = quantity.ParseSeed(text)
 	case *time.Duration:
-		parse := quantity.ParsePeriod
+		parse := quantity.ParsePositiveDuration
 		if s.canBeZero() {
-			parse = quantity.ParseDuration
+			parse = quantity.ParseDurationOrSeconds
 		}
 		*v, err = parse(text)
 	case *time.Time:
@@ -202,7 +202,7 @@ func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 		v.Each, v.Poisson = s.Name != s.field, poisson
 	case **TLS:
 		var on bool
-		if on, err = s.parseBool(text); !on {
+		if on, err = s.parseBoolOrWord(text); !on {
 			*v = nil
 		} else if *v == nil {
 			*v = new(TLS)
@@ -213,7 +213,7 @@ func (s *Setting) parseInto(field reflect.Value, text string) (err error) {
 	return err
 }
 
-func (s *Setting) parseBool(text string) (on bool, err error) {
+func (s *Setting) parseBoolOrWord(text string) (on bool, err error) {
 	if s.words != nil {
 		if !slices.Contains(s.words, text) {
 			return false, quantity.Error(min(s.words[0], s.words[1]) + " or " + max(s.words[0], s.words[1]))
@@ -226,9 +226,9 @@ func (s *Setting) parseBool(text string) (on bool, err error) {
 	return on, nil
 }
 
-// formatTexts returns the texts that set the field of another Config to the same value. It returns
+// textsThatSetField returns the texts that set the field of another Config to the same value. It returns
 // none if the field is empty or belongs to another setting.
-func (s *Setting) formatTexts(c *Config) (texts []string) {
+func (s *Setting) textsThatSetField(c *Config) (texts []string) {
 	value, ok := s.fieldValue(c, false)
 	first := s.Name == s.field
 	switch v := value.Interface().(type) {
@@ -266,9 +266,9 @@ func (s *Setting) formatTexts(c *Config) (texts []string) {
 	return texts
 }
 
-func (c *Config) givenSettings() (given []*Setting) {
+func (c *Config) nonEmptySettings() (given []*Setting) {
 	for i := range settings {
-		if len(settings[i].formatTexts(c)) > 0 {
+		if len(settings[i].textsThatSetField(c)) > 0 {
 			given = append(given, &settings[i])
 		}
 	}
@@ -276,19 +276,19 @@ func (c *Config) givenSettings() (given []*Setting) {
 }
 
 // excludes reports whether at most one of s and t can be given.
-func (s *Setting) excludes(t *Setting) bool {
+func (s *Setting) excludes(other *Setting) bool {
 	group := s.tag.Get("oneof")
-	return group != "" && group == t.tag.Get("oneof") && s.field != t.field || s.listedIn(t.tag.Get("not")) || t.listedIn(s.tag.Get("not"))
+	return group != "" && group == other.tag.Get("oneof") && s.field != other.field || s.isListedIn(other.tag.Get("not")) || other.isListedIn(s.tag.Get("not"))
 }
 
-// listedIn reports whether a comma-separated list contains the setting or its field.
-func (s *Setting) listedIn(list string) bool {
-	names := strings.Split(list, ",")
+// isListedIn reports whether a comma-separated commaSeparated contains the setting or its field.
+func (s *Setting) isListedIn(commaSeparated string) bool {
+	names := strings.Split(commaSeparated, ",")
 	return slices.Contains(names, s.Name) || slices.Contains(names, s.field)
 }
 
-// missingRequirement returns the setting that s needs if it is not given, else "".
-func (s *Setting) missingRequirement(given []*Setting) string {
+// missingRequiredSetting returns the setting that s needs if it is not given, else "".
+func (s *Setting) missingRequiredSetting(given []*Setting) string {
 	needed := s.tag.Get("needs")
 	if slices.ContainsFunc(given, func(g *Setting) bool { return g.field == needed }) {
 		return ""
@@ -296,29 +296,29 @@ func (s *Setting) missingRequirement(given []*Setting) string {
 	return needed
 }
 
-// applyTagDefaults sets empty fields to their defaults, unless a given setting excludes them.
-func (c *Config) applyTagDefaults() {
-	given := c.givenSettings()
+// applyDefaultsFromTags sets empty fields to their defaults, unless a given setting excludes them.
+func (c *Config) applyDefaultsFromTags() {
+	given := c.nonEmptySettings()
 	for i := range settings {
 		s := &settings[i]
 		value, ok := s.fieldValue(c, false)
 		defaultText := s.tag.Get("default")
-		if defaultText == "" || s.Name != s.field || !ok || !value.IsZero() || s.missingRequirement(given) != "" || slices.ContainsFunc(given, s.excludes) {
+		if defaultText == "" || s.Name != s.field || !ok || !value.IsZero() || s.missingRequiredSetting(given) != "" || slices.ContainsFunc(given, s.excludes) {
 			continue
 		}
-		if err := s.setField(c, defaultText); err != nil {
+		if err := s.parseAndSetField(c, defaultText); err != nil {
 			panic("load: the default of " + s.Name + " is " + err.Error())
 		}
 	}
 }
 
-// checkRange returns an error if the number or the time is outside its limits.
-func (s *Setting) checkRange(c *Config) error {
+// checkNumberInRange returns an error if the number or the time is outside its limits.
+func (s *Setting) checkNumberInRange(c *Config) error {
 	value, ok := s.fieldValue(c, false)
 	if !ok || !value.CanInt() || value.IsZero() {
 		return nil
 	}
-	low, high := s.tagNumber("min", 1), s.tagNumber("max", math.MaxInt64)
+	low, high := s.numberFromTag("min", 1), s.numberFromTag("max", math.MaxInt64)
 	if s.typ == reflect.TypeFor[time.Duration]() {
 		low, high = 0, int64(maxDuration)
 	}
@@ -335,16 +335,18 @@ type SettingError struct {
 	Err  error  // such as: "x"; expected a whole number
 }
 
-func (e *SettingError) Error() string { return "load: " + flagOrKey(e.Name) + " is " + e.Err.Error() }
+func (e *SettingError) Error() string {
+	return "load: " + flagOrJSONKey(e.Name) + " is " + e.Err.Error()
+}
 
 func (e *SettingError) Unwrap() error { return e.Err }
 
-func errExclusive(name, other string) error {
-	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrKey(other))}
+func errMutuallyExclusive(name, other string) error {
+	return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", flagOrJSONKey(other))}
 }
 
-// flagOrKey returns the flag of a setting, or its JSON key if it has no flag.
-func flagOrKey(name string) string {
+// flagOrJSONKey returns the flag of a setting, or its JSON key if it has no flag.
+func flagOrJSONKey(name string) string {
 	if slices.ContainsFunc(settings, func(s Setting) bool { return s.Name == name && s.Group == "" }) {
 		return jsonKey(name)
 	}
@@ -353,20 +355,20 @@ func flagOrKey(name string) string {
 
 func jsonKey(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// Set sets fields to texts, by the names of Settings; a List can have several texts. Other fields
+// Set sets fields to textsBySetting, by the names of Settings; a List can have several textsBySetting. Other fields
 // keep their values, and unknown names are skipped. Errors are of type *SettingError.
-func (c *Config) Set(texts map[string][]string) error {
+func (c *Config) Set(textsBySetting map[string][]string) error {
 	first := make(map[string]string) // by field, the setting that is given
 	for i := range settings {
 		s := &settings[i]
-		if texts[s.Name] == nil {
+		if textsBySetting[s.Name] == nil {
 			continue
 		}
 		if other := first[s.field]; other != "" {
-			return errExclusive(s.Name, other)
+			return errMutuallyExclusive(s.Name, other)
 		}
 		first[s.field] = s.Name
-		if err := s.setField(c, texts[s.Name]...); err != nil {
+		if err := s.parseAndSetField(c, textsBySetting[s.Name]...); err != nil {
 			return &SettingError{s.Name, err}
 		}
 	}

@@ -122,11 +122,11 @@ func TestSettingTags(t *testing.T) {
 			}
 		}
 		for _, limit := range []string{"min", "max"} {
-			if text := s.tag.Get(limit); text != "" && s.tagNumber(limit, -1) < 0 {
+			if text := s.tag.Get(limit); text != "" && s.numberFromTag(limit, -1) < 0 {
 				t.Errorf("%s: the %s is %q; expected a number", s.Name, limit, text)
 			}
 		}
-		if standard := s.tag.Get("default"); standard != "" && s.setField(new(Config), standard) != nil {
+		if standard := s.tag.Get("default"); standard != "" && s.parseAndSetField(new(Config), standard) != nil {
 			t.Errorf("%s: the default %q can't be read", s.Name, standard)
 		}
 		if s.Group != "" && (s.Help == "" || s.Bare == "" && !strings.Contains(s.Help, "`")) {
@@ -419,7 +419,7 @@ func TestDefaults(t *testing.T) {
 	} {
 		test.cfg.Model = "goroutine"
 		before := marshalConfig(test.cfg)
-		if got, want := marshalConfig(test.cfg.withDefaults()), "{"+test.want+"}"; got != want {
+		if got, want := marshalConfig(test.cfg.withDefaultsAndImplied()), "{"+test.want+"}"; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
 		if marshalConfig(test.cfg) != before {

@@ -92,8 +92,8 @@ func (s *totals) add(other *totals) {
 	s.lastHeard = max(s.lastHeard, other.lastHeard)
 }
 
-// addCount adds n to a counter of the run, and to that of the window if inWindow.
-func (s *totals) addCount(counter int, n int64, inWindow bool) {
+// addToRunAndWindow adds n to a counter of the run, and to that of the window if inWindow.
+func (s *totals) addToRunAndWindow(counter int, n int64, inWindow bool) {
 	s.run[counter] += n
 	if inWindow {
 		s.window[counter] += n
@@ -102,7 +102,7 @@ func (s *totals) addCount(counter int, n int64, inWindow bool) {
 
 func (s totals) openConns() int64 { return s.run[nOpened] - s.run[nClosed] }
 
-func (s totals) openConnsHeard() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
+func (s totals) openConnsHeardBroadcast() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
 // messagesInFlight returns how many messages can still be answered.
 func (s totals) messagesInFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
@@ -117,7 +117,7 @@ type shard struct {
 	// connections. A state never changes its shard.
 	nextConn, endConn int
 	freeConns         []uint32
-	// closedToNew reports that the connect phase is over: newConnState returns nil.
+	// closedToNew reports that the connect phase is over: initEstablishedConn returns nil.
 	closedToNew bool
 
 	ready        connQueue // started connections with capacity for a message, in an open loop
@@ -137,15 +137,15 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this cache line
 }
 
-// newConnState returns the state for a connection that was established at now, nil if the connect
+// initEstablishedConn returns the state for a connection that was established at now, nil if the connect
 // phase is over or all states are in use.
-func (s *shard) newConnState(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
+func (s *shard) initEstablishedConn(table *connTable, ref engine.Ref, shardIndex int, connNumber uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closedToNew {
 		return nil
 	}
-	id, ok := s.allocConn(table, shardIndex)
+	id, ok := s.allocConnIndex(table, shardIndex)
 	if !ok {
 		return nil
 	}
@@ -157,8 +157,8 @@ func (s *shard) newConnState(table *connTable, ref engine.Ref, shardIndex int, c
 	return cs
 }
 
-// allocConn returns the index of an unused state. The caller holds the lock.
-func (s *shard) allocConn(table *connTable, shardIndex int) (index uint32, ok bool) {
+// allocConnIndex returns the index of an unused state. The caller holds the lock.
+func (s *shard) allocConnIndex(table *connTable, shardIndex int) (index uint32, ok bool) {
 	if n := len(s.freeConns); n > 0 {
 		index, s.freeConns = s.freeConns[n-1], s.freeConns[:n-1]
 		return index, true
@@ -173,8 +173,8 @@ func (s *shard) allocConn(table *connTable, shardIndex int) (index uint32, ok bo
 	return uint32(s.nextConn - 1), true
 }
 
-// forEachConn calls f for each connection that is or was in use, until it returns false.
-func (s *shard) forEachConn(conns []connState, f func(*shard, *connState) bool) bool {
+// forEachUsedConn calls f for each connection that is or was in use, until it returns false.
+func (s *shard) forEachUsedConn(conns []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range conns {
@@ -185,9 +185,9 @@ func (s *shard) forEachConn(conns []connState, f func(*shard, *connState) bool) 
 	return true
 }
 
-// stopNewConns ends the connect phase of the shard. Afterwards, fields written by newConnState can
+// refuseNewConns ends the connect phase of the shard. Afterwards, fields written by initEstablishedConn can
 // be read without the lock.
-func (s *shard) stopNewConns() {
+func (s *shard) refuseNewConns() {
 	s.mu.Lock()
 	s.closedToNew = true
 	s.mu.Unlock()
@@ -237,7 +237,7 @@ func (h *timerHeap) push(t timer) {
 	s[i] = t
 }
 
-func (h timerHeap) earliest() time.Duration {
+func (h timerHeap) earliestOrNever() time.Duration {
 	if len(h) == 0 {
 		return pacer.Never
 	}

@@ -21,8 +21,8 @@ import (
 // starts with the run, and a clock that stands still during computation. It requires a synctest
 // bubble.
 type simulation struct {
-	*run
-	server  stall.Plan
+	*loadRun
+	server  stall.StallPlan
 	free    time.Duration // when the server's last service ends, since the run's start
 	conns   map[engine.Ref]*engine.Conn
 	answers answers
@@ -54,8 +54,8 @@ func (a *answers) Pop() any {
 }
 
 // simulate runs a load on a server, and waits for all answers.
-func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
-	s := &simulation{run: newFakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
+func simulate(cfg Config, server stall.StallPlan, mail time.Duration) (*simulation, *Result) {
+	s := &simulation{loadRun: newFakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
 	defer s.progressTicker.Stop()
 	s.startConns(planLead)
 	s.processEvents(func() bool { return s.generator.windowLeft() <= 0 })
@@ -63,9 +63,9 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.generator.endMeasuringWindow()
 	s.processEvents(func() bool {
 		sum := s.sumTotals()
-		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasOverdue())
+		return (sum.messagesInFlight() == 0 || s.script().awaitsNoAnswer) && !(s.generator.isOpenLoop() && s.generator.hasPlannedUntaken())
 	})
-	s.abandonUnsent()
+	s.stopPlanAndSkipUnsent()
 	return s, s.buildResult(s.sumTotals())
 }
 
@@ -76,7 +76,7 @@ func (s *simulation) startConns(lead time.Duration) {
 		c := newOpenConn(s.generator)
 		s.conns[c.Ref()] = c
 	}
-	s.scheduleWindow(lead)
+	s.scheduleWindowAndPlan(lead)
 	s.generator.trafficStarted.Store(true)
 	for _, c := range s.conns {
 		s.nudgeConn(c)
@@ -86,7 +86,7 @@ func (s *simulation) startConns(lead time.Duration) {
 // processEvents advances from event to event until done.
 func (s *simulation) processEvents(done func() bool) {
 	for !done() {
-		next := s.generator.paceLoop(0, engine.MonotonicNow(), func(r engine.Ref) bool {
+		next := s.generator.nudgeDueConnsOfLoop(0, engine.MonotonicNow(), func(r engine.Ref) bool {
 			if s.mail == 0 {
 				s.nudgeConn(s.conns[r])
 			} else {
@@ -111,7 +111,7 @@ func (s *simulation) processEvents(done func() bool) {
 }
 
 func (s *simulation) nudgeConn(c *engine.Conn) {
-	c.OnNudge()
+	c.CallNudgedIfOpen()
 	s.serveOutput(c)
 }
 
@@ -121,7 +121,7 @@ func (s *simulation) serveOutput(c *engine.Conn) {
 	for c.UnsentBytes() > 0 {
 		text := slices.Clone(c.Output()[:s.script().fixedSize])
 		c.OnSent(len(text))
-		s.free = s.server.ServiceEnd(max(now, s.free))
+		s.free = s.server.EndOfServiceFrom(max(now, s.free))
 		s.sent = append(s.sent, now)
 		heap.Push(&s.answers, answer{s.free, len(s.sent), c, text})
 	}
@@ -139,7 +139,7 @@ func computePlannedTimes(cfg Config, begin time.Duration) (all []time.Duration) 
 	}
 	even := func(uint64) float64 { return 1 }
 	random := func(seed uint64) func(uint64) float64 {
-		return func(k uint64) float64 { return -math.Log(float64(pacer.Random(seed, k)>>11+1) / (1 << 53)) }
+		return func(k uint64) float64 { return -math.Log(float64(pacer.RandomAt(seed, k)>>11+1) / (1 << 53)) }
 	}
 	switch {
 	case !rate.Each && !rate.Poisson:
@@ -172,7 +172,7 @@ func summarizeLatencies(took []time.Duration) (*distribution, Latency) {
 
 // The simulated server: it serves 2,000 messages a second for four fifths of the time.
 var (
-	halting  = stall.Plan{Capacity: 2000, Stall: 200 * time.Millisecond, Every: time.Second}
+	halting  = stall.StallPlan{Capacity: 2000, Stall: 200 * time.Millisecond, Every: time.Second}
 	capacity = halting.Capacity * 0.8
 )
 
@@ -210,7 +210,7 @@ func TestTruth(t *testing.T) {
 func checkLatencyTruth(t *testing.T, cfg Config) {
 	s, got := simulate(cfg, halting, 0)
 	intended := computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
-	h, want := summarizeLatencies(halting.Latencies(intended))
+	h, want := summarizeLatencies(halting.PredictLatencies(intended))
 	if got.Latency != want {
 		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
 	}
@@ -241,8 +241,8 @@ func TestTruthClosed(t *testing.T) {
 		_, closed := simulate(cfg, halting, 0)
 		cfg.Rate.PerSecond = 0.9 * capacity
 		s, open := simulate(cfg, halting, 0)
-		_, truth := summarizeLatencies(halting.Latencies(computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
-		_, one := summarizeLatencies([]time.Duration{halting.ServiceTime()})
+		_, truth := summarizeLatencies(halting.PredictLatencies(computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))))
+		_, one := summarizeLatencies([]time.Duration{halting.TimePerLine()})
 		service := one.P50
 		if closed.Corrected || closed.Service != nil || closed.Latency.P99 != service || open.Service.P99 != service {
 			t.Errorf("99%% are up to %v in a closed loop, served within %v in an open one; want %v both", closed.Latency.P99, open.Service.P99, service)
@@ -265,12 +265,12 @@ func TestLate(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rate := Rate{PerSecond: 100, Each: each}
 			cfg := Config{Connections: 1, Pipeline: 1024, Size: 2, Duration: time.Second, Rate: rate}
-			_, r := simulate(cfg, stall.Plan{}, mail)
+			_, r := simulate(cfg, stall.StallPlan{}, mail)
 			if _, want := summarizeLatencies([]time.Duration{mail}); r.Late.Count != 100 || r.Late.P50 != want.P50 || r.Latency.P50 != want.P50 || r.Service.Max != 0 {
 				t.Errorf("each %v: sent %v late it says %+v, latency %+v, service %+v", each, mail, *r.Late, r.Latency, *r.Service)
 			}
 			cfg = Config{Connections: 3, Pipeline: 1, Size: 2, Match: matchNone, Duration: time.Second, Rate: rate}
-			s, r := simulate(cfg, stall.Plan{}, 0)
+			s, r := simulate(cfg, stall.StallPlan{}, 0)
 			intended := computePlannedTimes(cfg, time.Duration(s.generator.trafficStart.Load()))
 			if !slices.Equal(s.sent, intended) || r.Sent != int64(len(intended)) || r.Unsent != 0 || r.Intended != r.Sent {
 				t.Errorf("each %v: %d messages sent of %d, want %d, as planned", each, r.Sent, r.Intended, len(intended))

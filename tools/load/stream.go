@@ -53,10 +53,10 @@ type Recorder struct {
 // Observe records the next event.
 func (r *Recorder) Observe(e Event) {
 	if r.err == nil {
-		r.err = r.Stream.addEvent(e)
+		r.err = r.Stream.validateAndAddEvent(e)
 	}
 	if len(r.Stream.Intervals) >= maxRecordedIntervals {
-		r.Stream.Intervals = foldIntervals(r.Stream.Intervals, maxRecordedIntervals/2)
+		r.Stream.Intervals = joinNeighbouringIntervals(r.Stream.Intervals, maxRecordedIntervals/2)
 	}
 }
 
@@ -69,11 +69,11 @@ func (r *Recorder) Err() error { return r.err }
 func ReadStream(r io.Reader) (*Stream, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxStreamLine)
-	lines.Split(splitKeepingNewline)
+	lines.Split(splitLinesKeepingNewline)
 	s := new(Stream)
 	number := 1
 	for ; lines.Scan(); number++ {
-		if err := s.addEventLine(lines.Bytes()); err != nil {
+		if err := s.parseAndAddEvent(lines.Bytes()); err != nil {
 			return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
 		}
 	}
@@ -88,9 +88,9 @@ func ReadStream(r io.Reader) (*Stream, error) {
 	return s, nil
 }
 
-// splitKeepingNewline is a bufio.SplitFunc for lines. Only a last line that is cut off has no
+// splitLinesKeepingNewline is a bufio.SplitFunc for lines. Only a last line that is cut off has no
 // newline at its end.
-func splitKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
+func splitLinesKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	n := bytes.IndexByte(data, '\n') + 1
 	if n == 0 && atEOF {
 		n = len(data)
@@ -101,9 +101,9 @@ func splitKeepingNewline(data []byte, atEOF bool) (advance int, line []byte, err
 	return n, data[:n], nil
 }
 
-// addEventLine adds the event of a line. It ignores a line without a newline that is not valid
+// parseAndAddEvent adds the event of a line. It ignores a line without a newline that is not valid
 // JSON.
-func (s *Stream) addEventLine(line []byte) error {
+func (s *Stream) parseAndAddEvent(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
@@ -114,13 +114,13 @@ func (s *Stream) addEventLine(line []byte) error {
 		}
 		return fmt.Errorf("%w; expected an event as JSON", err)
 	}
-	return s.addEvent(e)
+	return s.validateAndAddEvent(e)
 }
 
 // allPhases lists the phases that a stream can have.
 var allPhases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
-func (s *Stream) addEvent(e Event) error {
+func (s *Stream) validateAndAddEvent(e Event) error {
 	switch {
 	case !slices.Contains(allPhases, e.Phase):
 		return fmt.Errorf("phase %q; expected one of %q", e.Phase, allPhases)
@@ -138,10 +138,10 @@ func (s *Stream) addEvent(e Event) error {
 		}
 		s.Result = e.Result
 	}
-	return s.addInterval(e.Interval)
+	return s.validateAndAddInterval(e.Interval)
 }
 
-func (s *Stream) addInterval(i *Interval) error {
+func (s *Stream) validateAndAddInterval(i *Interval) error {
 	switch {
 	case i == nil:
 		return nil
@@ -151,15 +151,15 @@ func (s *Stream) addInterval(i *Interval) error {
 		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
 	case i.To > maxSpan:
 		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
-	case slices.Min(i.nonNegativeFigures()) < 0:
+	case slices.Min(i.figuresThatMustNotBeNegative()) < 0:
 		return errors.New("an interval with a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil
 }
 
-// nonNegativeFigures returns the figures of an interval that must not be negative.
-func (i *Interval) nonNegativeFigures() []int64 {
+// figuresThatMustNotBeNegative returns the figures of an interval that must not be negative.
+func (i *Interval) figuresThatMustNotBeNegative() []int64 {
 	all := []int64{int64(i.Generator.User), int64(i.Generator.System), i.Generator.RSS}
 	for _, c := range Counters {
 		if n, ok := c.Of(i); ok {
@@ -189,17 +189,17 @@ func (s *Stream) Span() time.Duration {
 	return s.Intervals[len(s.Intervals)-1].To
 }
 
-// foldIntervals joins neighbours until at most limit intervals are left, in equal parts of the
+// joinNeighbouringIntervals joins neighbours until at most maxCount intervals are left, in equal parts of the
 // time. Counts are added up; of percentiles the worst is kept.
-func foldIntervals(intervals []Interval, limit int) []Interval {
-	if len(intervals) <= limit {
+func joinNeighbouringIntervals(intervals []Interval, maxCount int) []Interval {
+	if len(intervals) <= maxCount {
 		return intervals
 	}
 	span := intervals[len(intervals)-1].To
 	var folded []Interval
 	last := -1
 	for _, i := range intervals {
-		part := min(int(float64(i.From)/float64(max(span, 1))*float64(limit)), limit-1)
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(maxCount)), maxCount-1)
 		if part != last {
 			folded = append(folded, i)
 			last = part
@@ -214,9 +214,9 @@ func foldIntervals(intervals []Interval, limit int) []Interval {
 // have Histograms, otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
 	was := *i
-	mergeFields(i, &next, true)
+	mergeFieldsByTag(i, &next, true)
 	if was.Histograms != nil || next.Histograms != nil {
-		_ = mergeHistograms(i, &i.Histograms, &was, &next) // an unreadable histogram is dropped
+		_ = mergeCompleteHistograms(i, &i.Histograms, &was, &next) // an unreadable histogram is dropped
 	}
 }
 

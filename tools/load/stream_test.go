@@ -85,7 +85,7 @@ func TestWrongStreams(t *testing.T) {
 	}
 	s := Stream{Intervals: make([]Interval, maxIntervals-1, maxIntervals)}
 	for want := range []bool{false, true} {
-		err := s.addEvent(Event{Phase: Progress, Interval: &Interval{}})
+		err := s.validateAndAddEvent(Event{Phase: Progress, Interval: &Interval{}})
 		if (err != nil) != (want == 1) {
 			t.Errorf("interval %d: %v", len(s.Intervals), err)
 		}
@@ -140,7 +140,7 @@ func TestRecorder(t *testing.T) {
 			t.Errorf("an interval from %v after %v", i.From, at)
 		}
 		at = i.To
-		sent, errors, count = sent+i.Sent, errors+i.errorCount(), count+i.Latency.Count
+		sent, errors, count = sent+i.Sent, errors+i.countErrors(), count+i.Latency.Count
 		cpu += i.Generator.CPU() + i.Server.CPU()
 		if last := int64(i.To/time.Second) - 1; i.Open != last || int64(i.Latency.P99) != last || i.Generator.RSS != last {
 			t.Errorf("to %v: %d open, p99 %v; want the last and the worst, %d", i.To, i.Open, i.Latency.P99, last)

@@ -27,15 +27,15 @@ func (t target) String() string {
 	return t.addr.String()
 }
 
-// matchingSource returns source if its address family is that of the target, else no address.
-func (t target) matchingSource(source netip.Addr) netip.Addr {
+// sourceOfSameFamily returns source if its address family is that of the target, else no address.
+func (t target) sourceOfSameFamily(source netip.Addr) netip.Addr {
 	if t.path != "" || source.Unmap().Is4() != t.addr.Addr().Unmap().Is4() {
 		return netip.Addr{}
 	}
 	return source
 }
 
-func resolveTargets(ctx context.Context, cfg *Config) ([]target, error) {
+func resolveAllTargets(ctx context.Context, cfg *Config) ([]target, error) {
 	var targets []target
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
 		t, err := resolveTarget(ctx, text)
@@ -112,7 +112,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	var addresses []string
 	var first *targetURL
 	for i, target := range targets {
-		u, err := c.parseTarget(target, i == 0)
+		u, err := c.parseTargetOrURL(target, i == 0)
 		switch {
 		case err != nil:
 			return fmt.Errorf("target is %q; %w", target, err)
@@ -127,7 +127,7 @@ func (c *Config) SetTargets(targets ...string) error {
 	if first == nil {
 		return nil
 	}
-	return c.applyURLProtocol(first)
+	return c.setProtocolFromURL(first)
 }
 
 // targetURL is a target that may be a URL.
@@ -140,8 +140,8 @@ type targetURL struct {
 
 const wantTarget = quantity.Error("HOST:PORT such as 127.0.0.1:9000 or [::1]:9000, unix:PATH, or a URL such as http://HOST:PORT/PATH")
 
-// parseTarget parses an address or a URL. The first target can set the path of the WebSocket.
-func (c *Config) parseTarget(text string, isFirst bool) (*targetURL, error) {
+// parseTargetOrURL parses an address or a URL. The first target can set the path of the WebSocket.
+func (c *Config) parseTargetOrURL(text string, isFirst bool) (*targetURL, error) {
 	if strings.HasPrefix(text, unixPrefix) {
 		return &targetURL{address: text}, nil
 	}
@@ -202,9 +202,9 @@ func parseTargetURL(text string) (*targetURL, error) {
 	return to, nil
 }
 
-// applyURLProtocol sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if
+// setProtocolFromURL sets TLS, WebSocket, Match and Message as a URL requires. It returns an error if
 // they contradict the URL.
-func (c *Config) applyURLProtocol(u *targetURL) error {
+func (c *Config) setProtocolFromURL(u *targetURL) error {
 	ws := ""
 	if c.WebSocket != nil {
 		ws = pathOrRoot(c.WebSocket.Path)

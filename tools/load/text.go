@@ -26,13 +26,13 @@ func (r *Result) WriteText(w io.Writer) error {
 		line("interrupted", "after %v; the figures cover the time until then", format.RoundToThreeDigits(r.Took))
 	}
 	r.writeAgents(line)
-	r.writeConnections(line)
+	r.writeConnectionLines(line)
 	if r.Window > 0 {
-		r.writeTraffic(line)
+		r.writeTrafficOrHeldLines(line)
 	}
-	r.writeHeldConns(line)
+	r.writeVerificationsAndBroadcast(line)
 	if r.Window > 0 {
-		r.writeGenerator(line)
+		r.writeGeneratorLines(line)
 	}
 	r.writeFaults(line)
 	return t.Flush()
@@ -67,7 +67,7 @@ func (l *Latency) formatShort() string {
 	return fmt.Sprintf("50%% %v, 99%% %v, max %v", format.RoundToThreeDigits(l.P50), format.RoundToThreeDigits(l.P99), format.RoundToThreeDigits(l.Max))
 }
 
-func (r *Result) writeConnections(line lineWriter) {
+func (r *Result) writeConnectionLines(line lineWriter) {
 	rate := ""
 	if r.ConnectTime > 0 {
 		rate = fmt.Sprintf(" in %v, %s/s", format.RoundToThreeDigits(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
@@ -101,12 +101,12 @@ func (r *Result) writeConnections(line lineWriter) {
 	}
 }
 
-func (r *Result) writeTraffic(line lineWriter) {
+func (r *Result) writeTrafficOrHeldLines(line lineWriter) {
 	if r.Mode == modeNameHold {
 		line("held", "%v, %s bytes received", format.RoundToThreeDigits(r.Window), format.Count(r.BytesReceived))
 		return
 	}
-	r.writeMode(line)
+	r.writeScheduleOrMode(line)
 	if r.Corrected {
 		line("intended", "%s", format.Count(r.Intended))
 	}
@@ -128,12 +128,12 @@ func (r *Result) writeTraffic(line lineWriter) {
 	}
 	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.RoundToThreeDigits(r.Window),
 		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent), varied)
-	r.writeLatency(line)
-	r.writeInFlight(line)
+	r.writeLatencyLines(line)
+	r.writeMeanInFlight(line)
 }
 
-// writeInFlight writes the average number of messages in flight by Little's law.
-func (r *Result) writeInFlight(line lineWriter) {
+// writeMeanInFlight writes the average number of messages in flight by Little's law.
+func (r *Result) writeMeanInFlight(line lineWriter) {
 	if r.Corrected && r.Latency.Count > 0 {
 		line("in flight", "%s (rate × mean latency), including messages that waited to be sent", formatRate(r.InFlight()))
 	}
@@ -148,14 +148,14 @@ func (r *Result) writeInFlight(line lineWriter) {
 	line("in flight", "%s of %s (rate × mean latency)%s", format.Count(int64(math.Round(r.InFlight()))), format.Count(int64(want)), verdict)
 }
 
-func (r *Result) ratedVerb() string {
+func (r *Result) answeredOrSentVerb() string {
 	if r.NoReply {
 		return "sent"
 	}
 	return "answered"
 }
 
-func (r *Result) writeMode(line lineWriter) {
+func (r *Result) writeScheduleOrMode(line lineWriter) {
 	switch {
 	case r.Schedule != nil:
 		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
@@ -171,8 +171,8 @@ func (r *Result) writeMode(line lineWriter) {
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
-// writeLatency writes latencies and from when they are measured.
-func (r *Result) writeLatency(line lineWriter) {
+// writeLatencyLines writes latencies and from when they are measured.
+func (r *Result) writeLatencyLines(line lineWriter) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
 		line("", "mean %v, min %v, max %v", format.RoundToThreeDigits(l.Mean), format.RoundToThreeDigits(l.Min), format.RoundToThreeDigits(l.Max))
@@ -237,7 +237,7 @@ func formatRate(x float64) string {
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
 
-func (r *Result) writeGenerator(line lineWriter) {
+func (r *Result) writeGeneratorLines(line lineWriter) {
 	b := r.Bytes
 	if b.Sent > 0 && !r.NoReply && r.PubSub == nil {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
@@ -246,7 +246,7 @@ func (r *Result) writeGenerator(line lineWriter) {
 	if r.Generator.CPU() > 0 {
 		text += fmt.Sprintf(", user %v, system %v", format.RoundToThreeDigits(r.Generator.User), format.RoundToThreeDigits(r.Generator.System))
 	}
-	if r.hasCPUUsage() {
+	if r.hasMeaningfulCPUUsage() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
 	}
 	line("generator", "%s", text)
@@ -288,7 +288,7 @@ func (s Snapshot) String() string {
 	return text
 }
 
-func (r *Result) writeHeldConns(line lineWriter) {
+func (r *Result) writeVerificationsAndBroadcast(line lineWriter) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
 			format.Count(v.Checked), format.Count(v.Open), format.RoundToThreeDigits(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
@@ -407,12 +407,12 @@ var csvColumns = slices.Concat(
 	},
 	newCounterColumns(),
 	[]csvColumn{
-		newNumberColumn("errors", func(i *Interval) int64 { return i.errorCount() }),
+		newNumberColumn("errors", func(i *Interval) int64 { return i.countErrors() }),
 		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.PerSecond(i.Answered), 'f', 1, 64) }},
 	},
-	newLatencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
-	newLatencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
+	newPercentileColumns("", func(i *Interval) *Latency { return &i.Latency }),
+	newPercentileColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
 	newUsageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
 	newUsageColumns("server_", func(i *Interval) *Usage { return i.Server }),
 )
@@ -441,10 +441,10 @@ func NewCSV(w io.Writer) *CSV {
 	return c
 }
 
-func (c *CSV) writeRow(cell func(csvColumn) string) {
+func (c *CSV) writeRow(cellText func(csvColumn) string) {
 	row := make([]string, len(csvColumns))
 	for i, column := range csvColumns {
-		row[i] = cell(column)
+		row[i] = cellText(column)
 	}
 	c.err = cmp.Or(c.err, c.table.Write(row))
 }
@@ -470,30 +470,30 @@ func (s *Stream) WriteCSV(w io.Writer) error {
 	return c.Flush()
 }
 
-func newNumberColumn(name string, of func(*Interval) int64) csvColumn {
-	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(of(i), 10) }}
+func newNumberColumn(name string, figure func(*Interval) int64) csvColumn {
+	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(figure(i), 10) }}
 }
 
-func newLatencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
-	all := []csvColumn{newNumberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
+func newPercentileColumns(prefix string, latency func(*Interval) *Latency) []csvColumn {
+	all := []csvColumn{newNumberColumn(prefix+"count", func(i *Interval) int64 { return latency(i).Count })}
 	for _, p := range LatencyPoints {
 		all = append(all, csvColumn{prefix + strings.ReplaceAll(p.Name, ".", "") + "_us", func(i *Interval) string {
-			if of(i).Count == 0 {
+			if latency(i).Count == 0 {
 				return ""
 			}
-			return strconv.FormatFloat(float64(p.Of(of(i)))/1e3, 'f', -1, 64)
+			return strconv.FormatFloat(float64(p.Of(latency(i)))/1e3, 'f', -1, 64)
 		}})
 	}
 	return all
 }
 
-func newUsageColumns(prefix string, of func(*Interval) *Usage) (columns []csvColumn) {
+func newUsageColumns(prefix string, usage func(*Interval) *Usage) (columns []csvColumn) {
 	for _, f := range UsageFigures {
 		if f.Column == "" {
 			continue
 		}
 		columns = append(columns, csvColumn{prefix + f.Column, func(i *Interval) string {
-			u := of(i)
+			u := usage(i)
 			if u == nil || f.Of(u) == 0 && f.Column != "cpu_s" {
 				return "" // unknown
 			}
@@ -515,4 +515,4 @@ func (i *Interval) PerSecond(n int64) float64 {
 	return float64(n) / (i.To - i.From).Seconds()
 }
 
-func (i *Interval) errorCount() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }
+func (i *Interval) countErrors() int64 { return max(sumCountsByCause(i.Errors), i.Failed+i.Lost) }

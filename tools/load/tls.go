@@ -46,14 +46,14 @@ func newTLSClient(cfg *tls.Config, timeout time.Duration, onFailure func(error))
 // waitHandshakes waits until no handshake is running. The engine must have stopped.
 func (e *tlsClient) waitHandshakes() { e.layers.Gate.Wait() }
 
-// newLayer returns a connection's layer. It is an engine.Config.NewLayer.
-func (e *tlsClient) newLayer(c *engine.Conn) engine.Layer {
-	return &handshakeLayer{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
+// newReportingTLSLayer returns a connection's layer. It is an engine.Config.NewLayer.
+func (e *tlsClient) newReportingTLSLayer(c *engine.Conn) engine.Layer {
+	return &handshakeReporter{Layer: e.layers.NewFirstLayer(c), client: e, startedAt: engine.MonotonicNow()}
 }
 
-// handshakeLayer wraps a connection's TLS layer until the handshake is done. For a failed handshake
+// handshakeReporter wraps a connection's TLS layer until the handshake is done. For a failed handshake
 // it reports the failure, because the engine does not call the handler.
-type handshakeLayer struct {
+type handshakeReporter struct {
 	engine.Layer
 	client      *tlsClient
 	startedAt   time.Duration
@@ -61,24 +61,26 @@ type handshakeLayer struct {
 	serverEnded bool  // the server has closed the connection
 }
 
-func (h *handshakeLayer) OnRead(c *engine.Conn, p []byte) error {
-	return h.removeWhenDone(c, h.Layer.OnRead(c, p))
+func (h *handshakeReporter) OnRead(c *engine.Conn, p []byte) error {
+	return h.unwrapWhenHandshakeDone(c, h.Layer.OnRead(c, p))
 }
-func (h *handshakeLayer) Resume(c *engine.Conn) error { return h.removeWhenDone(c, h.Layer.Resume(c)) }
+func (h *handshakeReporter) ContinueHandshake(c *engine.Conn) error {
+	return h.unwrapWhenHandshakeDone(c, h.Layer.ContinueHandshake(c))
+}
 
 // OnEOF records that the server has closed.
-func (h *handshakeLayer) OnEOF(c *engine.Conn) error {
+func (h *handshakeReporter) OnEOF(c *engine.Conn) error {
 	h.serverEnded = true
-	return h.removeWhenDone(c, h.Layer.OnEOF(c))
+	return h.unwrapWhenHandshakeDone(c, h.Layer.OnEOF(c))
 }
 
-// removeWhenDone records err, and removes h from the connection once the handshake is done.
-func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
+// unwrapWhenHandshakeDone records err, and removes h from the connection once the handshake is done.
+func (h *handshakeReporter) unwrapWhenHandshakeDone(c *engine.Conn, err error) error {
 	h.tlsErr = cmp.Or(h.tlsErr, err)
 	if c.InHandshake() {
 		return err
 	}
-	c.SetLayer(h.Layer)
+	c.ReplaceLayer(h.Layer)
 	if h.client.firstState.Load() == nil {
 		h.client.firstState.CompareAndSwap(nil, layers.TLSState(c))
 	}
@@ -86,14 +88,14 @@ func (h *handshakeLayer) removeWhenDone(c *engine.Conn, err error) error {
 }
 
 // OnClosed reports a failed handshake; the engine calls it only in that case.
-func (h *handshakeLayer) OnClosed(c *engine.Conn) {
+func (h *handshakeReporter) OnClosed(c *engine.Conn) {
 	h.Layer.OnClosed(c)
 	if c.ConnHandler() == nil { // reconnections report failures through DialFailed
-		h.client.onFailure(handshakeError{h.failureCause()})
+		h.client.onFailure(handshakeError{h.handshakeFailureCause()})
 	}
 }
 
-func (h *handshakeLayer) failureCause() error {
+func (h *handshakeReporter) handshakeFailureCause() error {
 	switch {
 	case h.serverEnded && (h.tlsErr == nil || errors.Is(h.tlsErr, io.EOF) || errors.Is(h.tlsErr, io.ErrUnexpectedEOF)):
 		return io.EOF
@@ -105,8 +107,8 @@ func (h *handshakeLayer) failureCause() error {
 	return errHandshakeBroken
 }
 
-// describeHandshake names the TLS version and cipher of the first successful handshake.
-func (e *tlsClient) describeHandshake() string {
+// describeFirstHandshake names the TLS version and cipher of the first successful handshake.
+func (e *tlsClient) describeFirstHandshake() string {
 	if e == nil {
 		return ""
 	}
@@ -148,10 +150,10 @@ func (c Config) clientTLSConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// maxEncryptedBytes limits the encrypted size of messages of a size that are sent separately. A
+// maxTLSBytesOfMessages limits the encrypted messageSize of messages of a messageSize that are sent separately. A
 // record adds 22 bytes to at least 1,024, or to a message (RFC 8446, section 5.2); TLS 1.2 with CBC
 // adds up to 53.
-func maxEncryptedBytes(messages, size int) int {
+func maxTLSBytesOfMessages(messages, messageSize int) int {
 	const overhead = 64
-	return messages * (size + overhead*(1+size/1024))
+	return messages * (messageSize + overhead*(1+messageSize/1024))
 }

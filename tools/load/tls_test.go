@@ -96,12 +96,12 @@ func TestTLSBounds(t *testing.T) {
 	testkit.ReserveDescriptors(t, 2*(maxHalfOpen+more)+50)
 	silence := target{addr: netip.MustParseAddrPort(startTestServer(t, discardInput).addr())}
 	cfg := Config{TLS: newClientTLS(), Connections: maxHalfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
-	cfg = cfg.withDefaults()
-	model, err := models.Find(cfg.Model)
+	cfg = cfg.withDefaultsAndImplied()
+	model, err := models.FindAvailable(cfg.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(cfg, []target{silence})
+	r, err := newRunWithoutEngine(cfg, []target{silence})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,12 +109,12 @@ func TestTLSBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.attachEngine(started, model.Name)
+	r.attachEngineAndReconnector(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := r.runAndClose(ctx, r.runPhases); !errors.Is(err, context.Canceled) {
+		if _, err := r.runPhasesAndBuildResult(ctx, r.connectExchangeAndHold); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}()

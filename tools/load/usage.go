@@ -56,9 +56,9 @@ var UsageFigures = []UsageFigure{
 	{"", "gc_pause_seconds_total", "Total pauses of garbage collections, 0 if unknown.", func(u *Usage) float64 { return u.GCPause.Seconds() }},
 }
 
-// PerConnection returns the growth of memory since before the first connection, in bytes per
+// MemoryGrowthPerConn returns the growth of memory since before the first connection, in bytes per
 // connection: of Anonymous, or of RSS if that is unknown; 0 if both are.
-func (u *Usage) PerConnection(before *Usage, connections int64) int64 {
+func (u *Usage) MemoryGrowthPerConn(before *Usage, connections int64) int64 {
 	if u == nil || before == nil || u.RSS == 0 || before.RSS == 0 || connections <= 0 {
 		return 0
 	}
@@ -87,19 +87,19 @@ type processSampler struct {
 
 const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
-// newUsageSampler starts the first interval. The targets are IP:port or "unix:" and a path. It
+// newUsageSamplerForTargets starts the first interval. The targets are IP:port or "unix:" and a path. It
 // looks up the server, which is cheap before there are connections; if that fails, the first sample
 // tries once more.
-func newUsageSampler(targets []string) *usageSampler {
+func newUsageSamplerForTargets(targets []string) *usageSampler {
 	u := &usageSampler{targets: targets, own: processSampler{pids: []int{os.Getpid()}}}
-	u.own.sampleUsage()
-	u.findServer()
+	u.own.usageSinceLastCall()
+	u.findServerProcesses()
 	return u
 }
 
-// findServer looks up the processes that listen at the targets. It skips this process: if it is the
+// findServerProcesses looks up the processes that listen at the targets. It skips this process: if it is the
 // server, too, no figure distinguishes the two.
-func (u *usageSampler) findServer() {
+func (u *usageSampler) findServerProcesses() {
 	u.lookups++
 	for _, target := range u.targets {
 		for _, pid := range findListenerPIDs(target) {
@@ -108,14 +108,14 @@ func (u *usageSampler) findServer() {
 			}
 		}
 	}
-	u.server.sampleUsage()
+	u.server.usageSinceLastCall()
 }
 
 // findListenerPIDs returns the processes of this machine that listen at a target, none if the target
 // is on another machine.
 func findListenerPIDs(target string) []int {
 	if path, ok := strings.CutPrefix(target, "unix:"); ok {
-		pids, _ := procfs.FindUnixListeners(path)
+		pids, _ := procfs.FindUnixListenerPIDs(path)
 		return pids
 	}
 	at, err := netip.ParseAddrPort(target)
@@ -131,36 +131,36 @@ func findListenerPIDs(target string) []int {
 	case !sock.IsLocalAddr(addr):
 		return nil // another program may listen on that port here
 	}
-	pids, _ := procfs.FindListeners(at.Port(), addr)
+	pids, _ := procfs.FindListenerPIDs(at.Port(), addr)
 	return pids
 }
 
-// sampleBoth returns what was used since the last call, or since newUsageSampler. It sums up
+// sampleSinceLastCall returns what was used since the last call, or since newUsageSamplerForTargets. It sums up
 // several server processes; memory that they share counts for each. server is nil if none is known,
 // or none is left. A sample takes about 200 µs.
-func (u *usageSampler) sampleBoth() (generator Usage, server *Usage) {
-	if own := u.own.sampleUsage(); own != nil {
+func (u *usageSampler) sampleSinceLastCall() (generator Usage, server *Usage) {
+	if own := u.own.usageSinceLastCall(); own != nil {
 		generator = *own
 	}
 	debug.ReadGCStats(&u.gc)
 	generator.Goroutines, generator.GCs, generator.GCPause = int64(runtime.NumGoroutine()), u.gc.NumGC, u.gc.PauseTotal
-	server = u.server.sampleUsage()
+	server = u.server.usageSinceLastCall()
 	if len(u.server.pids) == 0 && u.lookups < 2 {
-		u.findServer() // its use in this interval is unknown
+		u.findServerProcesses() // its use in this interval is unknown
 	}
 	return generator, server
 }
 
-// sampleUsage returns what was used since the last call, nil if no process is left.
-func (p *processSampler) sampleUsage() *Usage {
+// usageSinceLastCall returns what was used since the last call, nil if no process is left.
+func (p *processSampler) usageSinceLastCall() *Usage {
 	if len(p.pids) == 0 {
 		return nil
 	}
-	now, _ := p.sampler.Take(usageParts, p.pids...) // unreadable values are 0
+	now, _ := p.sampler.TakeSampleSkippingSlow(usageParts, p.pids...) // unreadable values are 0
 	if len(now.Processes) == 0 {
 		return nil
 	}
-	used := now.Since(&p.last).Process
+	used := now.DifferenceSince(&p.last).Process
 	p.last = now
 	if now.Parts&sample.Descriptors != 0 {
 		p.descriptors = used.Descriptors

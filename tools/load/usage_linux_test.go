@@ -44,19 +44,19 @@ func listenLoopback(t testing.TB) *net.TCPListener {
 func TestUsage(t *testing.T) {
 	ln := listenLoopback(t)
 	child := startListenerHeir(t, ln)
-	u := newUsageSampler([]string{ln.Addr().String()})
+	u := newUsageSamplerForTargets([]string{ln.Addr().String()})
 	if !slices.Equal(u.server.pids, []int{child.Process.Pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, child.Process.Pid)
 	}
-	burnt := func() time.Duration { used := sample.OwnCPU(); return used.CPU() }
+	burnt := func() time.Duration { used := sample.OwnCPUTime(); return used.CPU() }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
 	}
-	own, server := u.sampleBoth()
+	own, server := u.sampleSinceLastCall()
 	if own.CPU() < 5*time.Millisecond || own.RSS < 1<<20 || own.Descriptors < 4 {
 		t.Errorf("generator: %+v; want at least 5ms, 1 MiB and 4 descriptors", own)
 	}
 	runtime.GC()
-	if again, _ := u.sampleBoth(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
+	if again, _ := u.sampleSinceLastCall(); own.Goroutines < 1 || again.GCs <= own.GCs || again.GCPause <= own.GCPause {
 		t.Errorf("generator: %+v, and %+v after a collection of garbage", own, again)
 	}
 	if server == nil || server.RSS < 1<<16 || server.Descriptors < 4 || server.CPU() < 0 {
@@ -64,7 +64,7 @@ func TestUsage(t *testing.T) {
 	}
 	child.Signal(os.Kill)
 	child.ExitCode()
-	if _, server := u.sampleBoth(); server != nil {
+	if _, server := u.sampleSinceLastCall(); server != nil {
 		t.Errorf("server: %+v after it has ended; want none", server)
 	}
 }
@@ -73,18 +73,18 @@ func TestUsage(t *testing.T) {
 // second on, and is not looked up forever.
 func TestUsageOfALateServer(t *testing.T) {
 	ln := listenLoopback(t)
-	u := newUsageSampler([]string{ln.Addr().String()}) // this process alone is none
-	never := newUsageSampler([]string{ln.Addr().String()})
-	never.sampleBoth()
+	u := newUsageSamplerForTargets([]string{ln.Addr().String()}) // this process alone is none
+	never := newUsageSamplerForTargets([]string{ln.Addr().String()})
+	never.sampleSinceLastCall()
 	startListenerHeir(t, ln)
-	if _, server := u.sampleBoth(); server != nil {
+	if _, server := u.sampleSinceLastCall(); server != nil {
 		t.Errorf("first sample: %+v; want none, as its beginning isn't known", server)
 	}
-	if _, server := u.sampleBoth(); server == nil {
+	if _, server := u.sampleSinceLastCall(); server == nil {
 		t.Error("second sample: no server; want the one that the first has found")
 	}
-	never.sampleBoth()
-	if _, server := never.sampleBoth(); server != nil {
+	never.sampleSinceLastCall()
+	if _, server := never.sampleSinceLastCall(); server != nil {
 		t.Errorf("a server that came after the first sample: %+v; want none", server)
 	}
 }
@@ -110,12 +110,12 @@ func TestUsageOf(t *testing.T) {
 		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
 		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
 	} {
-		u := newUsageSampler([]string{target})
+		u := newUsageSamplerForTargets([]string{target})
 		if len(u.server.pids) != want {
 			t.Errorf("%q: found %+v; want %d processes", target, u.server.pids, want)
 		}
 		for range 3 {
-			if _, server := u.sampleBoth(); (server != nil) != (want > 0) {
+			if _, server := u.sampleSinceLastCall(); (server != nil) != (want > 0) {
 				t.Errorf("%q: got %+v; want %d servers", target, server, want)
 			}
 		}

@@ -21,7 +21,7 @@ func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
 	}
-	if err := c.validateCombinations(); err != nil {
+	if err := c.validateExclusionsAndRequirements(); err != nil {
 		return err
 	}
 	if c.Rate.Goal.Under != 0 {
@@ -30,15 +30,15 @@ func (c Config) Validate() error {
 		}
 		c = c.firstStepConfig()
 	}
-	c = c.withDefaults()
+	c = c.withDefaultsAndImplied()
 	for i := range settings {
-		if err := settings[i].checkRange(&c); err != nil {
+		if err := settings[i].checkNumberInRange(&c); err != nil {
 			return &SettingError{settings[i].Name, err}
 		}
 	}
 	for _, check := range []func() error{
-		c.validateTargets, c.validateMessages, c.validateAnswers, c.validateConnections,
-		c.validateRate, c.validateLines, c.validatePubSub, c.validateTransport,
+		c.validateTargets, c.validateMessages, c.validateMatchRule, c.validateRampAndInFlight,
+		c.validateRate, c.validateHeldConnLines, c.validatePubSub, c.validateTLSWebSocketAndModel,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -47,25 +47,25 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// validateCombinations returns an error if given settings exclude each other, or require another one.
-func (c *Config) validateCombinations() error {
-	given := c.givenSettings()
+// validateExclusionsAndRequirements returns an error if given settings exclude each other, or require another one.
+func (c *Config) validateExclusionsAndRequirements() error {
+	given := c.nonEmptySettings()
 	for i, s := range given {
 		for _, other := range given[:i] {
 			if s.excludes(other) {
-				return errExclusive(s.Name, other.Name)
+				return errMutuallyExclusive(s.Name, other.Name)
 			}
 		}
 	}
 	for _, s := range given {
-		if needed := s.missingRequirement(given); needed != "" {
-			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", flagOrKey(needed))}
+		if needed := s.missingRequiredSetting(given); needed != "" {
+			return &SettingError{s.Name, fmt.Errorf("given without %s; expected both", flagOrJSONKey(needed))}
 		}
 	}
 	return nil
 }
 
-func (c Config) withDefaults() Config {
+func (c Config) withDefaultsAndImplied() Config {
 	if c.PubSub != nil {
 		own := *c.PubSub
 		c.PubSub = &own
@@ -81,9 +81,9 @@ func (c Config) withDefaults() Config {
 		c.WebSocket = &own
 	}
 	if c.Match == matchHTTP && c.Message == "" {
-		c.Message = formatGetRequest("/", c.hostHeader())
+		c.Message = formatGetRequest("/", c.firstTargetHost())
 	}
-	c.applyTagDefaults()
+	c.applyDefaultsFromTags()
 	if c.PubSub != nil {
 		setIfZero(&c.PubSub.AllPublishers, c.PubSub.PublishersFrom+c.PubSub.Publishers)
 	}
@@ -104,7 +104,7 @@ func (c Config) withDefaults() Config {
 }
 
 func formatGetRequest(path, host string) string {
-	return message.Literal("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+	return message.LiteralTemplate("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 }
 
 func setIfZero[T comparable](field *T, value T) {
@@ -123,8 +123,10 @@ const (
 
 func (c *Config) awaitsNoAnswers() bool { return c.Match == matchNone || c.Hold }
 
-// checksLines reports whether the input of held connections is checked line by line.
-func (c *Config) checksLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
+// checksHeldConnLines reports whether the input of held connections is checked line by line.
+func (c *Config) checksHeldConnLines() bool {
+	return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != ""
+}
 
 func (c *Config) mode() mode {
 	switch {
@@ -150,28 +152,28 @@ func (c *Config) modeName() string {
 	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openLoopPerConn: "open loop", flooding: "flood", holding: modeNameHold}[c.mode()]
 }
 
-// connsWithState returns the number of connections that have a connState.
-func (c *Config) connsWithState() int {
+// maxConnStates returns the number of connections that have a connState.
+func (c *Config) maxConnStates() int {
 	switch {
 	case c.PubSub != nil:
 		return c.PubSub.Publishers
 	case c.Lifetime > 0:
-		return 2 * c.maxOpenConns() // states of closed connections stay with their shards
+		return 2 * c.maxSimultaneousConns() // states of closed connections stay with their shards
 	}
-	return c.maxOpenConns()
+	return c.maxSimultaneousConns()
 }
 
-// maxOpenConns returns the highest number of simultaneous connections. With a Lifetime it includes
+// maxSimultaneousConns returns the highest number of simultaneous connections. With a Lifetime it includes
 // closed connections, which may not be gone yet.
-func (c *Config) maxOpenConns() int {
+func (c *Config) maxSimultaneousConns() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(maxHalfOpen, c.Connections/8)
 	}
 	return c.totalConns()
 }
 
-// hostHeader returns the host of the first target for requests.
-func (c *Config) hostHeader() string {
+// firstTargetHost returns the host of the first target for requests.
+func (c *Config) firstTargetHost() string {
 	if strings.HasPrefix(c.Target, unixPrefix) {
 		return "localhost"
 	}
@@ -187,14 +189,14 @@ func (c Config) validateTargets() error {
 		return fmt.Errorf("load: %d targets; expected at most %d", len(c.Also)+1, maxTargets)
 	}
 	for _, target := range append([]string{c.Target}, c.Also...) {
-		if err := c.validateTarget(target); err != nil {
+		if err := c.validateTargetAndSources(target); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c Config) validateTarget(text string) error {
+func (c Config) validateTargetAndSources(text string) error {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
 		switch {
 		case path == "" || len(path) > maxUnixPath:
@@ -231,9 +233,9 @@ func (c Config) validateMessages() error {
 	switch {
 	case c.Size != 0 && c.Message != "":
 		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
-	case c.Flood && c.isTemplate():
+	case c.Flood && c.hasVaryingMessage():
 		return &SettingError{"flood", errors.New("given with a message that is a template; expected one without expressions")}
-	case c.Ahead != 0 && (c.isTemplate() || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
+	case c.Ahead != 0 && (c.hasVaryingMessage() || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
 		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that follow each other", c.Ahead)}
 	case len(c.Answer) > MaxMessage:
 		return &SettingError{"answer", fmt.Errorf("%d bytes; expected 1 to %d", len(c.Answer), MaxMessage)}
@@ -250,7 +252,7 @@ func (c Config) validateMessages() error {
 	return nil
 }
 
-func (c Config) validateAnswers() error {
+func (c Config) validateMatchRule() error {
 	wrong := func(expected string) error {
 		return &SettingError{"match", fmt.Errorf("%q; expected %s", c.Match, expected)}
 	}
@@ -276,7 +278,7 @@ func (c Config) validateAnswers() error {
 	return nil
 }
 
-func (c Config) validateLines() error {
+func (c Config) validateHeldConnLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
@@ -306,9 +308,9 @@ func (c Config) validateRate() error {
 	return nil
 }
 
-// validateConnections checks when connections are opened, and limits the messages in flight on one
+// validateRampAndInFlight checks when connections are opened, and limits the messages in flight on one
 // connection and on all.
-func (c Config) validateConnections() error {
+func (c Config) validateRampAndInFlight() error {
 	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
 		return errors.New("load: --early, --ramp or --lifetime together with --hold-before or --hold-after; expected one of the two")
 	}
@@ -318,11 +320,11 @@ func (c Config) validateConnections() error {
 	if c.Ramp.Over < 0 || c.Ramp.Over > maxDuration {
 		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxDuration)}
 	}
-	if c.Ahead >= c.messageSize() && c.Ahead > 0 {
-		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.messageSize())}
+	if c.Ahead >= c.maxMessageSize() && c.Ahead > 0 {
+		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.maxMessageSize())}
 	}
-	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxInFlightBytes {
-		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxInFlightBytes)
+	if n := int64(c.Pipeline) * int64(c.maxMessageSize()); n > maxInFlightBytes {
+		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.maxMessageSize(), maxInFlightBytes)
 	}
 	if n := int64(c.Pipeline) * int64(c.Connections); c.PubSub == nil && n > maxInFlight {
 		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxInFlight)
@@ -330,7 +332,7 @@ func (c Config) validateConnections() error {
 	return nil
 }
 
-func (c Config) validateTransport() error {
+func (c Config) validateTLSWebSocketAndModel() error {
 	if _, err := c.clientTLSConfig(); err != nil {
 		return err
 	}
@@ -339,26 +341,26 @@ func (c Config) validateTransport() error {
 			return fmt.Errorf("load: %w", err)
 		}
 	}
-	if _, err := models.Find(c.Model); err != nil {
+	if _, err := models.FindAvailable(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if _, _, err := c.loopLayout(); err != nil {
+	if _, _, err := c.planLoops(); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	return nil
 }
 
-// loopLayout returns the number of loops, and how many connections each can have if each has a
+// planLoops returns the number of loops, and how many connections each can have if each has a
 // descriptor table: see sock.Shards.
-func (c Config) loopLayout() (loops, connsPerLoop int, err error) {
+func (c Config) planLoops() (loops, connsPerLoop int, err error) {
 	limit := maxLoops
-	if m, err := models.Find(c.Model); err != nil || !m.HasLoops {
+	if m, err := models.FindAvailable(c.Model); err != nil || !m.HasLoops {
 		limit = 0
 	}
-	return sock.PlanLoopsAndDescriptorTables(c.maxOpenConns(), c.Loops, limit)
+	return sock.PlanLoopsAndDescriptorTables(c.maxSimultaneousConns(), c.Loops, limit)
 }
 
-func (c Config) messageSize() int {
+func (c Config) maxMessageSize() int {
 	n := c.Size
 	for _, text := range []string{c.Message, c.First} {
 		if t, err := message.Parse(text); err == nil {
@@ -368,17 +370,17 @@ func (c Config) messageSize() int {
 	return n
 }
 
-// fixedMessage returns the message if all are equal, else false.
-func (c *Config) fixedMessage() ([]byte, bool) {
+// constantMessage returns the message if all are equal, else false.
+func (c *Config) constantMessage() (_ []byte, isConstant bool) {
 	t, err := message.Parse(c.Message)
 	if err != nil || c.Message == "" {
 		return nil, false
 	}
-	return t.Fixed()
+	return t.MessageIfConstant()
 }
 
-// isTemplate reports whether Message is a template for different messages.
-func (c *Config) isTemplate() bool {
-	_, fixed := c.fixedMessage()
+// hasVaryingMessage reports whether Message is a template for different messages.
+func (c *Config) hasVaryingMessage() bool {
+	_, fixed := c.constantMessage()
 	return c.Message != "" && !fixed
 }

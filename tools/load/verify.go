@@ -19,8 +19,8 @@ import (
 // another line may be in flight, and continues in the iteration in which an answer arrives. Without
 // loops, one goroutine goes through all shards, and nudges by mail.
 
-// verification is one verification of all held connections.
-type verification struct {
+// lineVerification is one verification of all held connections.
+type lineVerification struct {
 	number  int
 	seed    uint64
 	lineEnd string // of a line
@@ -37,17 +37,17 @@ type verification struct {
 
 // verifyScan is the progress of a verification in a shard.
 type verifyScan struct {
-	verification *verification
-	next         int           // index of the next connection in shard.heldConns; owned by the caller of Pace, like verification
-	finished     *verification // the last verification that was completed
+	verification *lineVerification
+	next         int               // index of the next connection in shard.heldConns; owned by the caller of Pace, like verification
+	finished     *lineVerification // the last verification that was completed
 }
 
 // maxVerifyLine is an upper limit of the length of a verification line.
 const maxVerifyLine = 96
 
-// appendLine appends the line of a connection. It contains the connection's slot, which is unique
+// appendUniqueLine appends the line of a connection. It contains the connection's slot, which is unique
 // at any time, and a number derived from the slot and the seed.
-func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
+func (v *lineVerification) appendUniqueLine(dst []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Location()
 	dst = append(dst, "check "...)
 	dst = strconv.AppendInt(dst, int64(v.number), 10)
@@ -58,22 +58,22 @@ func (v *verification) appendLine(dst []byte, ref engine.Ref) []byte {
 	dst = append(dst, '.')
 	dst = strconv.AppendUint(dst, uint64(generation), 10)
 	dst = append(dst, ' ')
-	mixed := pacer.Random(pacer.Random(v.seed^uint64(v.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
+	mixed := pacer.RandomAt(pacer.RandomAt(v.seed^uint64(v.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], mixed)
 	dst = hex.AppendEncode(dst, b[:])
 	return append(dst, v.lineEnd...)
 }
 
-// limitPerShard returns how many lines a shard may have in flight, so that all shards make
+// maxInFlightPerShard returns how many lines a shard may have in flight, so that all shards make
 // progress.
-func (v *verification) limitPerShard() int {
+func (v *lineVerification) maxInFlightPerShard() int {
 	walking := max(v.shardsLeft.Load(), 1)
 	return int((v.limit + walking - 1) / walking)
 }
 
-// acquireInFlightSlot reserves one line in flight. It returns false if the limit is reached.
-func (v *verification) acquireInFlightSlot() bool {
+// tryReserveInFlight reserves one line in flight. It returns false if the limit is reached.
+func (v *lineVerification) tryReserveInFlight() bool {
 	for {
 		n := v.inFlight.Load()
 		if n >= v.limit {
@@ -86,27 +86,27 @@ func (v *verification) acquireInFlightSlot() bool {
 }
 
 // isDone reports whether every connection has been asked and none has yet to answer.
-func (v *verification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
+func (v *lineVerification) isDone() bool { return v.shardsLeft.Load() == 0 && v.inFlight.Load() == 0 }
 
-func (g *generator) paceVerification(loop int, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+func (g *generator) nudgeUnverifiedConns(loopOrAll int, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	r := g.verifying.Load()
 	if r == nil {
 		return -1
 	}
-	if loop >= 0 {
-		return g.scanShard(g.shards[loop], r, at, nudge)
+	if loopOrAll >= 0 {
+		return g.nudgeUnverifiedConnsOfShard(g.shards[loopOrAll], r, at, nudge)
 	}
 	next := time.Duration(-1)
 	for _, s := range g.shards {
-		if d := g.scanShard(s, r, at, nudge); d >= 0 && (next < 0 || d < next) {
+		if d := g.nudgeUnverifiedConnsOfShard(s, r, at, nudge); d >= 0 && (next < 0 || d < next) {
 			next = d
 		}
 	}
 	return next
 }
 
-// scanShard asks connections of a shard, and returns when to call it again, -1 if it is done.
-func (g *generator) scanShard(s *shard, v *verification, at time.Duration, nudge func(engine.Ref) bool) time.Duration {
+// nudgeUnverifiedConnsOfShard asks connections of a shard, and returns when to call it again, -1 if it is done.
+func (g *generator) nudgeUnverifiedConnsOfShard(s *shard, v *lineVerification, at time.Duration, nudge func(engine.Ref) bool) (nextCall time.Duration) {
 	w := &s.scan
 	if w.verification != v {
 		w.verification, w.next = v, 0
@@ -119,27 +119,27 @@ func (g *generator) scanShard(s *shard, v *verification, at time.Duration, nudge
 			w.next++
 		}
 		if w.next == len(s.heldConns) {
-			s.finishScan(v)
+			s.markAllConnsAsked(v)
 			return -1
 		}
 		ref := s.heldConns[w.next]
-		if wait := g.reserveLine(s, v, ref); wait > 0 {
+		if wait := g.reserveVerificationLine(s, v, ref); wait > 0 {
 			return at + wait
 		}
 		if !nudge(ref) {
-			g.cancelReservation(s, ref)
+			g.cancelUnsentReservation(s, ref)
 			return at + paceRetryDelay
 		}
 		if g.shardPerLoop || ref.IsClosed() { // otherwise the nudge is in its mailbox
-			g.cancelReservation(s, ref)
+			g.cancelUnsentReservation(s, ref)
 		}
 		w.next++
 	}
 	return at
 }
 
-// finishScan records, once, that all connections of the shard have been asked.
-func (s *shard) finishScan(v *verification) {
+// markAllConnsAsked records, once, that all connections of the shard have been asked.
+func (s *shard) markAllConnsAsked(v *lineVerification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.scan.finished != v {
@@ -156,17 +156,17 @@ func (g *generator) shardByRef(ref engine.Ref) *shard {
 	return g.shards[int(slot)%len(g.shards)]
 }
 
-// reserveLine reserves a line in flight for a connection, or returns how long to wait before trying
+// reserveVerificationLine reserves a line in flight for a connection, or returns how long to wait before trying
 // again.
-func (g *generator) reserveLine(s *shard, v *verification, ref engine.Ref) (wait time.Duration) {
+func (g *generator) reserveVerificationLine(s *shard, v *lineVerification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case v.stopped.Load():
 		return paceInterval
-	case g.shardPerLoop && len(s.pendingLines) >= v.limitPerShard():
+	case g.shardPerLoop && len(s.pendingLines) >= v.maxInFlightPerShard():
 		return paceInterval // or when one of its connections has answered
-	case !v.acquireInFlightSlot():
+	case !v.tryReserveInFlight():
 		return paceIntervalNoLoops
 	}
 	if s.pendingLines == nil {
@@ -176,8 +176,8 @@ func (g *generator) reserveLine(s *shard, v *verification, ref engine.Ref) (wait
 	return 0
 }
 
-// cancelReservation releases a connection's reservation, unless it has sent its line.
-func (g *generator) cancelReservation(s *shard, ref engine.Ref) {
+// cancelUnsentReservation releases a connection's reservation, unless it has sent its line.
+func (g *generator) cancelUnsentReservation(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a, ok := s.pendingLines[ref]; ok && a.sentAt == 0 {
@@ -193,7 +193,7 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 	if !ok || a.sentAt > 0 {
 		return // stopped, or the nudge only woke the loop
 	}
-	line := a.verification.appendLine(s.lineBuf[:0], ref)
+	line := a.verification.appendUniqueLine(s.lineBuf[:0], ref)
 	a.sentAt = max(now, 1)
 	s.pendingLines[ref] = a
 	s.totals.run[nSent]++
@@ -205,50 +205,50 @@ func (g *generator) sendVerificationLine(c *engine.Conn, h *heldConn) {
 	_, _ = c.Write(line) // Closed gets the error
 }
 
-func (g *generator) startVerification(number int) *verification {
-	r := &verification{number: number, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
+func (g *generator) startVerifyingHeldConns(number int) *lineVerification {
+	r := &lineVerification{number: number, seed: deriveSeed(g.cfg.Seed, seedVerify), lineEnd: g.lineEnd, limit: int32(g.cfg.Check)}
 	r.shardsLeft.Store(int32(len(g.shards)))
 	g.verifying.Store(r)
 	for _, s := range g.shards { // a nudge of any of its connections wakes a loop
 		if !slices.ContainsFunc(s.heldConns, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
-			s.finishScan(r)
+			s.markAllConnsAsked(r)
 		}
 	}
 	return r
 }
 
-// stopVerification ends a verification and returns the number of lines without an answer.
-func (g *generator) stopVerification(v *verification) (missing int64) {
+// stopAndCountUnanswered ends a verification and returns the number of lines without an answer.
+func (g *generator) stopAndCountUnanswered(v *lineVerification) (unanswered int64) {
 	v.stopped.Store(true)
 	for _, s := range g.shards {
 		s.mu.Lock()
 		for _, a := range s.pendingLines {
 			v.inFlight.Add(-1)
 			if a.sentAt > 0 {
-				missing++
+				unanswered++
 				s.totals.run[nDropped]++
 			}
 		}
 		s.pendingLines = nil
 		s.mu.Unlock()
 	}
-	g.faults.recordUnansweredLines(missing)
-	return missing
+	g.faults.recordUnansweredLines(unanswered)
+	return unanswered
 }
 
-// runVerification runs a verification of all held connections and reports its outcome.
-func (r *run) runVerification(ctx context.Context) error {
+// verifyHeldConns runs a verification of all held connections and reports its outcome.
+func (r *loadRun) verifyHeldConns(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sumTotals().openConns() == 0 {
 		return nil
 	}
 	t := r.generator
-	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
+	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	r.stage = "check"
 	r.aggregator.total.outside.reset()
-	r.emitEvent(Event{Phase: Checking})
+	r.emitEventWithSnapshot(Event{Phase: Checking})
 	before, began := r.sumTotals(), t.now()
-	v := t.startVerification(len(r.verifications) + 1)
-	err := r.waitUntil(ctx, waitCondition{
+	v := t.startVerifyingHeldConns(len(r.verifications) + 1)
+	err := r.waitEmittingProgress(ctx, waitCondition{
 		done:         func(s totals) bool { return v.isDone() },
 		stallTimeout: r.cfg.Drain,
 		progress:     func(s totals) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
@@ -256,10 +256,10 @@ func (r *run) runVerification(ctx context.Context) error {
 	v.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
 		flies := func(totals) bool { return v.inFlight.Load() == 0 }
-		_ = r.waitUntil(context.WithoutCancel(ctx), waitCondition{timeout: min(r.cfg.Drain, canceledDrain), done: flies})
+		_ = r.waitEmittingProgress(context.WithoutCancel(ctx), waitCondition{timeout: min(r.cfg.Drain, canceledDrain), done: flies})
 	}
-	missing := t.stopVerification(v)
-	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
+	missing := t.stopAndCountUnanswered(v)
+	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()})
 	s := r.sumTotals()
 	found := Verification{
 		Number: v.number, InFlight: r.cfg.Check, Open: before.openConns(),
@@ -269,27 +269,27 @@ func (r *run) runVerification(ctx context.Context) error {
 		Time: max(s.lastAnswer-began, 0), Latency: summarizeDistribution(&r.aggregator.total.outside),
 	}
 	r.verifications = append(r.verifications, found)
-	r.emitEvent(Event{Phase: Checked, Verification: &found})
+	r.emitEventWithSnapshot(Event{Phase: Checked, Verification: &found})
 	return ignoreStalled(err)
 }
 
-// emitHeardOnce emits Heard once, when all open connections have received the broadcast.
-func (r *run) emitHeardOnce(s totals) {
-	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeard() < s.openConns() {
+// emitHeardIfBroadcastComplete emits Heard once, when all open connections have received the broadcast.
+func (r *loadRun) emitHeardIfBroadcastComplete(s totals) {
+	if r.heardSent || r.cfg.Broadcast == "" || r.stage == "connect" || s.openConns() == 0 || s.openConnsHeardBroadcast() < s.openConns() {
 		return
 	}
 	r.heardSent = true
-	r.emitEvent(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times
-	r.emitEvent(Event{Phase: Heard, Broadcast: r.broadcastResult(s)})
+	r.emitEventWithSnapshot(Event{Phase: Progress, Interval: r.buildIntervalSinceLast()}) // collects the times
+	r.emitEventWithSnapshot(Event{Phase: Heard, Broadcast: r.buildBroadcastResult(s)})
 }
 
-// broadcastResult returns the progress of the broadcast, nil if none is expected. Its times are
+// buildBroadcastResult returns the progress of the broadcast, nil if none is expected. Its times are
 // those of the last interval.
-func (r *run) broadcastResult(s totals) *Broadcast {
+func (r *loadRun) buildBroadcastResult(s totals) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
 	}
-	b := &Broadcast{Open: s.openConns(), Heard: s.openConnsHeard(), Again: s.run[nHeardAgain], After: summarizeDistribution(&r.aggregator.total.heard)}
+	b := &Broadcast{Open: s.openConns(), Heard: s.openConnsHeardBroadcast(), Again: s.run[nHeardAgain], After: summarizeDistribution(&r.aggregator.total.heard)}
 	if s.run[nHeard] > 0 {
 		b.Time = max(s.lastHeard-time.Duration(r.generator.firstHeard.Load()), 0)
 	}

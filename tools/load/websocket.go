@@ -26,7 +26,7 @@ type wsFraming struct {
 
 func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFraming {
 	return &wsFraming{
-		answers: answers, table: table, host: cfg.hostHeader(),
+		answers: answers, table: table, host: cfg.firstTargetHost(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
 		countMessages: cfg.Match == matchFrames,
 		seed:          deriveSeed(cfg.Seed, seedMasks),
@@ -35,24 +35,24 @@ func newWSFraming(cfg *Config, answers answerChecker, table *connTable) *wsFrami
 
 // wsHandshake is the value of a connection during the WebSocket handshake.
 type wsHandshake struct {
-	key      websocket.Key
+	key      websocket.HandshakeKey
 	number   uint32
 	dialedAt time.Duration
 	err      error // why it failed
 }
 
-func (f *wsFraming) sendHandshake(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
+func (f *wsFraming) sendWSHandshakeRequest(c *engine.Conn, connNumber uint32, dialedAt time.Duration) {
 	u := &wsHandshake{number: connNumber, dialedAt: dialedAt}
-	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 0))
-	binary.LittleEndian.PutUint64(u.key[8:], pacer.Random(deriveSeed(f.seed, uint64(connNumber)), 1))
+	binary.LittleEndian.PutUint64(u.key[:], pacer.RandomAt(deriveSeed(f.seed, uint64(connNumber)), 0))
+	binary.LittleEndian.PutUint64(u.key[8:], pacer.RandomAt(deriveSeed(f.seed, uint64(connNumber)), 1))
 	c.SetValue(u)
 	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed gets the error
 }
 
-// receiveHandshakeResponse checks the server's response to the handshake. It returns the length of
+// receiveWSHandshakeResponse checks the server's response to the handshake. It returns the length of
 // the response.
-func (g *generator) receiveHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
-	n, err := websocket.CheckResponse(in, hs.key)
+func (g *generator) receiveWSHandshakeResponse(c *engine.Conn, hs *wsHandshake, in []byte) int {
+	n, err := websocket.CheckHandshakeResponse(in, hs.key)
 	if err != nil {
 		hs.err = fmt.Errorf("WebSocket: %w", err)
 		c.Abort(hs.err)
@@ -77,8 +77,8 @@ func (g *generator) countFailedHandshake(hs *wsHandshake, reason error) {
 
 func (f *wsFraming) appendFrame(dst, message []byte, connNumber uint32, msgNumber uint64) []byte {
 	var mask [4]byte
-	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(deriveSeed(f.seed, uint64(connNumber)), msgNumber+2)))
-	return websocket.AppendFrame(dst, websocket.OpText, mask, message)
+	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.RandomAt(deriveSeed(f.seed, uint64(connNumber)), msgNumber+2)))
+	return websocket.AppendMaskedFrame(dst, websocket.OpText, mask, message)
 }
 
 // errClosedFrame closes a connection for which the server has sent a close frame.
@@ -97,7 +97,7 @@ func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answe
 		res.used += n
 		switch frame.Kind {
 		case websocket.Data:
-			f.checkDataFrame(c, cs, frame, answeredInCall, &res)
+			f.checkDataFramePart(c, cs, frame, answeredInCall, &res)
 		case websocket.Ping:
 			f.sendControlFrame(c, websocket.OpPong, frame.Payload)
 		case websocket.Close:
@@ -109,7 +109,7 @@ func (f *wsFraming) checkAnswers(c *engine.Conn, cs *connState, in []byte, answe
 	return res
 }
 
-func (f *wsFraming) checkDataFrame(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
+func (f *wsFraming) checkDataFramePart(c *engine.Conn, cs *connState, frame websocket.Part, answeredInCall int, res *checkResult) {
 	if !f.countMessages {
 		inner := f.answers.checkAnswers(c, cs, frame.Payload, answeredInCall+res.answers)
 		res.answers += inner.answers
@@ -132,7 +132,7 @@ func (f *wsFraming) checkDataFrame(c *engine.Conn, cs *connState, frame websocke
 
 // sendControlFrame sends a control frame with a zero mask.
 func (f *wsFraming) sendControlFrame(c *engine.Conn, op websocket.Opcode, payload []byte) {
-	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
+	_, _ = c.Write(websocket.AppendMaskedFrame(nil, op, [4]byte{}, payload)) // Closed gets the error
 }
 
-func (f *wsFraming) expectedBytes(cs *connState) []byte { return f.answers.expectedBytes(cs) }
+func (f *wsFraming) nextExpectedBytes(cs *connState) []byte { return f.answers.nextExpectedBytes(cs) }

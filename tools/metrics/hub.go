@@ -23,13 +23,13 @@ type HubSource interface {
 // collector. A hub in a cluster has additional metrics, some with the label node.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.NewInvalid[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))
+		return collector.NewFailingCollector[hub.Stats](errors.New("metrics: the source is nil; expected a *hub.Hub"))
 	}
-	return collector.New(collector.Namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
+	return collector.NewCollector(collector.Namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
 }
 
 var hubMetrics = []collector.Metric[hub.Stats]{
-	collector.LabelledMetric("topics", "Topics and patterns with subscribers.", prometheus.GaugeValue, "kind",
+	collector.NewMetricByLabel("topics", "Topics and patterns with subscribers.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
 	collector.Gauge("subscriptions", "Subscriptions of all clients, including patterns.", func(s *hub.Stats) int64 { return s.Subscriptions }),
 	collector.Gauge("pattern_work", "Maximum work of matching one message against all patterns, in units of about 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
@@ -40,7 +40,7 @@ var hubMetrics = []collector.Metric[hub.Stats]{
 	collector.Counter("lost_total", "Delivered messages that were pending when a slow subscriber was closed, estimated by their mean size.",
 		func(s *hub.Stats) int64 { return s.Lost }),
 	collector.Counter("lost_bytes_total", "Bytes of lost messages.", func(s *hub.Stats) int64 { return s.LostBytes }),
-	collector.LabelledMetric("refused_total", "Rejected requests of clients.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
+	collector.NewMetricByLabel("refused_total", "Rejected requests of clients.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,

@@ -9,25 +9,25 @@ import (
 
 // clusterMetrics are the metrics of a hub in a cluster; a single hub has none of them.
 var clusterMetrics = []collector.Metric[hub.Stats]{
-	clusterMetric("connected", "1 while there is a connection to NATS.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return int64(collector.BoolToInt(c.Connected)) }),
-	clusterMetric("disconnects_total", "Lost connections to NATS.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Disconnects }),
-	clusterMetric("subjects", "Subscribed NATS subjects.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.Subjects }),
-	clusterMetric("all_subjects", "1 while this node receives the messages of all topics, because of their number or last values.", prometheus.GaugeValue,
+	newClusterMetric("connected", "1 while there is a connection to NATS.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return int64(collector.BoolToInt(c.Connected)) }),
+	newClusterMetric("disconnects_total", "Lost connections to NATS.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Disconnects }),
+	newClusterMetric("subjects", "Subscribed NATS subjects.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.Subjects }),
+	newClusterMetric("all_subjects", "1 while this node receives the messages of all topics, because of their number or last values.", prometheus.GaugeValue,
 		func(c *hub.ClusterStats) int64 { return int64(collector.BoolToInt(c.All)) }),
-	clusterMetric("sent_total", "Messages sent to other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Sent }),
-	clusterMetric("waiting", "Messages waiting to be sent to other nodes.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.Waiting }),
-	clusterMetric("waiting_bytes", "Memory of waiting messages.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.WaitingBytes }),
-	clusterMetric("unsent_total", "Messages not sent to other nodes because too many were waiting.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Unsent }),
-	clusterMetric("received_total", "Messages received from other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Received }),
-	clusterMetric("duplicates_total", "Duplicate messages of other nodes, through another subscription.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Duplicates }),
-	clusterMetric("lost_total", "Missing messages of other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Lost }),
-	nodeMetric("node_up", "1 for a node with a heartbeat in the last seconds.", prometheus.GaugeValue, func(n *hub.NodeStats) int64 { return int64(collector.BoolToInt(n.Here)) }),
-	nodeMetric("node_subscriptions", "Subscriptions reported by another node.", prometheus.GaugeValue, func(n *hub.NodeStats) int64 { return n.Subscriptions }),
-	nodeMetric("node_received_total", "Messages received from another node.", prometheus.CounterValue, func(n *hub.NodeStats) int64 { return n.Received }),
-	nodeMetric("node_lost_total", "Missing messages of another node.", prometheus.CounterValue, func(n *hub.NodeStats) int64 { return n.Lost }),
+	newClusterMetric("sent_total", "Messages sent to other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Sent }),
+	newClusterMetric("waiting", "Messages waiting to be sent to other nodes.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.Waiting }),
+	newClusterMetric("waiting_bytes", "Memory of waiting messages.", prometheus.GaugeValue, func(c *hub.ClusterStats) int64 { return c.WaitingBytes }),
+	newClusterMetric("unsent_total", "Messages not sent to other nodes because too many were waiting.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Unsent }),
+	newClusterMetric("received_total", "Messages received from other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Received }),
+	newClusterMetric("duplicates_total", "Duplicate messages of other nodes, through another subscription.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Duplicates }),
+	newClusterMetric("lost_total", "Missing messages of other nodes.", prometheus.CounterValue, func(c *hub.ClusterStats) int64 { return c.Lost }),
+	newMetricPerNode("node_up", "1 for a node with a heartbeat in the last seconds.", prometheus.GaugeValue, func(n *hub.NodeStats) int64 { return int64(collector.BoolToInt(n.Here)) }),
+	newMetricPerNode("node_subscriptions", "Subscriptions reported by another node.", prometheus.GaugeValue, func(n *hub.NodeStats) int64 { return n.Subscriptions }),
+	newMetricPerNode("node_received_total", "Messages received from another node.", prometheus.CounterValue, func(n *hub.NodeStats) int64 { return n.Received }),
+	newMetricPerNode("node_lost_total", "Missing messages of another node.", prometheus.CounterValue, func(n *hub.NodeStats) int64 { return n.Lost }),
 }
 
-func clusterMetric(name, help string, kind prometheus.ValueType, of func(*hub.ClusterStats) int64) collector.Metric[hub.Stats] {
+func newClusterMetric(name, help string, kind prometheus.ValueType, of func(*hub.ClusterStats) int64) collector.Metric[hub.Stats] {
 	return collector.Metric[hub.Stats]{Name: "cluster_" + name, Help: help, Kind: kind, Labels: nil, Each: func(s *hub.Stats, emit func(float64, ...string)) {
 		if s.Cluster != nil {
 			emit(float64(of(s.Cluster)))
@@ -35,7 +35,7 @@ func clusterMetric(name, help string, kind prometheus.ValueType, of func(*hub.Cl
 	}}
 }
 
-func nodeMetric(name, help string, kind prometheus.ValueType, of func(*hub.NodeStats) int64) collector.Metric[hub.Stats] {
+func newMetricPerNode(name, help string, kind prometheus.ValueType, of func(*hub.NodeStats) int64) collector.Metric[hub.Stats] {
 	return collector.Metric[hub.Stats]{Name: "cluster_" + name, Help: help, Kind: kind, Labels: []string{"node"}, Each: func(s *hub.Stats, emit func(float64, ...string)) {
 		if s.Cluster == nil {
 			return

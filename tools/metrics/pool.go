@@ -22,9 +22,9 @@ type PoolSource interface {
 // for Stats once a scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.NewInvalid[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))
+		return collector.NewFailingCollector[pool.Stats](errors.New("metrics: the source is nil; expected a *pool.Pool"))
 	}
-	return collector.New(collector.Namespace+"pool_", labels, "le", source.Stats, poolMetrics, poolHistograms)
+	return collector.NewCollector(collector.Namespace+"pool_", labels, "le", source.Stats, poolMetrics, poolHistograms)
 }
 
 var poolMetrics = []collector.Metric[pool.Stats]{
@@ -33,16 +33,16 @@ var poolMetrics = []collector.Metric[pool.Stats]{
 	collector.Gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
 	collector.Gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
 		func(s *pool.Stats) int { return collector.BoolToInt(s.Overloaded) }),
-	collector.LabelledMetric("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
+	collector.NewMetricByLabel("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
 		func(s *pool.Stats) map[string]int { return map[string]int{"queued": s.Queued, "running": s.Running} }),
 	collector.Counter("jobs_accepted_total", "Jobs that were accepted.", func(s *pool.Stats) uint64 { return s.Accepted }),
-	collector.LabelledMetric("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
+	collector.NewMetricByLabel("jobs_ended_total", "Accepted jobs by what became of them: they have run (finished), their context ended while they waited "+
 		"(expired), they were shed because of overload, or dropped because the pool was closed.",
 		prometheus.CounterValue, "outcome", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"finished": s.Finished, "expired": s.Expired, "shed": s.Shed, "dropped": s.Dropped}
 		}),
 	collector.Counter("jobs_panicked_total", "Jobs that have run and panicked.", func(s *pool.Stats) uint64 { return s.Panicked }),
-	collector.LabelledMetric("jobs_refused_total",
+	collector.NewMetricByLabel("jobs_refused_total",
 		"Jobs that were not accepted: the queue was full, their context had ended before (late), or the pool was closed.",
 		prometheus.CounterValue, "cause", func(s *pool.Stats) map[string]uint64 {
 			return map[string]uint64{"full": s.Full, "late": s.Late, "closed": s.Closed}
@@ -51,11 +51,13 @@ var poolMetrics = []collector.Metric[pool.Stats]{
 
 var poolHistograms = []collector.Distribution[pool.Stats]{
 	{Name: "wait_seconds", Help: "How long jobs have waited until they ran; of quick ones that are run together, the first.",
-		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Wait) }},
+		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return newPoolHistogramMetric(d, &s.Wait) }},
 	{Name: "service_seconds", Help: "How long jobs have run; of quick ones that are run together, the mean.",
-		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric { return poolHistogram(d, &s.Service) }},
+		Of: func(s *pool.Stats, d *prometheus.Desc) prometheus.Metric {
+			return newPoolHistogramMetric(d, &s.Service)
+		}},
 }
 
-func poolHistogram(d *prometheus.Desc, h *pool.Histogram) prometheus.Metric {
+func newPoolHistogramMetric(d *prometheus.Desc, h *pool.Histogram) prometheus.Metric {
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], pool.Bound)
 }

@@ -32,9 +32,9 @@ type Source interface {
 // processes, because their memory is not this one's.
 func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
-		return collector.NewInvalid[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
+		return collector.NewFailingCollector[stats](errors.New("metrics: the source is nil; expected a *tcp.Server"))
 	}
-	return collector.New(collector.Namespace, labels, "le", source.Stats, serverMetrics, serverHistograms)
+	return collector.NewCollector(collector.Namespace, labels, "le", source.Stats, serverMetrics, serverHistograms)
 }
 
 type stats = tcp.Stats
@@ -90,12 +90,12 @@ var serverMetrics = []collector.Metric[stats]{
 	collector.Counter("loop_busy_seconds_total", "Time that event loops have worked, all together; its rate divided by myriad_loops is their utilisation.",
 		func(s *stats) float64 { return s.Busy.Seconds() }),
 
-	collector.LabelledMetric("connections_in_state", "Open connections that are in a state: before their first message (greeting), not read from "+
+	collector.NewMetricByLabel("connections_in_state", "Open connections that are in a state: before their first message (greeting), not read from "+
 		"because they owe too much (paused), or waiting for output to be taken or for the peer's end (closing).",
 		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
 			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
 		}),
-	collector.LabelledMetric("connections_refused_total", "Connections that were refused before their handler was called.",
+	collector.NewMetricByLabel("connections_refused_total", "Connections that were refused before their handler was called.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			r := &s.Refused
 			return map[string]int64{
@@ -103,7 +103,7 @@ var serverMetrics = []collector.Metric[stats]{
 				"handshake": r.Handshake, "timeout": r.Timeout, "other": r.Other,
 			}
 		}),
-	collector.LabelledMetric("connections_closed_total", "Connections that have closed; refused ones are not among them.",
+	collector.NewMetricByLabel("connections_closed_total", "Connections that have closed; refused ones are not among them.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			c := &s.Closed
 			return map[string]int64{
@@ -119,25 +119,27 @@ var serverMetrics = []collector.Metric[stats]{
 	{Name: "memory_per_connection_bytes", Help: "Heap in use and stacks of this process, divided by the open connections.", Kind: prometheus.GaugeValue, Labels: nil,
 		Each: func(s *stats, emit func(float64, ...string)) {
 			if s.Open > 0 && s.Processes == 0 {
-				emit(float64(goMemory()) / float64(s.Open))
+				emit(float64(goHeapAndStackBytes()) / float64(s.Open))
 			}
 		}},
 }
 
 var serverHistograms = []collector.Distribution[stats]{
 	{Name: "handler_duration_seconds", Help: "How long calls of the handler take; one in 64 is timed.",
-		Of: func(s *stats, d *prometheus.Desc) prometheus.Metric { return serverHistogram(d, &s.HandlerTime) }},
+		Of: func(s *stats, d *prometheus.Desc) prometheus.Metric {
+			return newServerHistogramMetric(d, &s.HandlerTime)
+		}},
 	{Name: "loop_lag_seconds", Help: "How long the turns of event loops take: a connection that becomes ready waits so long at the most.",
-		Of: func(s *stats, d *prometheus.Desc) prometheus.Metric { return serverHistogram(d, &s.Lag) }},
+		Of: func(s *stats, d *prometheus.Desc) prometheus.Metric { return newServerHistogramMetric(d, &s.Lag) }},
 }
 
-func serverHistogram(d *prometheus.Desc, h *tcp.Histogram) prometheus.Metric {
+func newServerHistogramMetric(d *prometheus.Desc, h *tcp.Histogram) prometheus.Metric {
 	return collector.NewHistogramMetric(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
 }
 
-// goMemory is the heap in use and the stacks of this process, in bytes. Reading it does
+// goHeapAndStackBytes is the heap in use and the stacks of this process, in bytes. Reading it does
 // not stop the world, as runtime.ReadMemStats does.
-func goMemory() (sum uint64) {
+func goHeapAndStackBytes() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/unused:bytes"},

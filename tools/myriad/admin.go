@@ -153,7 +153,7 @@ func startLoadMetricsServer(addr string, onListening func(net.Addr)) (observe fu
 	}
 	return func(e load.Event) {
 		collector.Observe(e)
-		source.updateStats(e)
+		source.updateStatsFromEvent(e)
 	}, stop, nil
 }
 
@@ -169,8 +169,8 @@ func (s *loadStatsSource) Stats() tcp.Stats {
 	return tcp.Stats{}
 }
 
-// updateStats stores the figures of e. Calls must not overlap.
-func (s *loadStatsSource) updateStats(e load.Event) {
+// updateStatsFromEvent stores the figures of e. Calls must not overlap.
+func (s *loadStatsSource) updateStatsFromEvent(e load.Event) {
 	stats := s.Stats()
 	stats.Open, stats.Draining = e.Snapshot.Open, e.Phase == load.Done
 	if e.Plan != nil {

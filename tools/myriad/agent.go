@@ -44,20 +44,20 @@ the result to the coordinator and ends the agent; a second one ends it at once.`
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runAgent(cmd) },
 	}
 	var g flagGroups
-	g.addGroup("Coordinator", "", func(flags *pflag.FlagSet) {
+	g.addFlagGroup("Coordinator", "", func(flags *pflag.FlagSet) {
 		f.nats.addFlags(flags, agents.DefaultURL, "connect to the coordinator at this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them")
 		f.secret.addFlag(flags, "secret", agents.SecretVariable, "of the coordinator, or the token of the NATS server")
 		flags.StringVar(&f.agent.Name, "name", "", "`NAME` of this agent (default: the host name)")
 		flags.BoolVar(&f.agent.Once, "once", false, "exit after one run")
 	})
-	g.addGroup("Work", "", func(flags *pflag.FlagSet) {
-		flags.Var(&parsedListFlag[agents.Allowed]{&f.agent.Allow, f.parseAllowedTarget}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
+	g.addFlagGroup("Work", "", func(flags *pflag.FlagSet) {
+		flags.Var(&parsedListFlag[agents.AllowedTarget]{&f.agent.Allow, f.parseAllowedTarget}, "allow", "load only this `ADDRESS`, network such as 10.0.0.0/8, or unix:PATH (repeatable; default: every address, and no unix socket)")
 		addParsedFlag(flags, &f.agent.MaxConnections, quantity.ParsePositive, "max-connections", "", "open at most `N` connections in a run (default: the limit that the doctor finds)")
 		flags.Var(&f, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)")
 		flags.StringVar(&f.agent.EventDir, "keep", "", "write the events of each run to a file of this `DIRECTORY`, as \"myriad load --out\" does")
 		flags.BoolVarP(&f.quiet, "quiet", "q", false, "print only errors")
 	})
-	g.attachTo(cmd)
+	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
 
@@ -72,16 +72,16 @@ func (f *agentFlags) String() string { return "" }
 func (f *agentFlags) Type() string   { return "value" }
 
 // parseAllowedTarget parses one value of --allow.
-func (f *agentFlags) parseAllowedTarget(text string) ([]agents.Allowed, error) {
+func (f *agentFlags) parseAllowedTarget(text string) ([]agents.AllowedTarget, error) {
 	if len(f.agent.Allow) == agents.MaxAllowed {
 		return nil, quantity.Error(fmt.Sprintf("at most %d targets", agents.MaxAllowed))
 	}
-	one, err := agents.ParseAllowed(text)
-	return []agents.Allowed{one}, err
+	one, err := agents.ParseAllowedTarget(text)
+	return []agents.AllowedTarget{one}, err
 }
 
 func (f *agentFlags) runAgent(cmd *cobra.Command) (err error) {
-	if f.agent.NATS, err = f.nats.agentsNATS(&f.secret); err != nil {
+	if f.agent.NATS, err = f.nats.natsServerForAgents(&f.secret); err != nil {
 		return err
 	}
 	if err := f.agent.Check(); err != nil {

@@ -25,15 +25,17 @@ var apps = []struct {
 }{
 	{"echo", "echoes every byte", func(*appFlags, *tcp.Server) tcp.Handler { return echo{} }},
 	{"lines", "echoes every line", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(echoLine) }},
-	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeLineDigest) }},
+	{"sha", "answers every line with its SHA-256 in hexadecimal, cut to the line's length", func(*appFlags, *tcp.Server) tcp.Handler { return newLineHandler(writeTruncatedLineDigest) }},
 	{"sink", "discards all input", func(*appFlags, *tcp.Server) tcp.Handler { return tcp.Base{} }},
 	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *tcp.Server) tcp.Handler { return newHelloHandler() }},
-	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newBlockingLineHandler(f.echoLineAfterWait) }},
-	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newBlockingLineHandler(f.writeProofOfWork) }},
-	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler { return newLineHandler(broadcastEcho{srv}.handleLine) }},
-	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newLoggingEcho()) }},
+	{"wait", "echoes lines after --wait; blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSheddableLineHandler(f.echoLineAfterWait) }},
+	{"pow", "answers every line with a proof of work (--bits); blocks its loop", func(f *appFlags, _ *tcp.Server) tcp.Handler { return f.newSheddableLineHandler(f.writeProofOfWork) }},
+	{"push", "broadcasts lines that begin with !, echoes others, ignores pong", func(_ *appFlags, srv *tcp.Server) tcp.Handler {
+		return newLineHandler(broadcastEcho{srv}.broadcastOrEchoLine)
+	}},
+	{"log", "echoes lines and logs them to standard error (--log-format, --log-every)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return newLineHandler(f.newEchoLoggingEveryNth()) }},
 	{"ws", "broadcasts WebSocket messages that begin with ! to all sockets and event streams (/events) of this process, echoes others", func(*appFlags, *tcp.Server) tcp.Handler { return newWebPushHandler() }},
-	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newStallHandler(f.stall)) }},
+	{"stall", "echoes lines at a fixed capacity (--stall-capacity) with periodic stalls (--stall)", func(f *appFlags, _ *tcp.Server) tcp.Handler { return tcp.Lines(newFixedCapacityHandler(f.stall)) }},
 }
 
 func appNames() (names []string) {
@@ -88,8 +90,8 @@ const (
 	maxBits = proof.MaxZeros
 )
 
-// newHandler validates the flags and returns the application's handler for srv.
-func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
+// validateAndNewHandler validates the flags and returns the application's handler for srv.
+func (f *appFlags) validateAndNewHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler, error) {
 	for flag, names := range appsByFlag {
 		if cmd.Flags().Changed(flag) && !slices.Contains(names, f.name) {
 			return nil, usagef("--%s is given with --app %s; expected it with --app %s only", flag, f.name, strings.Join(names, " or "))
@@ -124,10 +126,10 @@ func (f *appFlags) newHandler(cmd *cobra.Command, srv *tcp.Server) (tcp.Handler,
 // newLineHandler returns a handler that calls onLine with every line.
 func newLineHandler(onLine tcp.MessageFunc) tcp.Handler { return tcp.Lines(onLine) }
 
-// newBlockingLineHandler returns a line handler for an application that blocks its loop on purpose: it
+// newSheddableLineHandler returns a line handler for an application that blocks its loop on purpose: it
 // stands for one that waits, such as for a database, or computes. With --shed it rejects lines
 // under overload.
-func (f *appFlags) newBlockingLineHandler(onLine tcp.MessageFunc) tcp.Handler {
+func (f *appFlags) newSheddableLineHandler(onLine tcp.MessageFunc) tcp.Handler {
 	if f.shed {
 		return tcp.Lines(busyReplier{onLine})
 	}
@@ -153,8 +155,8 @@ func echoLine(c *tcp.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// newLoggingEcho returns a function that logs every nth line and echoes all lines.
-func (f *appFlags) newLoggingEcho() tcp.MessageFunc {
+// newEchoLoggingEveryNth returns a function that logs every nth line and echoes all lines.
+func (f *appFlags) newEchoLoggingEveryNth() tcp.MessageFunc {
 	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
 	if f.logFormat == "json" {
 		records = slog.NewJSONHandler(f.stderr, nil)
@@ -168,9 +170,9 @@ func (f *appFlags) newLoggingEcho() tcp.MessageFunc {
 	}
 }
 
-// writeLineDigest writes the first hexadecimal digits of the line's SHA-256, as many as the line
+// writeTruncatedLineDigest writes the first hexadecimal digits of the line's SHA-256, as many as the line
 // has bytes, at most 64.
-func writeLineDigest(c *tcp.Conn, line []byte) {
+func writeTruncatedLineDigest(c *tcp.Conn, line []byte) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
@@ -186,7 +188,7 @@ func (f *appFlags) echoLineAfterWait(c *tcp.Conn, text []byte) {
 
 // writeProofOfWork answers a line with the line and its proof of work.
 func (f *appFlags) writeProofOfWork(c *tcp.Conn, line []byte) {
-	c.Write(proof.AppendProofLine(nil, line, f.bits))
+	c.Write(proof.AppendLineWithProof(nil, line, f.bits))
 }
 
 // heartbeatReply is a client's answer to a heartbeat. The application ignores it.
@@ -196,8 +198,8 @@ const heartbeatReply = "pong"
 // sender included, without the "!". It echoes other lines and ignores answers to heartbeats.
 type broadcastEcho struct{ server *tcp.Server }
 
-// handleLine handles one line. If a broadcast fails, it answers with the reason.
-func (p broadcastEcho) handleLine(c *tcp.Conn, text []byte) {
+// broadcastOrEchoLine handles one line. If a broadcast fails, it answers with the reason.
+func (p broadcastEcho) broadcastOrEchoLine(c *tcp.Conn, text []byte) {
 	news, toAll := bytes.CutPrefix(text, []byte("!"))
 	switch {
 	case toAll:

@@ -35,7 +35,7 @@ func TestApps(t *testing.T) {
 			"echo":             {"no line", "no line"},
 			"lines":            {"one\ntwo\nthr", "one\ntwo\n"},
 			"sha":              {"ping\n\n" + long + "\n", sha("ping", 4) + "\n" + sha(long, 64)},
-			"pow":              {"ping\n", string(proof.AppendProofLine(nil, []byte("ping"), 16))},
+			"pow":              {"ping\n", string(proof.AppendLineWithProof(nil, []byte("ping"), 16))},
 			"wait":             {"a\nb\n", "a\nb\n"},
 			"push":             {"pong\npongo\nhave!\n!\n!news\n", "pongo\nhave!\n\nnews\n"},
 			"wait --wait 30ms": {"a\nb\n", "a\nb\n"},
@@ -217,7 +217,7 @@ func TestWebPush(t *testing.T) {
 		}
 		var sockets []net.Conn
 		for range 3 {
-			c, err := app.LineConn(dial(t, s.addr), app.WebSocket)
+			c, err := app.ConnForLines(dial(t, s.addr), app.WebSocket)
 			if err != nil {
 				t.Fatal(err)
 			}

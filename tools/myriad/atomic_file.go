@@ -52,20 +52,20 @@ func createAtomicFile(path string) (*atomicFile, error) {
 	return o, nil
 }
 
-// commit renames the temporary file to its final path if err is nil, and returns err or its own
+// commitUnlessFailed renames the temporary file to its final path if writeErr is nil, and returns writeErr or its own
 // error.
-func (o *atomicFile) commit(err error) error {
+func (o *atomicFile) commitUnlessFailed(writeErr error) error {
 	defer o.discard()
 	if o.finalPath == "" {
-		return cmp.Or(err, o.temp.Close())
+		return cmp.Or(writeErr, o.temp.Close())
 	}
-	if err == nil {
-		err = o.temp.Sync()
+	if writeErr == nil {
+		writeErr = o.temp.Sync()
 	}
-	if err = cmp.Or(err, o.temp.Close()); err == nil {
-		err = os.Rename(o.temp.Name(), o.finalPath)
+	if writeErr = cmp.Or(writeErr, o.temp.Close()); writeErr == nil {
+		writeErr = os.Rename(o.temp.Name(), o.finalPath)
 	}
-	return err
+	return writeErr
 }
 
 // discard closes and removes the temporary file.

@@ -15,10 +15,10 @@ func TestOutFile(t *testing.T) {
 		old, then string // none if empty
 		end       func(o *atomicFile) error
 	}{
-		"new":                   {"", whole, func(o *atomicFile) error { return o.commit(nil) }},
-		"old":                   {"before", whole, func(o *atomicFile) error { return o.commit(nil) }},
-		"new, on a full disk":   {"", "", func(o *atomicFile) error { return o.commit(syscall.ENOSPC) }},
-		"old, on a full disk":   {"before", "before", func(o *atomicFile) error { return o.commit(syscall.ENOSPC) }},
+		"new":                   {"", whole, func(o *atomicFile) error { return o.commitUnlessFailed(nil) }},
+		"old":                   {"before", whole, func(o *atomicFile) error { return o.commitUnlessFailed(nil) }},
+		"new, on a full disk":   {"", "", func(o *atomicFile) error { return o.commitUnlessFailed(syscall.ENOSPC) }},
+		"old, on a full disk":   {"before", "before", func(o *atomicFile) error { return o.commitUnlessFailed(syscall.ENOSPC) }},
 		"old, which a run ends": {"before", "before", func(o *atomicFile) error { o.discard(); return syscall.EINTR }},
 	} {
 		dir := t.TempDir()

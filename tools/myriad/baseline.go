@@ -36,7 +36,7 @@ func newPlainCommand() *cobra.Command {
 		Use:   "plain",
 		Short: "Serve with plain package net: the baseline of every comparison",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return f.servePlain(cmd) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.validateAndServePlain(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 selects a free port")
@@ -54,7 +54,7 @@ func newPlainCommand() *cobra.Command {
 	return cmd
 }
 
-func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
+func (f *plainServerFlags) validateAndServePlain(cmd *cobra.Command) error {
 	if f.buffer < baseline.MinBuffer || f.buffer > baseline.MaxBuffer {
 		return usagef("--buffer is %d; expected %d to %d", f.buffer, baseline.MinBuffer, baseline.MaxBuffer)
 	}
@@ -85,7 +85,7 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
-	ln, err := f.openListener(cmd.Context(), o)
+	ln, err := f.inheritOrOpenListener(cmd.Context(), o)
 	if err != nil {
 		return err
 	}
@@ -93,8 +93,8 @@ func (f *plainServerFlags) servePlain(cmd *cobra.Command) error {
 	return baseline.Serve(cmd.Context(), ln, o)
 }
 
-// openListener opens the listener, or takes over that of the parent in a prefork process.
-func (f *plainServerFlags) openListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
+// inheritOrOpenListener opens the listener, or takes over that of the parent in a prefork process.
+func (f *plainServerFlags) inheritOrOpenListener(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
 		return baseline.InheritedListener()
 	}

@@ -50,7 +50,7 @@ not met; with --strict also if a claim about size or speed was not met.`,
 			if len(names) == 0 {
 				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltInNames(), ", "), allScenarios)
 			}
-			return f.runScenarios(cmd, names)
+			return f.runAndPrintScenarios(cmd, names)
 		},
 	}
 	f.addFlags(cmd.Flags())
@@ -69,7 +69,7 @@ func (f *benchFlags) addFlags(flags *pflag.FlagSet) {
 	o := &f.options
 	f.addScaleFlags(flags)
 	addParsedFlag(flags, &o.Rounds, quantity.ParsePositive, "rounds", "", "runs of each subject under each workload (default: the scenario's)")
-	addParsedFlag(flags, &o.Duration, quantity.ParsePeriod, "duration", "", "measure each run for this `TIME` (default: the workload's)")
+	addParsedFlag(flags, &o.Duration, quantity.ParsePositiveDuration, "duration", "", "measure each run for this `TIME` (default: the workload's)")
 	addParsedFlag(flags, &o.Only, parseRegexp, "only", "", "run only WORKLOAD/SUBJECT pairs that match this `REGEXP`")
 	flags.StringVar(&f.peers, "peers", "", "executable `FILE` of the peers (go build -C tools/peers -o FILE .): adds ants, pond and failsafe to overload, and netpoll, gnet, nbio and fasthttp to peers")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
@@ -94,17 +94,17 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// runScenarios runs the named scenarios, writes the report and prints it.
-func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
+// runAndPrintScenarios runs the named scenarios, writes the report and prints it.
+func (f *benchFlags) runAndPrintScenarios(cmd *cobra.Command, names []string) error {
 	if filepath.Ext(f.options.Dir) == ".json" {
 		return usagef("--out is %q; expected a directory, in which report.json has every run", f.options.Dir)
 	}
-	scenarios, err := f.loadScenarios(names)
+	scenarios, err := f.readScenarios(names)
 	if err != nil {
 		return err
 	}
 	o := f.options
-	o.Write, o.Evaluate, o.Progress = report.WriteFiles, report.Evaluate, cmd.ErrOrStderr()
+	o.Write, o.Evaluate, o.Progress = report.WriteJSONAndHTMLFiles, report.EvaluateVerdicts, cmd.ErrOrStderr()
 	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
 	for _, text := range f.subjects {
 		subject, err := scenario.ParseSubject(text, len(scenarios) == 1 && scenarios[0].RunsJobs())
@@ -121,12 +121,12 @@ func (f *benchFlags) runScenarios(cmd *cobra.Command, names []string) error {
 		o.Dir += "-" + time.Now().Format("20060102-150405")
 	}
 	set, err := run.RunScenarios(cmd.Context(), scenarios, o)
-	return printBenchResults(cmd, set, o.Dir, err)
+	return printBenchResultsOrError(cmd, set, o.Dir, err)
 }
 
-// loadScenarios reads the named scenarios and adds the peers' executable of --peers to those that
+// readScenarios reads the named scenarios and adds the peers' executable of --peers to those that
 // use it.
-func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenario, err error) {
+func (f *benchFlags) readScenarios(names []string) (scenarios []scenario.Scenario, err error) {
 	if i := slices.Index(names, allScenarios); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltInNames(), names[i+1:])
 	}
@@ -137,9 +137,9 @@ func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenari
 			read = probe.ScenarioReader.ReadFile
 		}
 		s, err := read(name)
-		if err == nil && f.peers != "" && len(s.PeerSubjects()) > 0 {
+		if err == nil && f.peers != "" && len(s.SubjectsNeedingPeers()) > 0 {
 			peersUsed = true
-			s, err = s.WithPeers(f.peers)
+			s, err = s.WithPeersExecutable(f.peers)
 		}
 		if err != nil {
 			return nil, usageError{err}
@@ -156,21 +156,21 @@ func (f *benchFlags) loadScenarios(names []string) (scenarios []scenario.Scenari
 	return scenarios, nil
 }
 
-// printBenchResults prints the reports and their directory. It returns err, or an error if runs
+// printBenchResultsOrError prints the reports and their directory. It returns runErr, or an error if runs
 // failed or a required claim was not met.
-func printBenchResults(cmd *cobra.Command, set *result.Set, dir string, err error) error {
-	if wrong, ok := errors.AsType[scenario.Error](err); ok {
+func printBenchResultsOrError(cmd *cobra.Command, set *result.Set, dir string, runErr error) error {
+	if wrong, ok := errors.AsType[scenario.Error](runErr); ok {
 		return usageError{wrong}
 	}
 	if set == nil || len(set.Reports) == 0 {
-		return err
+		return runErr
 	}
-	err = errors.Join(err, report.WriteText(cmd.OutOrStdout(), set))
+	runErr = errors.Join(runErr, report.WriteTextReport(cmd.OutOrStdout(), set))
 	fmt.Fprintf(cmd.OutOrStdout(), "\nreport in %s\n", dir)
-	if err != nil {
-		return err
+	if runErr != nil {
+		return runErr
 	}
-	switch runs, claims := set.CountFailures(); {
+	switch runs, claims := set.CountFailedRunsAndClaims(); {
 	case runs > 0:
 		return fmt.Errorf("%d of %d runs failed", runs, set.CountRuns())
 	case claims > 0:
@@ -185,14 +185,14 @@ func newBenchListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the built-in scenarios and how long they take on this machine",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return f.listBuiltInScenarios(cmd) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.printBuiltInScenarios(cmd) },
 	}
 	f.addScaleFlags(cmd.Flags())
 	return cmd
 }
 
-// listBuiltInScenarios prints the name, estimated duration and question of each built-in scenario.
-func (f *benchFlags) listBuiltInScenarios(cmd *cobra.Command) error {
+// printBuiltInScenarios prints the name, estimated duration and question of each built-in scenario.
+func (f *benchFlags) printBuiltInScenarios(cmd *cobra.Command) error {
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltInNames() {
 		s, err := probe.ScenarioReader.ReadBuiltIn(name)

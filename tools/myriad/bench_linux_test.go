@@ -145,7 +145,7 @@ func (b *benchProcess) descendantPIDs(t *testing.T) (pids []int) {
 func (b *benchProcess) isProcessBusy(t *testing.T, word string) bool {
 	for _, pid := range b.descendantPIDs(t) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none when it has ended
-		taken, err := sample.Take(sample.CPU, pid)
+		taken, err := sample.TakeSample(sample.CPU, pid)
 		if bytes.Contains(line, []byte("\x00"+word+"\x00")) && err == nil && taken.Processes[0].CPU().Milliseconds() >= 50 {
 			return true
 		}

@@ -21,14 +21,14 @@ func newJobLoadCommand() *cobra.Command {
 		Short: "Submit jobs to a pool in an open loop and count the outcomes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := jobload.Run(cmd.Context(), plan, jobload.OwnContenders(), cmd.OutOrStdout())
+			err := jobload.Run(cmd.Context(), plan, jobload.BuiltInContenders(), cmd.OutOrStdout())
 			if wrong, ok := errors.AsType[jobload.PlanError](err); ok {
 				return usageError{wrong}
 			}
 			return err
 		},
 	}
-	plan.AddFlags(cmd.Flags(), jobload.OwnContenders())
+	plan.AddFlags(cmd.Flags(), jobload.BuiltInContenders())
 	return cmd
 }
 
@@ -44,7 +44,7 @@ func newParkGoroutinesCommand() *cobra.Command {
 				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
 			}
 			out := json.NewEncoder(cmd.OutOrStdout())
-			return baseline.ParkGoroutines(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleSelf(checkpoint)) })
+			return baseline.ParkGoroutines(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.SampleOwnMemory(checkpoint)) })
 		},
 	}
 	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")

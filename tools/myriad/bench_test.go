@@ -142,7 +142,7 @@ func readReport(t *testing.T, dir string) *result.Set {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	set, err := result.Read(f)
+	set, err := result.ReadSet(f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,16 +51,16 @@ Exits with 0 if the machine can hold the plan, with 1 if it cannot, and with 2 i
 flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
 		Example: doctorExamples,
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runDoctor(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.examinePrintAndFix(cmd) },
 	}
 	var g flagGroups
-	g.addGroup("Plan", "", f.addPlanFlags)
-	g.addGroup("Answer", "", f.addOutputFlags)
-	g.attachTo(cmd)
+	g.addFlagGroup("Plan", "", f.addPlanFlags)
+	g.addFlagGroup("Answer", "", f.addOutputFlags)
+	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
 
-func (f *doctorFlags) runDoctor(cmd *cobra.Command) error {
+func (f *doctorFlags) examinePrintAndFix(cmd *cobra.Command) error {
 	if err := f.validateAndComplete(cmd.Flags().Changed); err != nil {
 		return err
 	}
@@ -77,12 +77,12 @@ func (f *doctorFlags) runDoctor(cmd *cobra.Command) error {
 		err = report.WriteText(out)
 	}
 	if err == nil && f.fix {
-		report, err = f.applyChanges(cmd, report)
+		report, err = f.confirmAndApplyChanges(cmd, report)
 	}
 	if err != nil || !cmd.Flags().Changed("connections") {
 		return err
 	}
-	return checkCapacity(report)
+	return errIfCapacityTooLow(report)
 }
 
 // examineMachine predicts how much of the plan this machine can hold.
@@ -94,8 +94,8 @@ func examineMachine(plan doctor.Plan) (*doctor.Report, error) {
 	return doctor.Examine(facts, plan)
 }
 
-// checkCapacity returns an error if the machine cannot hold the plan.
-func checkCapacity(r *doctor.Report) error {
+// errIfCapacityTooLow returns an error if the machine cannot hold the plan.
+func errIfCapacityTooLow(r *doctor.Report) error {
 	if r.Holds >= int64(r.Plan.Connections) {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (f *doctorFlags) validateAndComplete(isFlagSet func(flag string) bool) erro
 func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 	p := &f.plan
 	addParsedFlag(flags, &p.Connections, quantity.ParsePositive, "connections", "n", "plan for `N` connections, such as 100k (default 1000000)")
-	addParsedFlag(flags, &f.side, parseOneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "examine this `SIDE`: server, client or both (default both)")
+	addParsedFlag(flags, &f.side, newOneOfParser(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "examine this `SIDE`: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "I/O `MODEL` of the server, or of the client with --side client: auto, goroutine, epoll or uring (default auto)")
 	addParsedFlag(flags, &p.Processes, quantity.ParsePositive, "processes", "", "worker processes of the server (default 0: none)")
 	addParsedFlag(flags, &p.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0: idle)")
@@ -152,13 +152,13 @@ func (f *doctorFlags) addPlanFlags(flags *pflag.FlagSet) {
 func (f *doctorFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.fix, "fix", false, "apply the changes now and print how to undo them")
 	flags.BoolVar(&f.yes, "yes", false, "apply --fix without asking")
-	addParsedFlag(flags, &f.format, parseOneOf(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	addParsedFlag(flags, &f.format, newOneOfParser(doctor.Formats...), "print", "", "print only a file that makes the changes permanent, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 }
 
-// applyChanges applies the changes of the report, after confirmation unless --yes is set, and
+// confirmAndApplyChanges applies the changes of the report, after confirmation unless --yes is set, and
 // returns a new report.
-func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
+func (f *doctorFlags) confirmAndApplyChanges(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
 	out, changes := cmd.OutOrStdout(), r.Changes()
 	if len(changes) == 0 {
 		fmt.Fprintln(out, "\nThere is nothing to change.")
@@ -169,7 +169,7 @@ func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*docto
 		fmt.Fprintf(out, "  %d. %s\n", i+1, c.Command())
 	}
 	if !f.yes {
-		yes, err := confirmChanges(cmd.Context(), cmd.InOrStdin(), out, len(changes))
+		yes, err := askToApplyChanges(cmd.Context(), cmd.InOrStdin(), out, len(changes))
 		if err != nil {
 			return r, err
 		}
@@ -200,11 +200,11 @@ func (f *doctorFlags) applyChanges(cmd *cobra.Command, r *doctor.Report) (*docto
 // maxReplyBytes limits how much of the user's reply is read.
 const maxReplyBytes = 64
 
-// confirmChanges asks whether to make n changes. It returns when there is a reply or ctx ends; in
+// askToApplyChanges asks whether to make n changes. It returns when there is a reply or ctx ends; in
 // the latter case the reading goroutine remains until the process exits.
-func confirmChanges(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
-	changes := fmt.Sprintf("these %d changes", n)
-	if n == 1 {
+func askToApplyChanges(ctx context.Context, in io.Reader, out io.Writer, changeCount int) (confirmed bool, _ error) {
+	changes := fmt.Sprintf("these %d changes", changeCount)
+	if changeCount == 1 {
 		changes = "this change"
 	}
 	fmt.Fprintf(out, "Apply %s? [y/N] ", changes)

@@ -97,7 +97,7 @@ func wantNoMemoryText(limit uint64) string {
 }
 
 // ringBytes is what a loop's ring locks.
-var ringBytes = uint64(uring.LockedMemory(int64(os.Getpagesize())))
+var ringBytes = uint64(uring.LockedMemoryPerLoop(int64(os.Getpagesize())))
 
 // newRestrictedCommand returns a command that starts with a restriction.
 func newRestrictedCommand(t *testing.T, restriction string, number int, args ...string) *exec.Cmd {

@@ -53,8 +53,8 @@ func (l *parsedListFlag[T]) Set(text string) error {
 func (l *parsedListFlag[T]) String() string { return "" }
 func (l *parsedListFlag[T]) Type() string   { return "value" }
 
-// parseOneOf returns a parser that accepts only the allowed words.
-func parseOneOf(allowed ...string) func(string) (string, error) {
+// newOneOfParser returns a parser that accepts only the allowed words.
+func newOneOfParser(allowed ...string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if !slices.Contains(allowed, text) {
 			return "", quantity.Error(strings.Join(allowed, " or "))
@@ -75,10 +75,10 @@ func validateListenAddr(flag, addr string) error {
 	return nil
 }
 
-// explainFlagError converts an error of pflag to a usage error that states what was expected.
-func explainFlagError(cmd *cobra.Command, err error) error {
+// toUsageErrorWithExpectation converts an error of pflag to a usage error that states what was expected.
+func toUsageErrorWithExpectation(cmd *cobra.Command, err error) error {
 	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if hint := suggestFlag(cmd.Flags(), e); hint != "" {
+		if hint := hintAtIntendedFlag(cmd.Flags(), e); hint != "" {
 			return usagef("%w; %s", err, hint)
 		}
 		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
@@ -112,11 +112,11 @@ var flagsOfOtherTools = map[string]struct{ tool, name string }{
 	"z": {"hey", "duration"},
 }
 
-// suggestFlag returns a hint at the flag that an unknown one was probably meant to be, or "".
-func suggestFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
+// hintAtIntendedFlag returns a hint at the flag that an unknown one was probably meant to be, or "".
+func hintAtIntendedFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	shorthands := unknown.GetSpecifiedShortnames()
 	if shorthands == "" {
-		if name := closestFlagName(flags, unknown.GetSpecifiedName()); name != "" {
+		if name := mostSimilarFlagName(flags, unknown.GetSpecifiedName()); name != "" {
 			return "did you mean --" + name + "?"
 		}
 		return ""
@@ -137,9 +137,9 @@ func suggestFlag(flags *pflag.FlagSet, unknown *pflag.NotExistError) string {
 	return fmt.Sprintf("-%s of %s is %s here: %s", unknown.GetSpecifiedName(), other.tool, name, help)
 }
 
-// closestFlagName returns the visible flag whose name is most similar to given, or "" if none is
+// mostSimilarFlagName returns the visible flag whose name is most similar to given, or "" if none is
 // similar: at most a third of the letters differ, or it begins with given.
-func closestFlagName(flags *pflag.FlagSet, given string) (name string) {
+func mostSimilarFlagName(flags *pflag.FlagSet, given string) (name string) {
 	const minPrefix = 4
 	best := len(given)
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -182,16 +182,16 @@ type flagGroup struct {
 
 type flagGroups []flagGroup
 
-// addGroup appends a group with the flags that addFlags adds.
-func (g *flagGroups) addGroup(title, footer string, addFlags func(*pflag.FlagSet)) {
+// addFlagGroup appends a group with the flags that addFlags adds.
+func (g *flagGroups) addFlagGroup(title, footer string, addFlags func(*pflag.FlagSet)) {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
 	addFlags(flags)
 	*g = append(*g, flagGroup{title, footer, flags})
 }
 
-// attachTo adds the flags to cmd and makes its help show the groups.
-func (g flagGroups) attachTo(cmd *cobra.Command) {
+// addFlagsAndGroupedHelp adds the flags to cmd and makes its help show the groups.
+func (g flagGroups) addFlagsAndGroupedHelp(cmd *cobra.Command) {
 	for _, group := range g {
 		cmd.Flags().AddFlagSet(group.flags)
 	}

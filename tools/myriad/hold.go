@@ -33,9 +33,9 @@ Nothing is sent without --check, which needs a server that echoes lines, or
 Exits with 1 if no connection succeeded, or if one was lost or received a wrong,
 missing or duplicate line.`,
 		Example: holdExamples,
-		Args:    cobra.ArbitraryArgs, // checked by buildConfig
+		Args:    cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
+			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHoldDuration)
@@ -43,31 +43,31 @@ missing or duplicate line.`,
 				return err
 			}
 			f.warnAboutClientLimits(cmd)
-			return f.runHold(cmd)
+			return f.holdConnsAndReport(cmd)
 		},
 	}
 	f.cfg.Hold = true
-	f.addFlagGroups(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
+	f.addSettingFlagGroups(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
 	return cmd
 }
 
 // maxHoldDuration is the default duration of hold: the maximum of load.Config.
 const maxHoldDuration = 30 * 24 * time.Hour
 
-// runHold holds the connections and prints the memory that they take.
-func (f *loadFlags) runHold(cmd *cobra.Command) error {
+// holdConnsAndReport holds the connections and prints the memory that they take.
+func (f *loadFlags) holdConnsAndReport(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
 		return err
 	}
-	held := &heldConnsReport{start: time.Now(), printf: t.printf}
-	t.observers = append(t.observers, held.handleEvent)
-	f.cfg.Observe = t.handleEvent
-	result, err := f.startRun(cmd.Context(), t)
+	held := &heldConnsReport{start: time.Now(), printf: t.printTextUnlessJSON}
+	t.observers = append(t.observers, held.recordHeldConnsEvent)
+	f.cfg.Observe = t.notifyObservers
+	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
 	if result != nil {
 		held.printMemoryPerConn()
 	}
-	outErr := t.writeResult(result)
+	outErr := t.writeResultAndCommitFiles(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
@@ -87,7 +87,7 @@ type heldConnsReport struct {
 	lastHeld *load.Interval // the latest interval with held connections
 }
 
-func (h *heldConnsReport) handleEvent(e load.Event) {
+func (h *heldConnsReport) recordHeldConnsEvent(e load.Event) {
 	switch {
 	case e.Plan != nil:
 		h.plan = *e.Plan
@@ -108,7 +108,7 @@ func (h *heldConnsReport) printMemoryPerConn() {
 		side        string
 		now, before *load.Usage
 	}{{"generator", &h.lastHeld.Generator, h.plan.Generator}, {"server", h.lastHeld.Server, h.plan.Server}} {
-		if each := p.now.PerConnection(p.before, h.lastHeld.Open); each > 0 {
+		if each := p.now.MemoryGrowthPerConn(p.before, h.lastHeld.Open); each > 0 {
 			h.printf("%-9s  %d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before", p.side, each, residentMiB(p.now), residentMiB(p.before))
 		}
 	}

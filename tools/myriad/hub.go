@@ -88,12 +88,12 @@ func (f *hubFlags) serveHub(cmd *cobra.Command) error {
 	if err := f.validateAndSetUp(cmd); err != nil {
 		return err
 	}
-	leaveCluster, err := f.joinCluster(cmd)
+	leaveCluster, err := f.joinClusterIfRequested(cmd)
 	if err != nil {
 		return err
 	}
 	defer leaveCluster()
-	return f.runServer(cmd, "hub")
+	return f.serveUntilSignal(cmd, "hub")
 }
 
 // validateAndSetUp validates the flags and sets up the server.
@@ -111,10 +111,10 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	if err := f.cluster.validateAndComplete(cmd); err != nil {
 		return err
 	}
-	if err := f.readUsers(cmd); err != nil {
+	if err := f.readUsersAndRegisterReload(cmd); err != nil {
 		return err
 	}
-	if err := f.setUpTLSListener(); err != nil {
+	if err := f.addTLSListenerAndRequireAuth(); err != nil {
 		return err
 	}
 	f.srv.Handler = f.hub.Handler()
@@ -123,9 +123,9 @@ func (f *hubFlags) validateAndSetUp(cmd *cobra.Command) error {
 	return nil
 }
 
-// setUpTLSListener adds the listener of --tls-addr. It returns an error if a listener would let
+// addTLSListenerAndRequireAuth adds the listener of --tls-addr. It returns an error if a listener would let
 // clients of other machines in without authentication.
-func (f *hubFlags) setUpTLSListener() error {
+func (f *hubFlags) addTLSListenerAndRequireAuth() error {
 	if f.tlsAddr != "" {
 		if f.srv.TLSConfig == nil {
 			return usagef("--tls-addr is given without a certificate; expected --tls-cert and --tls-key too")
@@ -141,22 +141,22 @@ func (f *hubFlags) setUpTLSListener() error {
 	}
 	for flag, addr := range map[string]string{"addr": f.srv.Addr, "tls-addr": f.tlsAddr} {
 		needsClientCert := f.tls.clientCA != "" && (flag == "tls-addr" || f.tlsAddr == "")
-		if addr != "" && !needsClientCert && !isLoopback(addr) {
+		if addr != "" && !needsClientCert && !isLoopbackAddr(addr) {
 			return usagef("--%s is %q, which lets any client read and publish everything; expected --users, a loopback address, or --insecure", flag, addr)
 		}
 	}
 	return nil
 }
 
-// isLoopback reports whether addr is reachable only from this machine. For a socket passed by the
+// isLoopbackAddr reports whether addr is reachable only from this machine. For a socket passed by the
 // service manager it returns false.
-func isLoopback(addr string) bool {
+func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// readUsers reads the users file and registers its reload at SIGHUP.
-func (f *hubFlags) readUsers(cmd *cobra.Command) error {
+// readUsersAndRegisterReload reads the users file and registers its reload at SIGHUP.
+func (f *hubFlags) readUsersAndRegisterReload(cmd *cobra.Command) error {
 	if f.users == "" {
 		return nil
 	}
@@ -168,16 +168,16 @@ func (f *hubFlags) readUsers(cmd *cobra.Command) error {
 	if f.hub.Users, err = hub.ReadUsers(file); err != nil {
 		return usagef("--users %s: %s", f.users, strings.TrimPrefix(err.Error(), "hub: users, "))
 	}
-	f.reloads = append(f.reloads, func() string { return f.reloadUsers(cmd.Context()) })
+	f.reloads = append(f.reloads, func() string { return f.reloadUsersAndEnforce(cmd.Context()) })
 	return nil
 }
 
 // enforceTimeout limits how long checking all clients may take.
 const enforceTimeout = 30 * time.Second
 
-// reloadUsers reads the users file again, closes clients that have lost their rights, and returns
+// reloadUsersAndEnforce reads the users file again, closes clients that have lost their rights, and returns
 // the outcome as text.
-func (f *hubFlags) reloadUsers(ctx context.Context) string {
+func (f *hubFlags) reloadUsersAndEnforce(ctx context.Context) (resultText string) {
 	file, err := os.Open(f.users)
 	if err == nil {
 		defer file.Close()

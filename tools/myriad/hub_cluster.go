@@ -133,7 +133,7 @@ func (f *clusterFlags) validatePeerFlags() (err error) {
 		}
 		f.peers.Join = append(f.peers.Join, addr)
 	}
-	if f.peers.Secret, err = f.secret.readSecret(); err != nil {
+	if f.peers.Secret, err = f.secret.readSecretFileOrVariable(); err != nil {
 		return err
 	}
 	if f.peers.Secret == "" {
@@ -161,7 +161,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 		return err
 	}
 	own, _ := pair.GetCertificate(nil)
-	if err := verifyCertificate(own, pool); err != nil {
+	if err := verifyForServerAndClientUse(own, pool); err != nil {
 		return usagef("the other hubs would refuse --cluster-cert %s: %w; expected one for servers and clients that --cluster-ca has signed", f.peersCert, err)
 	}
 	f.peers.TLS = &tls.Config{
@@ -170,7 +170,7 @@ func (f *clusterFlags) configurePeerTLS() error {
 		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := pair.GetCertificate(nil)
 			// With TLS 1.3 the other side does not report why it rejects a certificate.
-			if err := cmp.Or(asked.SupportsCertificate(own), verifyCertificate(own, pool)); err != nil {
+			if err := cmp.Or(asked.SupportsCertificate(own), verifyForServerAndClientUse(own, pool)); err != nil {
 				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
 			}
 			return own, nil
@@ -179,8 +179,8 @@ func (f *clusterFlags) configurePeerTLS() error {
 	return nil
 }
 
-// verifyCertificate verifies pair against roots, as a server's and as a client's certificate.
-func verifyCertificate(pair *tls.Certificate, roots *x509.CertPool) error {
+// verifyForServerAndClientUse verifies pair against roots, as a server's and as a client's certificate.
+func verifyForServerAndClientUse(pair *tls.Certificate, roots *x509.CertPool) error {
 	chain := make([]*x509.Certificate, len(pair.Certificate))
 	intermediates := x509.NewCertPool()
 	for i, der := range pair.Certificate {
@@ -199,8 +199,8 @@ func verifyCertificate(pair *tls.Certificate, roots *x509.CertPool) error {
 	return nil
 }
 
-// joinCluster joins the other hubs if the flags ask for it. leave disconnects.
-func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
+// joinClusterIfRequested joins the other hubs if the flags ask for it. leave disconnects.
+func (f *hubFlags) joinClusterIfRequested(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.isClustered() {
 		return func() {}, nil

@@ -31,12 +31,12 @@ const (
 	labelWidth          = 11
 )
 
-// liveView shows the progress of a load run on a terminal. It redraws in place and erases itself at
+// terminalView shows the progress of a load run on a terminal. It redraws in place and erases itself at
 // the end. Nothing else should write to the terminal between two events. Each redraw is one write,
 // and the cursor is hidden only during it.
 //
-// It belongs to the goroutine that calls handleEvent; erase may be called when that has ended.
-type liveView struct {
+// It belongs to the goroutine that calls recordHeldConnsEvent; erase may be called when that has ended.
+type terminalView struct {
 	out        io.Writer
 	screenSize func() screen // the current terminal
 	now        func() time.Time
@@ -65,22 +65,22 @@ type screen struct {
 	colour        bool
 }
 
-// newLiveView returns a view on the terminal f.
-func newLiveView(f *os.File) *liveView {
-	return &liveView{out: f, now: time.Now, screenSize: func() screen {
+// newTerminalView returns a view on the terminal f.
+func newTerminalView(f *os.File) *terminalView {
+	return &terminalView{out: f, now: time.Now, screenSize: func() screen {
 		width, height, err := term.GetSize(int(f.Fd()))
 		if err != nil || width <= 0 || height <= 0 {
 			width, height = 80, 24
 		}
 		return screen{width, height, os.Getenv("NO_COLOR") == ""}
 	}, cpuStallTime: func() time.Duration {
-		taken, _ := sample.Take(sample.MachineCPU)
+		taken, _ := sample.TakeSample(sample.MachineCPU)
 		return taken.Machine.Stalled
 	}}
 }
 
-// handleEvent is for load.Config.Observe.
-func (v *liveView) handleEvent(e load.Event) {
+// recordHeldConnsEvent is for load.Config.Observe.
+func (v *terminalView) updateAndRedraw(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.start.IsZero() {
 		v.start, v.stageStart, v.stage = now, now, "connect"
@@ -91,29 +91,29 @@ func (v *liveView) handleEvent(e load.Event) {
 		v.plan = *e.Plan
 	}
 	if e.Phase == load.Measuring {
-		v.setStage("window", now)
+		v.enterStage("window", now)
 	}
 	if e.Interval != nil {
-		v.addInterval(*e.Interval, now)
+		v.recordInterval(*e.Interval, now)
 	}
 	switch {
 	case e.Phase == load.Done:
-		v.erase()
+		v.eraseDrawnLines()
 	case now.Sub(v.lastDraw) >= minRedrawInterval:
 		v.lastDraw = now
-		v.redraw()
+		v.redrawLines()
 	}
 }
 
-func (v *liveView) setStage(stage string, now time.Time) {
+func (v *terminalView) enterStage(stage string, now time.Time) {
 	if stage != v.stage {
 		v.stage, v.stageStart = stage, now
 	}
 }
 
-func (v *liveView) addInterval(i load.Interval, now time.Time) {
+func (v *terminalView) recordInterval(i load.Interval, now time.Time) {
 	v.lastInterval = i
-	v.setStage(i.Stage, now)
+	v.enterStage(i.Stage, now)
 	load.AddCauses(v.errors, i.Errors, maxErrorCauses)
 	waited := v.cpuStallTime()
 	v.stallShare, v.lastStallTime = v.lastInterval.PerSecond(int64(waited-v.lastStallTime))/1e9, waited
@@ -121,29 +121,29 @@ func (v *liveView) addInterval(i load.Interval, now time.Time) {
 	if v.plan.NoReply {
 		count = i.Sent
 	}
-	v.rateHistory = appendToHistory(v.rateHistory, v.lastInterval.PerSecond(count))
-	v.p99History = appendToHistory(v.p99History, i.Latency.P99.Seconds())
+	v.rateHistory = appendDroppingOldest(v.rateHistory, v.lastInterval.PerSecond(count))
+	v.p99History = appendDroppingOldest(v.p99History, i.Latency.P99.Seconds())
 }
 
-// appendToHistory appends v and drops the oldest value of a full history.
-func appendToHistory(history []float64, v float64) []float64 {
+// appendDroppingOldest appends v and drops the oldest value of a full history.
+func appendDroppingOldest(history []float64, v float64) []float64 {
 	if len(history) == sparklineIntervals {
 		history = slices.Delete(history, 0, 1)
 	}
 	return append(history, v)
 }
 
-// liveLine is a line of the view. Faults are red.
-type liveLine struct {
+// terminalLine is a line of the view. Faults are red.
+type terminalLine struct {
 	label, text string
 	isFault     bool
 }
 
 // formatLines returns the view's lines for a terminal of the given width, the most important first.
-func (v *liveView) formatLines(width int) (all []liveLine) {
+func (v *terminalView) formatLines(width int) (all []terminalLine) {
 	i := &v.lastInterval
 	add := func(label, format string, args ...any) {
-		all = append(all, liveLine{label: label, text: fmt.Sprintf(format, args...)})
+		all = append(all, terminalLine{label: label, text: fmt.Sprintf(format, args...)})
 	}
 	command, target := "load", ""
 	if v.plan.Mode == "hold" {
@@ -194,7 +194,7 @@ func (v *liveView) formatLines(width int) (all []liveLine) {
 }
 
 // formatStageProgress returns the progress of the stage, as a bar if the end is known.
-func (v *liveView) formatStageProgress(width int) string {
+func (v *terminalView) formatStageProgress(width int) string {
 	in := v.now().Sub(v.stageStart)
 	share, text := -1.0, format.Elapsed(in)
 	switch d, n := v.plan.Duration, v.plan.Messages*max(int64(v.plan.Connections)-v.snapshot.Failed, 1); {
@@ -214,16 +214,16 @@ func (v *liveView) formatStageProgress(width int) string {
 }
 
 // formatUsage formats a process's CPU, memory, memory per connection and descriptors.
-func (v *liveView) formatUsage(u, before *load.Usage) string {
-	text := format.Percent(v.lastInterval.PerSecond(int64(u.CPU()))/1e9) + " of a CPU"
-	if u.RSS > 0 {
-		text += ", " + format.Bytes(float64(u.RSS))
+func (v *terminalView) formatUsage(usage, usageBeforeLoad *load.Usage) string {
+	text := format.Percent(v.lastInterval.PerSecond(int64(usage.CPU()))/1e9) + " of a CPU"
+	if usage.RSS > 0 {
+		text += ", " + format.Bytes(float64(usage.RSS))
 	}
-	if each := u.PerConnection(before, v.lastInterval.Open); each > 0 {
+	if each := usage.MemoryGrowthPerConn(usageBeforeLoad, v.lastInterval.Open); each > 0 {
 		text += ", " + format.Bytes(float64(each)) + " a connection"
 	}
-	if u.Descriptors > 0 {
-		text += ", " + format.Count(u.Descriptors) + " descriptors"
+	if usage.Descriptors > 0 {
+		text += ", " + format.Count(usage.Descriptors) + " descriptors"
 	}
 	return text
 }
@@ -253,25 +253,25 @@ const (
 	eraseBelow = "\x1b[J"
 )
 
-// redraw replaces the drawn lines with the current ones.
-func (v *liveView) redraw() {
+// redrawLines replaces the drawn lines with the current ones.
+func (v *terminalView) redrawLines() {
 	size := v.screenSize()
 	lines := v.formatLines(size.width)
 	var b strings.Builder
-	b.WriteString(hideCursor + v.eraseSequence(size) + "\r")
+	b.WriteString(hideCursor + v.takeEraseSequence(size) + "\r")
 	for _, l := range lines[:min(len(lines), max(size.height-1, 0))] { // one row is for the cursor
-		text, width := l.renderTo(size)
+		text, width := l.renderForScreen(size)
 		b.WriteString(eraseLine + text + "\n")
 		v.drawnWidths = append(v.drawnWidths, width)
 	}
 	v.write(b.String() + eraseBelow + showCursor)
 }
 
-func (v *liveView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
+func (v *terminalView) write(text string) { _, _ = io.WriteString(v.out, text) } // there is nobody to report to
 
-// renderTo returns the line cut to the screen's width, and its number of columns. Characters that
-// could move the cursor or take two columns are replaced with "?".
-func (l liveLine) renderTo(on screen) (text string, columns int) {
+// renderForScreen returns the line cut to the screen's width, and its number of width. Characters that
+// could move the cursor or take two width are replaced with "?".
+func (l terminalLine) renderForScreen(on screen) (text string, width int) {
 	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || r >= wide || !unicode.IsGraphic(r) {
@@ -288,9 +288,9 @@ func (l liveLine) renderTo(on screen) (text string, columns int) {
 	return text, len(runes)
 }
 
-// eraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower
+// takeEraseSequence returns the control sequence that erases the drawn lines. Lines that a narrower
 // terminal has wrapped take more than one row.
-func (v *liveView) eraseSequence(on screen) (text string) {
+func (v *terminalView) takeEraseSequence(on screen) (text string) {
 	for _, w := range v.drawnWidths {
 		text += strings.Repeat(cursorUp+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
 	}
@@ -298,9 +298,9 @@ func (v *liveView) eraseSequence(on screen) (text string) {
 	return text
 }
 
-// erase removes the drawn lines. It may be called more than once.
-func (v *liveView) erase() {
-	if text := v.eraseSequence(v.screenSize()); text != "" {
+// eraseDrawnLines removes the drawn lines. It may be called more than once.
+func (v *terminalView) eraseDrawnLines() {
+	if text := v.takeEraseSequence(v.screenSize()); text != "" {
 		v.write("\r" + text)
 	}
 }

@@ -98,11 +98,11 @@ func (w *fakeTerminal) applyControl(c string) {
 func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
 
 // newTestView returns a view on a terminal that already has text. Its clock is set by the test.
-func newTestView(t *testing.T, on screen) (*liveView, *fakeTerminal, *time.Time) {
+func newTestView(t *testing.T, on screen) (*terminalView, *fakeTerminal, *time.Time) {
 	t.Helper()
 	w := &fakeTerminal{t: t, rows: []string{"before"}, row: 1, start: true}
 	clock := time.Unix(1e9, 0)
-	return &liveView{out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock }, cpuStallTime: func() time.Duration { return 0 }}, w, &clock
+	return &terminalView{out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock }, cpuStallTime: func() time.Duration { return 0 }}, w, &clock
 }
 
 var wide = screen{width: 80, height: 24}
@@ -111,18 +111,18 @@ var wide = screen{width: 80, height: 24}
 func TestViewInPlace(t *testing.T) {
 	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}} {
 		v, w, clock := newTestView(t, on)
-		v.handleEvent(load.Event{Phase: load.Began})
-		v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
+		v.updateAndRedraw(load.Event{Phase: load.Began})
+		v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
 		for n := range int64(5) {
 			*clock = clock.Add(time.Second)
-			v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
+			v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
 			rows := strings.Split(w.text(), "\n")
 			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
 				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
 			}
 		}
-		v.handleEvent(load.Event{Phase: load.Done})
-		v.erase()
+		v.updateAndRedraw(load.Event{Phase: load.Done})
+		v.eraseDrawnLines()
 		if w.text() != "before" || w.row != 1 {
 			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
 		}
@@ -130,13 +130,13 @@ func TestViewInPlace(t *testing.T) {
 }
 
 // newViewWithInterval shows an open loop against a server of this machine.
-func newViewWithInterval(t *testing.T, on screen) (*liveView, *fakeTerminal) {
+func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal) {
 	v, w, clock := newTestView(t, on)
-	v.handleEvent(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
-	v.handleEvent(load.Event{Phase: load.Measuring})
+	v.updateAndRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
+	v.updateAndRedraw(load.Event{Phase: load.Measuring})
 	*clock = clock.Add(30 * time.Second)
 	v.cpuStallTime = func() time.Duration { return 300 * time.Millisecond }
-	v.handleEvent(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
+	v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
 		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
 		InFlight: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
 		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
@@ -178,10 +178,10 @@ func TestViewFits(t *testing.T) {
 func TestViewIsNarrowed(t *testing.T) {
 	v, _ := newViewWithInterval(t, wide)
 	v.drawnWidths = []int{80, 40, 41, 0}
-	if got := strings.Count(v.eraseSequence(screen{width: 20, height: 24}), cursorUp); got != 10 {
+	if got := strings.Count(v.takeEraseSequence(screen{width: 20, height: 24}), cursorUp); got != 10 {
 		t.Errorf("lines of 80, 40, 41 and 0 columns on 20: got %d rows, want 10", got)
 	}
-	if got := v.eraseSequence(wide); got != "" {
+	if got := v.takeEraseSequence(wide); got != "" {
 		t.Errorf("once more: got %q, want nothing", got)
 	}
 }
@@ -189,9 +189,9 @@ func TestViewIsNarrowed(t *testing.T) {
 // TestViewIsBounded remembers only so many intervals and causes.
 func TestViewIsBounded(t *testing.T) {
 	v, _, _ := newTestView(t, wide)
-	v.handleEvent(load.Event{Phase: load.Began})
+	v.updateAndRedraw(load.Event{Phase: load.Began})
 	for n := range sparklineIntervals + 10 {
-		v.handleEvent(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
+		v.updateAndRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
 	}
 	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != sparklineIntervals+10-maxErrorCauses {
 		t.Errorf("%d intervals, %d causes, %d other", len(v.rateHistory), len(v.errors), v.errors["other"])
@@ -202,13 +202,13 @@ func TestViewIsBounded(t *testing.T) {
 func TestViewIsNotDrawnTooOften(t *testing.T) {
 	v, w, clock := newTestView(t, wide)
 	for range 1000 {
-		v.handleEvent(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
+		v.updateAndRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
 		*clock = clock.Add(time.Millisecond)
 	}
 	if w.writes != 10 {
 		t.Errorf("drawn %d times in a second; want 10", w.writes)
 	}
-	v.handleEvent(load.Event{Phase: load.Done})
+	v.updateAndRedraw(load.Event{Phase: load.Done})
 	if w.text() != "before" {
 		t.Errorf("at the end:\n%s", w.text())
 	}

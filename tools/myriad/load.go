@@ -42,41 +42,41 @@ Exits with 1 if no connection succeeded, if answers were wrong or missing, if
 connections were lost, if an expectation was not met, or if it was interrupted;
 the result so far is printed in any case. Exits with 2 if it is called wrongly.`,
 		Example: loadExamples,
-		Args:    cobra.ArbitraryArgs, // checked by buildConfig
+		Args:    cobra.ArbitraryArgs, // checked by buildConfigFromFlags
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.buildConfig(cmd.InOrStdin(), args); err != nil {
+			if err := f.buildConfigFromFlags(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
 			if err := f.agents.validateAndComplete(&f.cfg, cmd.Flags().Changed); err != nil {
 				return err
 			}
 			f.warnAboutClientLimits(cmd)
-			return f.runLoad(cmd)
+			return f.runLoadAndReport(cmd)
 		},
 	}
-	f.addFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
+	f.addSettingFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
 	return cmd
 }
 
-// runLoad runs the load and prints the result.
-func (f *loadFlags) runLoad(cmd *cobra.Command) error {
+// runLoadAndReport runs the load and prints the result.
+func (f *loadFlags) runLoadAndReport(cmd *cobra.Command) error {
 	t, err := f.results.newReporter(cmd)
 	if err != nil {
 		return err
 	}
 	f.cfg.Observe = func(e load.Event) {
-		t.handleEvent(e)
+		t.notifyObservers(e)
 		if e.Step != nil {
-			t.printf("%s", formatSearchStep(e.Step, f.cfg.Rate.Goal))
+			t.printTextUnlessJSON("%s", formatSearchStep(e.Step, f.cfg.Rate.Goal))
 		}
 	}
-	result, err := f.startRun(cmd.Context(), t)
-	outErr := t.writeResult(result)
+	result, err := f.runLoadHereOrOnAgents(cmd.Context(), t)
+	outErr := t.writeResultAndCommitFiles(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
 	if result.Search != nil && result.Search.Rate > 0 {
-		t.printf("%s", formatFoundRate(result))
+		t.printTextUnlessJSON("%s", formatFoundRate(result))
 	}
 	switch {
 	case err != nil:
@@ -96,8 +96,8 @@ func isHTTPMismatch(r *load.Result) bool {
 	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
-// reserveHandshakeProcessor raises GOMAXPROCS for TLS handshakes, which run beside the loops.
-func (f *loadFlags) reserveHandshakeProcessor() {
+// raiseProcsForTLSHandshakes raises GOMAXPROCS for TLS handshakes, which run beside the loops.
+func (f *loadFlags) raiseProcsForTLSHandshakes() {
 	if f.cfg.TLS != nil {
 		raiseGOMAXPROCS(max(f.cfg.Loops, 1), false)
 	}
@@ -124,9 +124,9 @@ func formatSearchStep(s *load.Step, goal load.Goal) string {
 	return line
 }
 
-// lowestFailedStep returns the last attempt at the lowest rate above the found one, or the zero
+// lowestStepAboveFoundRate returns the last attempt at the lowest rate above the found one, or the zero
 // Step.
-func lowestFailedStep(found *load.Found) (lowest load.Step) {
+func lowestStepAboveFoundRate(found *load.Found) (lowest load.Step) {
 	for _, s := range found.Steps {
 		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
 			lowest = s
@@ -138,7 +138,7 @@ func lowestFailedStep(found *load.Found) (lowest load.Step) {
 // noRateFoundError returns the error of a search that found no rate.
 func noRateFoundError(found *load.Found) error {
 	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
-	if lowestFailedStep(found).Limited {
+	if lowestStepAboveFoundRate(found).Limited {
 		err = fmt.Errorf("%w: the generator was late", err)
 	}
 	return err
@@ -151,7 +151,7 @@ func formatFoundRate(r *load.Result) string {
 	switch {
 	case found.Most:
 		more = "the search went no further"
-	case lowestFailedStep(found).Limited:
+	case lowestStepAboveFoundRate(found).Limited:
 		more = "at 5% more the generator was late"
 	}
 	return fmt.Sprintf("found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s",

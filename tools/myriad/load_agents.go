@@ -50,7 +50,7 @@ func (f *distributedLoadFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
 	f.nats.addFlags(flags, "", "connect to the agents through this NATS server: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: a server in this process)")
-	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePeriod, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
+	addParsedFlag(flags, &f.options.JoinTimeout, quantity.ParsePositiveDuration, "agents-wait", "", "wait at most this `TIME` for the agents (default 1m)")
 	f.secret.addFlag(flags, "agents-secret", agents.SecretVariable, "that agents need to connect, or the token of the NATS server")
 }
 
@@ -86,7 +86,7 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 			return err
 		}
 	}
-	if f.options.NATS, err = f.nats.agentsNATS(&f.secret); err != nil {
+	if f.options.NATS, err = f.nats.natsServerForAgents(&f.secret); err != nil {
 		return err
 	}
 	if f.cert != "" {
@@ -109,15 +109,15 @@ func (f *distributedLoadFlags) validateAndComplete(cfg *load.Config, isFlagSet f
 	return nil
 }
 
-// startRun runs the load in this process or on agents. If events go to standard output, messages
+// runLoadHereOrOnAgents runs the load in this process or on agents. If events go to standard output, messages
 // about agents go to standard error.
-func (f *loadFlags) startRun(ctx context.Context, rep *runReporter) (*load.Result, error) {
+func (f *loadFlags) runLoadHereOrOnAgents(ctx context.Context, rep *runReporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
-		f.reserveHandshakeProcessor()
+		f.raiseProcsForTLSHandshakes()
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
-	o.Agents, o.Logf = f.agents.agents.n, rep.printf
+	o.Agents, o.Logf = f.agents.agents.n, rep.printTextUnlessJSON
 	switch {
 	case f.results.quiet:
 		o.Logf = nil
@@ -126,15 +126,15 @@ func (f *loadFlags) startRun(ctx context.Context, rep *runReporter) (*load.Resul
 	}
 	if f.agents.agents.local {
 		o.Token, o.Listen = rand.Text(), "127.0.0.1:0" // other users of the machine can't join
-		o.StartLocal = func(url string) (func(), error) { return f.startLocalAgents(url, o.Token) }
+		o.StartLocal = func(url string) (func(), error) { return f.startLocalAgentProcesses(url, o.Token) }
 		cfg.Sources = nil
 	}
-	return agents.Run(ctx, o, cfg)
+	return agents.RunOnAgents(ctx, o, cfg)
 }
 
-// startLocalAgents starts agents as processes of this machine. stop waits until they have ended by
+// startLocalAgentProcesses starts agents as processes of this machine. stop waits until they have ended by
 // themselves and kills them after localAgentStopTimeout.
-func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error) {
+func (f *loadFlags) startLocalAgentProcesses(url, secret string) (awaitExitOrKill func(), err error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	stop = func() {
+	awaitExitOrKill = func() {
 		late := time.AfterFunc(localAgentStopTimeout, cancel) // normally they end by themselves
 		running.Wait()
 		late.Stop()
@@ -167,7 +167,7 @@ func (f *loadFlags) startLocalAgents(url, secret string) (stop func(), err error
 		}
 		running.Go(func() { _ = child.Wait() }) // its result, or the lack of one, is reported elsewhere
 	}
-	return stop, nil
+	return awaitExitOrKill, nil
 }
 
 // localAgentStopTimeout is how long local agents may take to end.

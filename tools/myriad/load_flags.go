@@ -39,8 +39,8 @@ const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --wo
   always measured. For what differs see docs/load.md.
 `
 
-// canonicalFlagName resolves an alias.
-func canonicalFlagName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+// resolveFlagAlias resolves an alias.
+func resolveFlagAlias(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if here, ok := flagAliases[name]; ok {
 		name = here
 	}
@@ -70,28 +70,28 @@ func (f settingFlag) Type() string {
 	return "value"
 }
 
-// addFlagGroups adds the flags of the groups to cmd: the settings of each group first, then further
+// addSettingFlagGroups adds the flags of the groupNames to cmd: the settings of each group first, then further
 // flags.
-func (f *loadFlags) addFlagGroups(cmd *cobra.Command, groups ...string) {
+func (f *loadFlags) addSettingFlagGroups(cmd *cobra.Command, groupNames ...string) {
 	f.settingTexts = make(map[string][]string)
 	var all flagGroups
 	settings := load.Settings()
-	cmd.Flags().SetNormalizeFunc(canonicalFlagName)
-	for _, name := range groups {
+	cmd.Flags().SetNormalizeFunc(resolveFlagAlias)
+	for _, name := range groupNames {
 		text := ""
 		if name == "tcpkali" {
 			text = tcpkaliText
 		}
-		all.addGroup(name, text, func(flags *pflag.FlagSet) {
+		all.addFlagGroup(name, text, func(flags *pflag.FlagSet) {
 			for _, s := range settings {
 				if s.Group == name {
 					f.addSettingFlag(flags, s)
 				}
 			}
-			f.addCommandFlags(flags, name, settings)
+			f.addExtraFlagsOfGroup(flags, name, settings)
 		})
 	}
-	all.attachTo(cmd)
+	all.addFlagsAndGroupedHelp(cmd)
 }
 
 func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
@@ -102,9 +102,9 @@ func (f *loadFlags) addSettingFlag(flags *pflag.FlagSet, s load.Setting) {
 	flags.Lookup(s.Name).NoOptDefVal = s.Bare
 }
 
-// addCommandFlags adds the flags of a group that are not settings of a load.Config, and the
+// addExtraFlagsOfGroup adds the flags of a group that are not settings of a load.Config, and the
 // settings of other groups that hold uses.
-func (f *loadFlags) addCommandFlags(flags *pflag.FlagSet, group string, settings []load.Setting) {
+func (f *loadFlags) addExtraFlagsOfGroup(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
 		flags.StringVar(&f.configFile, "config", "", "read the configuration from this `FILE`, a JSON object with flag names as keys; - is standard input; flags override it")
@@ -136,15 +136,15 @@ func (f *loadFlags) addCommandFlags(flags *pflag.FlagSet, group string, settings
 	}
 }
 
-// buildConfig combines --config, the flags and the targets, and validates the result.
-func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
+// buildConfigFromFlags combines --config, the flags and the targets, and validates the result.
+func (f *loadFlags) buildConfigFromFlags(stdin io.Reader, targets []string) error {
 	hold := f.cfg.Hold
-	if err := f.readConfigFile(stdin); err != nil {
+	if err := f.readConfigFileOrStdin(stdin); err != nil {
 		return err
 	}
 	f.cfg.Hold = f.cfg.Hold || hold
 	for name := range f.settingTexts {
-		if err := f.unescapeSetting(name); err != nil {
+		if err := f.unescapeMessageSetting(name); err != nil {
 			return err
 		}
 	}
@@ -173,8 +173,8 @@ func (f *loadFlags) buildConfig(stdin io.Reader, targets []string) error {
 	return nil
 }
 
-// readConfigFile reads the file of --config, if given.
-func (f *loadFlags) readConfigFile(stdin io.Reader) error {
+// readConfigFileOrStdin reads the file of --config, if given.
+func (f *loadFlags) readConfigFileOrStdin(stdin io.Reader) error {
 	if f.configFile == "" {
 		return nil
 	}
@@ -201,14 +201,14 @@ func (f *loadFlags) readConfigFile(stdin io.Reader) error {
 	return nil
 }
 
-// unescapeSetting replaces the escapes in the values of a setting if --unescape-message-args is
+// unescapeMessageSetting replaces the escapes in the values of a setting if --unescape-message-args is
 // set.
-func (f *loadFlags) unescapeSetting(name string) error {
+func (f *loadFlags) unescapeMessageSetting(name string) error {
 	if !f.unescape || !slices.Contains([]string{"message", "first-message", "answer", "latency-marker"}, name) {
 		return nil
 	}
 	for i, text := range f.settingTexts[name] {
-		plain, err := message.Unescape(text)
+		plain, err := message.UnescapeTemplateText(text)
 		if err != nil {
 			return usagef("--%s: %w", name, err)
 		}
@@ -217,7 +217,7 @@ func (f *loadFlags) unescapeSetting(name string) error {
 			if err != nil {
 				return usagef("--%s: %w", name, err)
 			}
-			fixed, ok := t.Fixed()
+			fixed, ok := t.MessageIfConstant()
 			if !ok {
 				return usagef("--%s is %q, which has an expression; expected none", name, text)
 			}

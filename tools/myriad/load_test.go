@@ -20,11 +20,11 @@ import (
 func parseLoadConfig(line ...string) (string, error) {
 	cmd := &cobra.Command{Use: "load"}
 	var f loadFlags
-	f.addFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
+	f.addSettingFlagGroups(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
 	if err := cmd.ParseFlags(line); err != nil {
 		return "", err
 	}
-	if err := f.buildConfig(strings.NewReader(""), cmd.Flags().Args()); err != nil {
+	if err := f.buildConfigFromFlags(strings.NewReader(""), cmd.Flags().Args()); err != nil {
 		return "", err
 	}
 	text, err := json.Marshal(f.cfg)
@@ -219,7 +219,7 @@ func TestLoadMetrics(t *testing.T) {
 		{load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7}, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
-		r.handleEvent(step.event)
+		r.notifyObservers(step.event)
 		if status, _ := httpGet(t, url+"/readyz"); status != step.ready {
 			t.Errorf("%v: /readyz is %d, want %d", step.event.Phase, status, step.ready)
 		}
@@ -230,7 +230,7 @@ func TestLoadMetrics(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	if err := r.writeResult(nil); err != nil {
+	if err := r.writeResultAndCommitFiles(nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := http.Get(url); err == nil {
@@ -250,8 +250,8 @@ func TestOutputsAreWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.handleEvent(load.Event{Phase: load.Began})
-	if err := r.writeResult(nil); err != nil {
+	r.notifyObservers(load.Event{Phase: load.Began})
+	if err := r.writeResultAndCommitFiles(nil); err != nil {
 		t.Error(err)
 	}
 	got, _ := os.ReadFile(file)
@@ -315,7 +315,7 @@ func TestHold(t *testing.T) {
 // What memory a held connection takes is worked out from what was used before and then.
 func TestHeldMemory(t *testing.T) {
 	var out strings.Builder
-	h := &heldConnsReport{printf: (&runReporter{textResult: true, stdout: &out}).printf}
+	h := &heldConnsReport{printf: (&runReporter{textResult: true, stdout: &out}).printTextUnlessJSON}
 	interval := func(stage string, open, resident int64) load.Event {
 		return load.Event{Phase: load.Progress, Interval: &load.Interval{
 			Stage: stage, Open: open, Generator: load.Usage{Process: sample.Process{RSS: resident}}, Server: &load.Usage{Process: sample.Process{RSS: 2 * resident}},
@@ -327,7 +327,7 @@ func TestHeldMemory(t *testing.T) {
 		interval("window", 1024, 2<<20),
 		interval("close", 3, 3<<20),
 	} {
-		h.handleEvent(e)
+		h.recordHeldConnsEvent(e)
 	}
 	h.printMemoryPerConn()
 	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\nserver     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"

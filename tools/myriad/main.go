@@ -28,7 +28,7 @@ func main() {
 }
 
 // runCommandLine runs a command line and returns the exit code.
-func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+func runCommandLine(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) (exitCode int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // restores the handling of signals
 	root := newRootCommand(args...)
@@ -72,15 +72,15 @@ func newRootCommand(args ...string) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
-		Version:           buildDescription(),
+		Version:           versionAndPlatform(),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelOnSignal(cmd) },
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { cancelContextOnSignal(cmd) },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.SetFlagErrorFunc(explainFlagError)
+	root.SetFlagErrorFunc(toUsageErrorWithExpectation)
 	only := ""
 	if len(args) > 0 && commandConstructors[args[0]] != nil {
 		only = args[0]
@@ -91,7 +91,7 @@ func newRootCommand(args ...string) *cobra.Command {
 		}
 	}
 	root.InitDefaultHelpCmd()
-	reportUsageErrors(root)
+	validateArgsWithUsageErrors(root)
 	return root
 }
 
@@ -99,9 +99,9 @@ func newRootCommand(args ...string) *cobra.Command {
 // command and then its process group.
 const duplicateSignalWindow = 200 * time.Millisecond
 
-// cancelOnSignal cancels the command's context at SIGINT or SIGTERM. A second signal ends the
+// cancelContextOnSignal cancels the command's context at SIGINT or SIGTERM. A second signal ends the
 // process. serve and hub handle signals themselves.
-func cancelOnSignal(cmd *cobra.Command) {
+func cancelContextOnSignal(cmd *cobra.Command) {
 	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
 	}
@@ -110,8 +110,8 @@ func cancelOnSignal(cmd *cobra.Command) {
 	cmd.SetContext(ctx)
 }
 
-// reportUsageErrors makes every usage error of cmd and its subcommands a usageError.
-func reportUsageErrors(cmd *cobra.Command) {
+// validateArgsWithUsageErrors makes every usage error of cmd and its subcommands a usageError.
+func validateArgsWithUsageErrors(cmd *cobra.Command) {
 	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
 		args = cobra.NoArgs
@@ -137,7 +137,7 @@ func reportUsageErrors(cmd *cobra.Command) {
 			sub.Args = validateHelpArgs
 			continue
 		}
-		reportUsageErrors(sub)
+		validateArgsWithUsageErrors(sub)
 	}
 }
 
@@ -165,13 +165,13 @@ func newVersionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version of Myriad, or the commit, and what it was built with",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), buildDescription())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), versionAndPlatform())
 			return err
 		},
 	}
 }
 
-// buildDescription returns the version, the Go version and the platform.
-func buildDescription() string {
+// versionAndPlatform returns the version, the Go version and the platform.
+func versionAndPlatform() string {
 	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.MyriadVersion(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

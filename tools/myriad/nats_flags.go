@@ -23,7 +23,7 @@ func (f *natsFlags) addFlags(flags *pflag.FlagSet, urls, help string) {
 
 // parseURLsAndTLS returns the URLs of --nats, nil without it, and the TLS configuration, nil for
 // the system's trusted certificates.
-func (f *natsFlags) parseURLsAndTLS() (urls []string, trust *tls.Config, err error) {
+func (f *natsFlags) parseURLsAndTLS() (urls []string, tlsConfig *tls.Config, err error) {
 	if f.urls == "" {
 		if f.creds+f.ca != "" {
 			return nil, nil, usagef("--nats-creds or --nats-ca is given without --nats; expected both")
@@ -55,15 +55,15 @@ func (f *natsFlags) parseURLsAndTLS() (urls []string, trust *tls.Config, err err
 		}
 	}
 	if f.ca != "" {
-		trust = &tls.Config{MinVersion: tls.VersionTLS12}
-		trust.RootCAs, err = readCertPool(f.ca)
+		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		tlsConfig.RootCAs, err = readCertPool(f.ca)
 	}
-	return urls, trust, err
+	return urls, tlsConfig, err
 }
 
-// agentsNATS returns the NATS server of agents and their coordinator.
-func (f *natsFlags) agentsNATS(secret *secretFlag) (n agents.NATS, err error) {
-	token, err := secret.readSecret()
+// natsServerForAgents returns the NATS server of agents and their coordinator.
+func (f *natsFlags) natsServerForAgents(secret *secretFlag) (n agents.NATS, err error) {
+	token, err := secret.readSecretFileOrVariable()
 	if err != nil {
 		return n, err
 	}
@@ -85,8 +85,8 @@ func (f *secretFlag) addFlag(flags *pflag.FlagSet, name, variable, help string) 
 	flags.StringVar(&f.file, name, "", "`FILE` with the secret "+help+" (default: the environment variable "+variable+", or none)")
 }
 
-// readSecret returns the secret, "" for none.
-func (f *secretFlag) readSecret() (string, error) {
+// readSecretFileOrVariable returns the secret, "" for none.
+func (f *secretFlag) readSecretFileOrVariable() (string, error) {
 	if f.file == "" {
 		secret := os.Getenv(f.variable)
 		if len(secret) > maxSecretBytes {

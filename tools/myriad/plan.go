@@ -57,13 +57,13 @@ uses an earlier bench, or a load whose server ran on the same machine.
 one and compares; with --within it exits with 1 if memory or CPU is further off.
 docs/capacity.md explains the arithmetic.`,
 		Example: planExamples,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return f.runPlan(cmd) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.measureAndPlanMachines(cmd) },
 	}
 	var g flagGroups
-	g.addGroup("Measured", "", f.addMeasurementFlags)
-	g.addGroup("Plan", "", f.addGoalFlags)
-	g.addGroup("Answer", "", f.addOutputFlags)
-	g.attachTo(cmd)
+	g.addFlagGroup("Measured", "", f.addMeasurementFlags)
+	g.addFlagGroup("Plan", "", f.addGoalFlags)
+	g.addFlagGroup("Answer", "", f.addOutputFlags)
+	g.addFlagsAndGroupedHelp(cmd)
 	return cmd
 }
 
@@ -80,18 +80,18 @@ func (f *planFlags) addGoalFlags(flags *pflag.FlagSet) {
 		n, err := quantity.ParsePositive64(text)
 		return []int64{n}, err
 	}}, "connections", "n", "plan for `N` connections (repeatable; default 10M and 100M)")
-	addParsedFlag(flags, &g.Rate, parseNumberFlag("a number such as 0.05 or 2"), "rate", "", "messages per second on each connection, each answered (default 0.05)")
+	addParsedFlag(flags, &g.Rate, newNumberParser("a number such as 0.05 or 2"), "rate", "", "messages per second on each connection, each answered (default 0.05)")
 	addParsedFlag(flags, &g.Size, quantity.ParsePositive, "size", "", "size of a message and of its answer in `BYTES` (default 64)")
 	flags.BoolVar(&g.TLS, "tls", false, "encrypt connections, also in the measurement of --measure")
 	addParsedFlag(flags, &g.Unread, quantity.ParseCount, "unread", "", "unread or unsent `BYTES` in the kernel per connection (default 0)")
 	addParsedFlag(flags, &g.Memory, quantity.ParsePositive64, "memory", "", "memory of a machine in `BYTES`, such as 64Gi (default: as this machine)")
 	addParsedFlag(flags, &g.Cores, quantity.ParsePositive, "cores", "", "processors of a machine (default: as this machine)")
-	addParsedFlag(flags, &g.Network, parseNumberFlag("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
+	addParsedFlag(flags, &g.Network, newNumberParser("bits a second, such as 10G"), "network", "", "network capacity of a machine each way in `BITS` per second (default 10G)")
 	addParsedFlag(flags, &g.Free, parsePercent, "free", "", "`PERCENT` of memory, CPU and network to keep free (default 30%)")
 	addParsedFlag(flags, &g.Spare, quantity.ParseCount, "spare", "", "machines that may fail at the same time (default 1)")
 	addParsedFlag(flags, &g.MaxPerMachine, quantity.ParsePositive64, "most", "", "limit for connections on a machine (default: as many as it holds)")
 	addParsedFlag(flags, &g.Loops, quantity.ParsePositive, "loops", "", "event loops of a machine's server (default: half of the processors)")
-	addParsedFlag(flags, &g.Return, quantity.ParsePeriod, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
+	addParsedFlag(flags, &g.Return, quantity.ParsePositiveDuration, "return", "", "`TIME` within which the clients of a failed machine reconnect (default 1m)")
 }
 
 func (f *planFlags) addOutputFlags(flags *pflag.FlagSet) {
@@ -100,10 +100,10 @@ func (f *planFlags) addOutputFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.json, "json", false, "print the plan as JSON")
 }
 
-// parseNumberFlag returns a parser for numbers that may have a fraction.
-func parseNumberFlag(expected string) func(string) (float64, error) {
+// newNumberParser returns a parser for numbers that may have a fraction.
+func newNumberParser(expected string) func(string) (float64, error) {
 	return func(text string) (float64, error) {
-		n, ok := quantity.ParseNumber(text)
+		n, ok := quantity.ParseNumberWithSuffix(text)
 		if !ok {
 			return 0, quantity.Error(expected)
 		}
@@ -112,8 +112,8 @@ func parseNumberFlag(expected string) func(string) (float64, error) {
 }
 
 // parsePercent parses a percentage such as 10% into a fraction.
-func parsePercent(text string) (float64, error) {
-	n, ok := quantity.ParseNumber(strings.TrimSuffix(text, "%"))
+func parsePercent(text string) (fraction float64, _ error) {
+	n, ok := quantity.ParseNumberWithSuffix(strings.TrimSuffix(text, "%"))
 	if !ok || n > 1000 {
 		return 0, quantity.Error("a percentage such as 10%")
 	}
@@ -154,7 +154,7 @@ func (f *planFlags) validateAndComplete(facts *doctor.Facts, isFlagSet func(stri
 	return nil
 }
 
-func (f *planFlags) runPlan(cmd *cobra.Command) error {
+func (f *planFlags) measureAndPlanMachines(cmd *cobra.Command) error {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		facts = &doctor.Facts{} // package doctor then uses its defaults
@@ -162,19 +162,19 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	if err := f.validateAndComplete(facts, cmd.Flags().Changed); err != nil {
 		return err
 	}
-	all, err := f.loadMeasurements(cmd)
+	all, err := f.measureOrReadMeasurements(cmd)
 	if err != nil {
 		return err
 	}
 	if f.check {
-		return f.printPredictions(cmd.OutOrStdout(), capacity.PredictLargerSizes(all, facts))
+		return f.printAndCheckPredictions(cmd.OutOrStdout(), capacity.PredictEachFromSmallest(all, facts))
 	}
-	m := f.chooseMeasurement(all)
+	m := f.bestMatchingMeasurement(all)
 	switch {
 	case m == nil && f.subject == "":
 		return usagef("--tls is given, but the measurement is without TLS; expected both alike: measure again")
 	case m == nil:
-		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinSubjectNames(all))
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], joinQuotedSubjects(all))
 	}
 	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
@@ -194,19 +194,19 @@ func (f *planFlags) runPlan(cmd *cobra.Command) error {
 	if f.json {
 		return json.NewEncoder(out).Encode(map[string]any{"measured": m, "plans": plans})
 	}
-	if err := m.WriteText(out); err != nil {
+	if err := m.WriteMeasurementText(out); err != nil {
 		return err
 	}
 	if f.goal.Size != m.Size {
 		fmt.Fprintf(out, "  The plan's messages have %s bytes; the CPU time for that size was not measured.\n", format.Count(f.goal.Size))
 	}
-	return capacity.WritePlans(out, plans)
+	return capacity.WritePlansSideBySide(out, plans)
 }
 
-// chooseMeasurement returns the measurement to plan from: of the requested subject, or of the
+// bestMatchingMeasurement returns the measurement to plan from: of the requested subject, or of the
 // first, with TLS if requested. It prefers the one with the most points, then the one with the
 // fewest connections, which was least disturbed by the load generator. It returns nil if none fits.
-func (f *planFlags) chooseMeasurement(all []capacity.Measured) (best *capacity.Measured) {
+func (f *planFlags) bestMatchingMeasurement(all []capacity.MeasuredCosts) (best *capacity.MeasuredCosts) {
 	for i := range all {
 		m := &all[i]
 		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
@@ -219,7 +219,7 @@ func (f *planFlags) chooseMeasurement(all []capacity.Measured) (best *capacity.M
 	return best
 }
 
-func joinSubjectNames(all []capacity.Measured) string {
+func joinQuotedSubjects(all []capacity.MeasuredCosts) string {
 	var names []string
 	for _, m := range all {
 		if name := fmt.Sprintf("%q", m.Subject); len(names) == 0 || names[len(names)-1] != name {
@@ -229,32 +229,32 @@ func joinSubjectNames(all []capacity.Measured) string {
 	return scenario.JoinWords(names)
 }
 
-// loadMeasurements measures this machine or reads earlier measurements.
-func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, error) {
+// measureOrReadMeasurements measures this machine or reads earlier measurements.
+func (f *planFlags) measureOrReadMeasurements(cmd *cobra.Command) ([]capacity.MeasuredCosts, error) {
 	if f.measure {
-		set, err := f.measureServer(cmd)
+		set, err := f.runCapacityBench(cmd)
 		if err != nil {
 			return nil, err
 		}
-		return capacity.MeasureFromBench(set)
+		return capacity.MeasurementsFromBench(set)
 	}
-	file, err := openReportFile(cmd.InOrStdin(), f.from)
+	file, err := openReportAndDetectKind(cmd.InOrStdin(), f.from)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	var all []capacity.Measured
+	var all []capacity.MeasuredCosts
 	if file.isBench {
 		var set *result.Set
-		if set, err = result.Read(file.in); err == nil {
-			all, err = capacity.MeasureFromBench(set)
+		if set, err = result.ReadSet(file.in); err == nil {
+			all, err = capacity.MeasurementsFromBench(set)
 		}
 	} else {
 		var s *load.Stream
 		if s, err = load.ReadStream(file.in); err == nil {
-			var m capacity.Measured
-			m, err = capacity.MeasureFromLoad(s)
-			all = []capacity.Measured{m}
+			var m capacity.MeasuredCosts
+			m, err = capacity.MeasurementFromLoad(s)
+			all = []capacity.MeasuredCosts{m}
 		}
 	}
 	if err != nil {
@@ -263,8 +263,8 @@ func (f *planFlags) loadMeasurements(cmd *cobra.Command) ([]capacity.Measured, e
 	return all, nil
 }
 
-// measureServer runs the small scale of the scenario capacity for one subject.
-func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
+// runCapacityBench runs the small scale of the scenario capacity for one subject.
+func (f *planFlags) runCapacityBench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.ScenarioReader.ReadBuiltIn("capacity")
 	if err != nil {
 		return nil, err
@@ -283,7 +283,7 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 	if f.goal.TLS {
 		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
-	o := run.Options{Dir: f.out, Write: report.WriteFiles, Evaluate: report.Evaluate, Progress: cmd.ErrOrStderr()}
+	o := run.Options{Dir: f.out, Write: report.WriteJSONAndHTMLFiles, Evaluate: report.EvaluateVerdicts, Progress: cmd.ErrOrStderr()}
 	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
@@ -293,16 +293,16 @@ func (f *planFlags) measureServer(cmd *cobra.Command) (*result.Set, error) {
 		return nil, usageError{wrong}
 	}
 	if err == nil {
-		if failed, _ := set.CountFailures(); failed > 0 {
+		if failed, _ := set.CountFailedRunsAndClaims(); failed > 0 {
 			err = fmt.Errorf("%d of %d runs failed; %s says why", failed, set.CountRuns(), o.Dir)
 		}
 	}
 	return set, err
 }
 
-// printPredictions prints predictions beside measurements. It returns an error if one is further
+// printAndCheckPredictions prints predictions beside measurements. It returns an error if one is further
 // off than --within.
-func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) error {
+func (f *planFlags) printAndCheckPredictions(out io.Writer, all []capacity.Prediction) error {
 	if len(all) == 0 {
 		return usagef("%s has no two sizes of the same server; expected a report of `myriad bench capacity`", f.from)
 	}
@@ -315,7 +315,7 @@ func (f *planFlags) printPredictions(out io.Writer, all []capacity.Prediction) e
 	for i := range all {
 		p := &all[i]
 		if !f.json {
-			if err := p.WriteText(out); err != nil {
+			if err := p.WriteComparisonTable(out); err != nil {
 				return err
 			}
 		}

@@ -48,13 +48,13 @@ func hasRaceDetector() bool {
 // measureBenchSizes measures both sizes, and returns the directory of the report and what of it can be
 // planned from: not all where the machine is so busy that a run fails, or has no message in its
 // window.
-func measureBenchSizes(t *testing.T) (out string, all []capacity.Measured) {
+func measureBenchSizes(t *testing.T) (out string, all []capacity.MeasuredCosts) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "out")
 	if got := invokeCommand(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
 		t.Logf("exit code %d: %s", got.code, got.output())
 	}
-	all, err := capacity.MeasureFromBench(readReport(t, out))
+	all, err := capacity.MeasurementsFromBench(readReport(t, out))
 	if err != nil {
 		t.Log(err)
 	}
@@ -71,7 +71,7 @@ func TestPlanPredicts(t *testing.T) {
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = measureBenchSizes(t)
 	}
-	predicted := capacity.PredictLargerSizes(all, nil)
+	predicted := capacity.PredictEachFromSmallest(all, nil)
 	if len(predicted) != 2 {
 		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tools/doctor"
 )
 
-// preflight is what a command lets the doctor predict before it starts.
-type preflight struct {
+// limitCheck is what a command lets the doctor predict before it starts.
+type limitCheck struct {
 	plan doctor.Plan
 	// doctorArgs are the flags with which "myriad doctor" predicts the same.
 	doctorArgs []string
@@ -26,12 +26,12 @@ type preflight struct {
 
 // printLimitWarnings writes at most two lines to standard error about walls that are exceeded or
 // near. It never fails a command: if the machine can't be read it writes nothing.
-func printLimitWarnings(cmd *cobra.Command, p preflight) {
+func printLimitWarnings(cmd *cobra.Command, p limitCheck) {
 	report, err := examineMachine(p.plan)
 	if err != nil {
 		return
 	}
-	for _, line := range p.warningLines(report) {
+	for _, line := range p.formatLimitWarnings(report) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %s\n", line)
 	}
 }
@@ -39,11 +39,11 @@ func printLimitWarnings(cmd *cobra.Command, p preflight) {
 // nearWallShare is the share of a wall from which it is called near.
 const nearWallShare = 0.8
 
-// warningLines returns a line about the first hard wall that is exceeded or near, and one about the
+// formatLimitWarnings returns a line about the first hard wall that is exceeded or near, and one about the
 // first soft wall that is exceeded.
-func (p *preflight) warningLines(report *doctor.Report) (lines []string) {
+func (p *limitCheck) formatLimitWarnings(report *doctor.Report) (lines []string) {
 	n := report.Plan.Connections
-	hard, soft := p.nearestWall(report, false), p.nearestWall(report, true)
+	hard, soft := p.nearestReachedWall(report, false), p.nearestReachedWall(report, true)
 	switch {
 	case hard == nil:
 	case hard.Exceeded(n):
@@ -58,16 +58,16 @@ func (p *preflight) warningLines(report *doctor.Report) (lines []string) {
 	return lines
 }
 
-// nearestWall returns the lowest wall that is exceeded or near, or nil. Soft walls count only if
+// nearestReachedWall returns the lowest wall that is exceeded or near, or nil. Soft walls count only if
 // exceeded.
-func (p *preflight) nearestWall(report *doctor.Report, soft bool) (nearest *doctor.Wall) {
+func (p *limitCheck) nearestReachedWall(report *doctor.Report, softWallsOnly bool) (nearest *doctor.Wall) {
 	n := report.Plan.Connections
 	for i := range report.Walls {
 		w := &report.Walls[i]
-		if w.Soft != soft || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command reports that itself
+		if w.Soft != softWallsOnly || p.connsDerived && w.Name == "nofile" || w.Name == "io_uring" { // the command reports that itself
 			continue
 		}
-		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
+		near := w.Exceeded(n) || !softWallsOnly && w.Holds != doctor.Unlimited && float64(n) > nearWallShare*float64(w.Holds)
 		if near && (nearest == nil || w.Holds < nearest.Holds) {
 			nearest = w
 		}
@@ -83,7 +83,7 @@ func formatWall(w *doctor.Wall) string {
 	return fmt.Sprintf("%s (%s)", w.Name, w.Present)
 }
 
-func (p *preflight) doctorHint(n int) string {
+func (p *limitCheck) doctorHint(n int) string {
 	return fmt.Sprintf("`%s` shows how to raise it", strings.Join(append([]string{"myriad doctor -n", fmt.Sprint(n)}, p.doctorArgs...), " "))
 }
 
@@ -97,7 +97,7 @@ func (f *serverFlags) warnAboutServerLimits(cmd *cobra.Command) {
 	if _, worker := tcp.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
 	}
-	var p preflight
+	var p limitCheck
 	n := f.srv.Limits.MaxConns
 	p.connsDerived = n == 0
 	if p.connsDerived {
@@ -120,7 +120,7 @@ func (f *loadFlags) warnAboutClientLimits(cmd *cobra.Command) {
 	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // agents ask their own doctors
 		return
 	}
-	p := preflight{doctorArgs: []string{"--side client"}}
+	p := limitCheck{doctorArgs: []string{"--side client"}}
 	p.plan = doctor.Plan{Connections: f.cfg.Connections, Side: doctor.Client, Model: f.cfg.Model, Sources: f.cfg.Sources}
 	if f.cfg.Graceful && f.cfg.Lifetime > 0 {
 		p.plan.Closing = int(float64(f.cfg.Connections) / f.cfg.Lifetime.Seconds())

@@ -56,7 +56,7 @@ benchstat (golang.org/x/perf/cmd/benchstat):
   myriad report after --format benchstat --out after.txt
   benchstat before.txt after.txt`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.runReport(cmd, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return f.openAndConvertReports(cmd, args) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -67,13 +67,13 @@ benchstat (golang.org/x/perf/cmd/benchstat):
 	return cmd
 }
 
-func (f *reportFlags) runReport(cmd *cobra.Command, names []string) error {
+func (f *reportFlags) openAndConvertReports(cmd *cobra.Command, names []string) error {
 	if len(names) > maxReportFiles {
 		return usagef("%d files; expected at most %d", len(names), maxReportFiles)
 	}
 	var files []reportFile
 	for _, name := range names {
-		file, err := openReportFile(cmd.InOrStdin(), name)
+		file, err := openReportAndDetectKind(cmd.InOrStdin(), name)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (f *reportFlags) runReport(cmd *cobra.Command, names []string) error {
 			return usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", names[0], name)
 		}
 	}
-	formats, report := loadFormats, f.reportLoads
+	formats, report := loadFormats, f.writeLoadReport
 	if files[0].isBench {
 		formats, report = benchFormats, f.writeBenchReport
 	}
@@ -104,7 +104,7 @@ type reportFile struct {
 // expectedReport is the second part of errors about files.
 const expectedReport = "expected the report.json of a bench, or its directory, or the events of a load as --json writes them"
 
-func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
+func openReportAndDetectKind(stdin io.Reader, name string) (f reportFile, err error) {
 	in := io.NopCloser(stdin)
 	if name != "-" {
 		if in, err = openFileOrDirReport(name); err != nil {
@@ -113,7 +113,7 @@ func openReportFile(stdin io.Reader, name string) (f reportFile, err error) {
 	}
 	f = reportFile{Closer: in, name: name, in: bufio.NewReader(in)}
 	beginning, err := f.in.Peek(4096)
-	f.isBench = result.HasSetFormat(beginning)
+	f.isBench = result.BeginsLikeSet(beginning)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF): // the next read returns it again
 	case len(beginning) == 0:
@@ -142,8 +142,8 @@ func openFileOrDirReport(name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// writeToOut writes to the file of --out, or to stdout.
-func (f *reportFlags) writeToOut(stdout io.Writer, write func(io.Writer) error) error {
+// writeToOutFileOrStdout writes to the file of --out, or to stdout.
+func (f *reportFlags) writeToOutFileOrStdout(stdout io.Writer, write func(io.Writer) error) error {
 	if f.out == "-" {
 		return write(stdout)
 	}
@@ -151,7 +151,7 @@ func (f *reportFlags) writeToOut(stdout io.Writer, write func(io.Writer) error) 
 	if err != nil {
 		return usagef("--out: %w", err)
 	}
-	if err := file.commit(write(file.temp)); err != nil {
+	if err := file.commitUnlessFailed(write(file.temp)); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
 	return nil

@@ -18,21 +18,21 @@ func (f *reportFlags) writeBenchReport(cmd *cobra.Command, files []reportFile) e
 	case len(files) > 1:
 		return usagef("%d reports of a bench; expected one: --format benchstat of each is what benchstat compares", len(files))
 	}
-	set, err := result.Read(files[0].in)
+	set, err := result.ReadSet(files[0].in)
 	if err != nil {
 		return usagef("%s: %w", files[0].name, err)
 	}
-	if err := f.writeToOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.formatBench(w, set) }); err != nil {
+	if err := f.writeToOutFileOrStdout(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBenchInFormat(w, set) }); err != nil {
 		return err
 	}
 	if f.format == "benchstat" {
-		printSkippedRuns(cmd.ErrOrStderr(), set)
+		printCountOfInvalidRuns(cmd.ErrOrStderr(), set)
 	}
 	return nil
 }
 
-// printSkippedRuns prints the number of runs that have no line for benchstat, if any.
-func printSkippedRuns(w io.Writer, set *result.Set) {
+// printCountOfInvalidRuns prints the number of runs that have no line for benchstat, if any.
+func printCountOfInvalidRuns(w io.Writer, set *result.Set) {
 	skipped := 0
 	for _, r := range set.Reports {
 		skipped += max(r.Planned-len(r.Runs), 0)
@@ -47,15 +47,15 @@ func printSkippedRuns(w io.Writer, set *result.Set) {
 	}
 }
 
-func (f *reportFlags) formatBench(w io.Writer, set *result.Set) error {
+func (f *reportFlags) writeBenchInFormat(w io.Writer, set *result.Set) error {
 	switch f.format {
 	case "json":
 		return set.WriteJSON(w)
 	case "benchstat":
 		return report.WriteBenchstat(w, set)
 	case "html":
-		p := report.NewPage(set)
+		p := report.NewReportPage(set)
 		return p.WriteHTML(w)
 	}
-	return report.WriteText(w, set)
+	return report.WriteTextReport(w, set)
 }

@@ -18,8 +18,8 @@ type namedStream struct {
 	stream *load.Stream
 }
 
-// reportLoads writes the results of loads, compares or merges them, and checks expectations.
-func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error {
+// writeLoadReport writes the results of loads, compares or merges them, and checks expectations.
+func (f *reportFlags) writeLoadReport(cmd *cobra.Command, files []reportFile) error {
 	expectations, err := f.validateLoadFlags(len(files))
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error 
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		if all, err = mergeStreams(all); err != nil {
+		if all, err = mergeIntoOneStream(all); err != nil {
 			return err
 		}
 	}
@@ -42,24 +42,24 @@ func (f *reportFlags) reportLoads(cmd *cobra.Command, files []reportFile) error 
 		if len(all) > 1 {
 			return load.WriteComparison(w, names, streams)
 		}
-		return f.formatLoad(w, all[0].stream, expectations)
+		return f.writeLoadInFormat(w, all[0].stream, expectations)
 	}
-	if err := f.writeToOut(cmd.OutOrStdout(), write); err != nil {
+	if err := f.writeToOutFileOrStdout(cmd.OutOrStdout(), write); err != nil {
 		return err
 	}
-	return checkExpectations(cmd.ErrOrStderr(), all, expectations)
+	return printAndCheckExpectations(cmd.ErrOrStderr(), all, expectations)
 }
 
-// validateLoadFlags returns usage errors for loads before the files are read completely.
-func (f *reportFlags) validateLoadFlags(files int) ([]load.Expectation, error) {
-	if f.merge && files < 2 {
+// validateLoadFlags returns usage errors for loads before the fileCount are read completely.
+func (f *reportFlags) validateLoadFlags(fileCount int) ([]load.Expectation, error) {
+	if f.merge && fileCount < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
 	}
 	if f.merge && f.format == "csv" {
 		return nil, usagef("--format csv with --merge; expected text, html or json: what is merged has no intervals")
 	}
-	if !f.merge && files > 1 && f.format != "text" {
-		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
+	if !f.merge && fileCount > 1 && f.format != "text" {
+		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, fileCount)
 	}
 	return parseExpectations(f.expect)
 }
@@ -76,8 +76,8 @@ func readStreams(files []reportFile) ([]namedStream, error) {
 	return all, nil
 }
 
-// mergeStreams merges the results of several generators into one.
-func mergeStreams(all []namedStream) ([]namedStream, error) {
+// mergeIntoOneStream merges the results of several generators into one.
+func mergeIntoOneStream(all []namedStream) ([]namedStream, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {
@@ -92,7 +92,7 @@ func mergeStreams(all []namedStream) ([]namedStream, error) {
 	return []namedStream{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
-func (f *reportFlags) formatLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
+func (f *reportFlags) writeLoadInFormat(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
 	switch f.format {
 	case "csv":
 		return s.WriteCSV(w)
@@ -109,8 +109,8 @@ func (f *reportFlags) formatLoad(w io.Writer, s *load.Stream, expectations []loa
 	return s.WriteText(w)
 }
 
-// checkExpectations writes a line for each expectation. It returns an error if one is not met.
-func checkExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
+// printAndCheckExpectations writes a line for each expectation. It returns an error if one is not met.
+func printAndCheckExpectations(w io.Writer, all []namedStream, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {
 		prefix := ""

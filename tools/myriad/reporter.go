@@ -78,7 +78,7 @@ type runReporter struct {
 	stderr      io.Writer
 	textResult  bool // the result goes to stdout as text
 	observers   []func(load.Event)
-	live        *liveView // nil for none
+	live        *terminalView // nil for none
 	outputs     []outputFile
 	stopMetrics func() // stops serving metrics, nil for none
 	err         error  // the first write error
@@ -95,14 +95,14 @@ type outputFile struct {
 func (f *outputFlags) newReporter(cmd *cobra.Command) (*runReporter, error) {
 	t := &runReporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), textResult: !f.json && f.out != "-"}
 	if err := cmp.Or(t.createOutputFiles(), t.startMetricsServer()); err != nil {
-		t.closeOutputs()
+		t.stopMetricsAndDiscardFiles()
 		return nil, err
 	}
 	if !t.textResult {
-		t.observeAsJSONLines(t.stdout)
+		t.addJSONLinesObserver(t.stdout)
 	} else if !f.quiet && term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
-		t.live = newLiveView(os.Stderr)
-		t.observers = append(t.observers, t.live.handleEvent)
+		t.live = newTerminalView(os.Stderr)
+		t.observers = append(t.observers, t.live.updateAndRedraw)
 	}
 	return t, nil
 }
@@ -121,8 +121,8 @@ func (t *runReporter) createOutputFiles() (err error) {
 		flag, path string
 		begin      func(*outputFile)
 	}{
-		{"csv", t.flags.csv, t.observeAsCSV}, {"html", t.flags.html, t.observeAsHTML},
-		{"out", events, func(o *outputFile) { t.observeAsJSONLines(o.file.temp) }},
+		{"csv", t.flags.csv, t.addCSVObserver}, {"html", t.flags.html, t.addHTMLObserver},
+		{"out", events, func(o *outputFile) { t.addJSONLinesObserver(o.file.temp) }},
 	} {
 		if o.path == "" {
 			continue
@@ -141,22 +141,22 @@ func (t *runReporter) createOutputFiles() (err error) {
 	return nil
 }
 
-// observeAsCSV writes the intervals to o as CSV.
-func (t *runReporter) observeAsCSV(o *outputFile) {
+// addCSVObserver writes the intervals to o as CSV.
+func (t *runReporter) addCSVObserver(o *outputFile) {
 	table := load.NewCSV(o.file.temp)
 	t.observers = append(t.observers, table.Observe)
 	o.writeRest = table.Flush
 }
 
-// observeAsHTML writes a page to o after the run.
-func (t *runReporter) observeAsHTML(o *outputFile) {
+// addHTMLObserver writes a page to o after the run.
+func (t *runReporter) addHTMLObserver(o *outputFile) {
 	recorder, out := new(load.Recorder), o.file.temp
 	t.observers = append(t.observers, recorder.Observe)
 	o.writeRest = func() error { return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(out, t.expected...)) }
 }
 
-// observeAsJSONLines writes each event to w as a line of JSON.
-func (t *runReporter) observeAsJSONLines(w io.Writer) {
+// addJSONLinesObserver writes each event to w as a line of JSON.
+func (t *runReporter) addJSONLinesObserver(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
 }
@@ -179,8 +179,8 @@ func (t *runReporter) startMetricsServer() error {
 	return nil
 }
 
-// handleEvent is for load.Config.Observe.
-func (t *runReporter) handleEvent(e load.Event) {
+// recordHeldConnsEvent is for load.Config.Observe.
+func (t *runReporter) notifyObservers(e load.Event) {
 	if e.Plan != nil {
 		raiseGOMAXPROCS(e.Plan.Loops, false)
 	}
@@ -189,22 +189,22 @@ func (t *runReporter) handleEvent(e load.Event) {
 	}
 }
 
-// printf writes a line for people above the live view. It writes nothing if events go to stdout.
-func (t *runReporter) printf(format string, args ...any) {
+// printTextUnlessJSON writes a line for people above the live view. It writes nothing if events go to stdout.
+func (t *runReporter) printTextUnlessJSON(format string, args ...any) {
 	if !t.textResult {
 		return
 	}
 	if t.live != nil {
-		t.live.erase()
+		t.live.eraseDrawnLines()
 	}
 	fmt.Fprintf(t.stdout, format+"\n", args...)
 }
 
-// writeResult writes the result, nil for none, checks the expectations and closes the outputs.
-func (t *runReporter) writeResult(result *load.Result) error {
-	defer t.closeOutputs()
+// writeResultAndCommitFiles writes the result, nil for none, checks the expectations and closes the outputs.
+func (t *runReporter) writeResultAndCommitFiles(result *load.Result) error {
+	defer t.stopMetricsAndDiscardFiles()
 	if t.live != nil {
-		t.live.erase() // in case the run ended early
+		t.live.eraseDrawnLines() // in case the run ended early
 	}
 	if result == nil {
 		return t.err
@@ -217,7 +217,7 @@ func (t *runReporter) writeResult(result *load.Result) error {
 		if o.writeRest != nil {
 			err = o.writeRest()
 		}
-		if err := o.file.commit(err); err != nil {
+		if err := o.file.commitUnlessFailed(err); err != nil {
 			t.err = cmp.Or(t.err, fmt.Errorf("%s is not written: %w", o.file.userPath, err))
 		}
 	}
@@ -227,11 +227,11 @@ func (t *runReporter) writeResult(result *load.Result) error {
 		where = t.stderr
 	}
 	of := []namedStream{{stream: &load.Stream{Result: result}}}
-	return cmp.Or(t.err, checkExpectations(where, of, t.expected))
+	return cmp.Or(t.err, printAndCheckExpectations(where, of, t.expected))
 }
 
-// closeOutputs stops the metrics server and discards files that writeResult has not committed.
-func (t *runReporter) closeOutputs() {
+// stopMetricsAndDiscardFiles stops the metrics server and discards files that writeResultAndCommitFiles has not committed.
+func (t *runReporter) stopMetricsAndDiscardFiles() {
 	if t.stopMetrics != nil {
 		t.stopMetrics()
 	}

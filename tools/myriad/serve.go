@@ -30,11 +30,11 @@ func newServeCommand() *cobra.Command {
 // must return it: on one connection that cost a quarter of the server's work, 37 µs a message
 // instead of 28, in interleaved runs. With 56 loops on two CPUs, opening 200,000 connections took
 // both sides 9.5 s of processor time instead of 16 s when the generator had enough, too, and woke
-// fewer loops at a time. If workers may call the handlers, each CPU gets one more: with two
+// fewer loops at a time. If withWorkers may call the handlers, each CPU gets one more: with two
 // processors for two CPUs and a loop, handlers that compute got 1.4 of the CPUs.
-func raiseGOMAXPROCS(loops int, workers bool) {
+func raiseGOMAXPROCS(loops int, withWorkers bool) {
 	need := loops + 1
-	if workers {
+	if withWorkers {
 		need = loops + runtime.NumCPU()
 	}
 	if os.Getenv("GOMAXPROCS") == "" && loops > 0 && need > runtime.GOMAXPROCS(0) {
@@ -47,5 +47,5 @@ func (f *serveFlags) serveApp(cmd *cobra.Command) error {
 	if _, err := f.validateAndSetUp(cmd); err != nil {
 		return err
 	}
-	return f.runServer(cmd, f.app.name)
+	return f.serveUntilSignal(cmd, f.app.name)
 }

@@ -29,10 +29,10 @@ func (f *serveFlags) addFlags(cmd *cobra.Command) {
 func (f *serveFlags) validateAndSetUp(cmd *cobra.Command) (*tcp.Server, error) {
 	srv := &f.srv
 	var err error
-	if srv.Handler, err = f.app.newHandler(cmd, srv); err != nil {
+	if srv.Handler, err = f.app.validateAndNewHandler(cmd, srv); err != nil {
 		return nil, err
 	}
-	if err := f.workers.buildPoolConfig(cmd, f.app.shed); err != nil {
+	if err := f.workers.validateAndBuildPoolConfig(cmd, f.app.shed); err != nil {
 		return nil, err
 	}
 	if srv.Heartbeat.Interval != 0 {

@@ -40,7 +40,7 @@ func FuzzServeFlags(f *testing.F) {
 				srv, err = flags.validateAndSetUp(cmd)
 				return err
 			}}
-		cmd.SetFlagErrorFunc(explainFlagError)
+		cmd.SetFlagErrorFunc(toUsageErrorWithExpectation)
 		flags.addFlags(cmd)
 		cmd.SetArgs(args)
 		cmd.SetOut(io.Discard)

@@ -67,7 +67,7 @@ func readCertPool(file string) (*x509.CertPool, error) {
 // reloadCertificate reads the certificate again and returns the outcome as text. Each worker
 // process does so if the signal was sent to the whole group, otherwise at the first handshake after
 // a change.
-func (f *serverTLSFlags) reloadCertificate() string {
+func (f *serverTLSFlags) reloadCertificate() (resultText string) {
 	expires, err := f.pair.ReloadNow()
 	if err != nil {
 		return fmt.Sprintf("the certificate can't be reloaded, the old one remains in use: %v", err)

@@ -32,9 +32,9 @@ func (f *workerFlags) addFlags(cmd *cobra.Command) {
 // hasWorkers reports whether a pool is requested.
 func (f *workerFlags) hasWorkers() bool { return f.workers != "" && f.workers != "0" }
 
-// buildPoolConfig validates the flags and fills in the pool's configuration. Shedding is only for
+// validateAndBuildPoolConfig validates the flags and fills in the pool's configuration. Shedding is only for
 // applications that can reject work; others would retry what was shed.
-func (f *workerFlags) buildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
+func (f *workerFlags) validateAndBuildPoolConfig(cmd *cobra.Command, canShed bool) (err error) {
 	if !f.hasWorkers() {
 		if f.queue != 0 || f.target != 0 {
 			return usagef("--workers-queue and --workers-target need --workers; expected it, too")
@@ -71,9 +71,9 @@ func (f *workerFlags) buildPoolConfig(cmd *cobra.Command, canShed bool) (err err
 	return nil
 }
 
-// startPool creates the pool, if requested, and assigns it to srv. With worker processes each has
+// createPoolFor creates the pool, if requested, and assigns it to srv. With worker processes each has
 // its own pool; their supervisor only checks that it can be created.
-func (f *workerFlags) startPool(srv *tcp.Server) error {
+func (f *workerFlags) createPoolFor(srv *tcp.Server) error {
 	if !f.hasWorkers() {
 		return nil
 	}

@@ -86,10 +86,10 @@ func (f *serverFlags) addFlags(flags *pflag.FlagSet, addr string) {
 	duration(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "limit for the time that a peer does not read pending output (default 30s)")
 	duration(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handler calls that take longer (default 1s)")
 	duration(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "limit for draining (default 30s)")
-	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "at --max-unsent bytes of pending output, close the connection or drop the message (default close)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parseNetworkOrAddr}, "allow", "accept only this network, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parseNetworkOrAddr}, "deny", "reject this network or address (repeatable)")
-	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parseNetworkOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
+	addParsedFlag(flags, &srv.SlowConsumer, parseSlowConsumerPolicy, "slow-consumer", "", "at --max-unsent bytes of pending output, close the connection or drop the message (default close)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Allow, parsePrefixOrAddr}, "allow", "accept only this network, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.Deny, parsePrefixOrAddr}, "deny", "reject this network or address (repeatable)")
+	flags.Var(&parsedListFlag[netip.Prefix]{&srv.TrustedProxies, parsePrefixOrAddr}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
 	f.tls.addFlags(flags)
 	f.admin.addFlags(flags)
 	flags.StringVar(&f.flightDir, "flight-dir", "", "run the flight recorder, and write its last seconds to this directory when a loop lags (default off)")
@@ -133,7 +133,7 @@ func isSystemdAddr(addr string) bool {
 	return ok && (name == "" || name[0] == ':')
 }
 
-func parseNetworkOrAddr(text string) ([]netip.Prefix, error) {
+func parsePrefixOrAddr(text string) ([]netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return []netip.Prefix{p}, nil
 	}
@@ -155,7 +155,7 @@ func parseDurationOrNever(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
+func parseSlowConsumerPolicy(text string) (tcp.SlowConsumer, error) {
 	switch text {
 	case "close":
 		return tcp.CloseConn, nil
@@ -165,9 +165,9 @@ func parseSlowConsumer(text string) (tcp.SlowConsumer, error) {
 	return 0, quantity.Error("close or drop")
 }
 
-// activatedListener returns the listener that the service manager has opened, nil if none is
+// systemdListenerIfRequested returns the listener that the service manager has opened, nil if none is
 // requested.
-func (f *serverFlags) activatedListener() (net.Listener, error) {
+func (f *serverFlags) systemdListenerIfRequested() (net.Listener, error) {
 	if !isSystemdAddr(f.srv.Addr) {
 		return nil, nil
 	}
@@ -200,9 +200,9 @@ func (f *serverFlags) replaceFieldsWithFlags(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// setMemoryLimit sets Go's memory limit if --memory-limit is given and GOMEMLIMIT is not, and
+// setGoMemoryLimit sets Go's memory limit if --memory-limit is given and GOMEMLIMIT is not, and
 // prints it.
-func (f *serverFlags) setMemoryLimit(cmd *cobra.Command) error {
+func (f *serverFlags) setGoMemoryLimit(cmd *cobra.Command) error {
 	if f.memoryLimit == "" {
 		return nil
 	}

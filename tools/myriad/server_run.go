@@ -18,22 +18,22 @@ import (
 	"github.com/myriad-go/myriad/tools/metrics"
 )
 
-// runServer serves until a signal ends the server. name is printed as what is served.
-func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
+// serveUntilSignal serves until a signal ends the server. name is printed as what is served.
+func (f *serverFlags) serveUntilSignal(cmd *cobra.Command, name string) error {
 	srv := &f.srv
 	f.warnAboutServerLimits(cmd)
-	listener, err := f.activatedListener()
+	listener, err := f.systemdListenerIfRequested()
 	if err != nil {
 		return err
 	}
-	if err := f.setMemoryLimit(cmd); err != nil {
+	if err := f.setGoMemoryLimit(cmd); err != nil {
 		return err
 	}
-	if err := f.workers.startPool(srv); err != nil {
+	if err := f.workers.createPoolFor(srv); err != nil {
 		return err
 	}
 	defer f.workers.closePool()
-	stop, err := f.startAdminAndFlight(cmd)
+	stop, err := f.startAdminAndFlightIfRequested(cmd)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
 		if listening > 0 {
 			secured = srv.Listeners[listening-1].TLSConfig
 		}
-		f.printServing(cmd, name, addr, secured != nil)
+		f.raiseProcsAndPrintServing(cmd, name, addr, secured != nil)
 		if listening++; listening > len(srv.Listeners) {
 			notifyServiceManager(cmd, "READY=1")
 		}
@@ -70,8 +70,8 @@ func (f *serverFlags) runServer(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// printServing prints that the server is ready on addr.
-func (f *serverFlags) printServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
+// raiseProcsAndPrintServing prints that the server is ready on addr.
+func (f *serverFlags) raiseProcsAndPrintServing(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
 	raiseGOMAXPROCS(s.Loops, f.workers.hasWorkers() || srv.Model == "" || srv.Model == tcp.Auto)
@@ -98,9 +98,9 @@ func notifyServiceManager(cmd *cobra.Command, state string) {
 
 // startSignalHandling returns a context that ends at the first signal; the second closes the
 // server. If there is something to reload, such as a certificate, SIGHUP does only that. A worker
-// process only reloads: the supervisor decides about everything else. ended stops the handling,
+// process only reloads: the supervisor decides about everything else. stopHandling stops the handling,
 // waits for its goroutine and returns how many connections were cut off.
-func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
+func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Context, stopHandling func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
 	_, worker := tcp.WorkerProcess()
@@ -128,12 +128,12 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 					continue
 				}
 				if sig == upgradeSignal {
-					upgrades.Go(func() { _, _ = f.upgradeServer(ctx, cmd, sig.String()) }) // it reports the outcome itself
+					upgrades.Go(func() { _, _ = f.replaceProcess(ctx, cmd, sig.String()) }) // it reports the outcome itself
 					continue
 				}
-				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
+				cut += f.reloadDrainOrCloseOnSignal(cmd, sig, ctx.Err() != nil, drain)
 			case tell := <-f.upgradeRequests:
-				upgrades.Go(func() { tell(f.upgradeServer(ctx, cmd, "a request of the admin page")) })
+				upgrades.Go(func() { tell(f.replaceProcess(ctx, cmd, "a request of the admin page")) })
 			case <-done:
 				return
 			}
@@ -154,10 +154,10 @@ func (f *serverFlags) startSignalHandling(cmd *cobra.Command) (ctx context.Conte
 	}
 }
 
-// upgradeServer replaces this process with a new one, unless ctx ends before the new one serves.
+// replaceProcess replaces this process with a new one, unless ctx ends before the new one serves.
 // The new process gets the address of --admin from the start; this one takes it back if the upgrade
 // fails.
-func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
+func (f *serverFlags) replaceProcess(ctx context.Context, cmd *cobra.Command, cause string) (u tcp.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.upgradeRefusal != "" {
 		err = errors.New(f.upgradeRefusal)
@@ -193,8 +193,8 @@ func (f *serverFlags) upgradeServer(ctx context.Context, cmd *cobra.Command, cau
 	return u, nil
 }
 
-// requestUpgrade hands an upgrade requested on the admin page to the signal handling goroutine.
-func (f *serverFlags) requestUpgrade(done func(tcp.Upgraded, error)) {
+// queueUpgradeRequest hands an upgrade requested on the admin page to the signal handling goroutine.
+func (f *serverFlags) queueUpgradeRequest(done func(tcp.Upgraded, error)) {
 	select {
 	case f.upgradeRequests <- done:
 	default:
@@ -202,7 +202,7 @@ func (f *serverFlags) requestUpgrade(done func(tcp.Upgraded, error)) {
 	}
 }
 
-func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
+func (f *serverFlags) reloadDrainOrCloseOnSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
 	out := cmd.ErrOrStderr()
 	switch hangup := sig == syscall.SIGHUP; {
 	case hangup && len(f.reloads) > 0:
@@ -231,10 +231,10 @@ func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining b
 	return cut
 }
 
-// startAdminAndFlight starts the admin server and the flight recorder if requested. With worker
+// startAdminAndFlightIfRequested starts the admin server and the flight recorder if requested. With worker
 // processes the supervisor shows the sum of all, and each worker records its own flight. stop ends
 // both and waits.
-func (f *serverFlags) startAdminAndFlight(cmd *cobra.Command) (stop func(), err error) {
+func (f *serverFlags) startAdminAndFlightIfRequested(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := tcp.WorkerProcess()
 	token := ""
 	if !worker {
@@ -255,7 +255,7 @@ func (f *serverFlags) startAdminAndFlight(cmd *cobra.Command) (stop func(), err 
 	}
 	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
 	if upgradeSignal != nil {
-		cfg.Upgrade, f.upgradeRequests = f.requestUpgrade, make(chan func(tcp.Upgraded, error), 1)
+		cfg.Upgrade, f.upgradeRequests = f.queueUpgradeRequest, make(chan func(tcp.Upgraded, error), 1)
 	}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))

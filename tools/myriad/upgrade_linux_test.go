@@ -268,7 +268,7 @@ func TestUpgradeOnce(t *testing.T) {
 	f.upgrading.Store(true)
 	cmd := &cobra.Command{}
 	cmd.SetErr(out)
-	if _, err := f.upgradeServer(context.Background(), cmd, "a test"); err == nil {
+	if _, err := f.replaceProcess(context.Background(), cmd, "a test"); err == nil {
 		t.Error("a second upgrade has no error")
 	}
 	if !strings.Contains(out.String(), "an upgrade is under way or has succeeded") {

@@ -116,9 +116,9 @@ func (l *limiter) waitForPermit(j *jobload.Job) {
 		l.runJob(j, permit)
 		return
 	case errors.Is(err, adaptivelimiter.ErrExceeded):
-		j.MarkShed()
+		j.CountAsShed()
 	default:
-		j.MarkExpired()
+		j.CountAsExpired()
 	}
 	l.done.Done()
 }
@@ -127,7 +127,7 @@ func (l *limiter) runJob(j *jobload.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
 	if j.Err() != nil {
 		permit.Drop()
-		j.MarkExpired()
+		j.CountAsExpired()
 		return
 	}
 	j.Execute()

@@ -21,7 +21,7 @@ func runOffer(t *testing.T, args ...string) *jobload.Result {
 		t.Fatalf("%q: exit code %d: %s", args, code, errOut.String())
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	last, err := jobload.ParseLine([]byte(lines[len(lines)-1]))
+	last, err := jobload.ParseOutputLine([]byte(lines[len(lines)-1]))
 	if err != nil || last.Result == nil {
 		t.Fatalf("%q: last line %.100q, %v, want a result", args, lines[len(lines)-1], err)
 	}
@@ -74,7 +74,7 @@ func TestOfferEnded(t *testing.T) {
 	var out bytes.Buffer
 	code := run(ctx, []string{"offer", "--pool", "ants", "--rate", "100", "--duration", "1h", "--iterations", "1"}, &out, io.Discard)
 	lines := bytes.Split(bytes.TrimSpace(out.Bytes()), []byte("\n")) // progress lines may precede the result
-	l, err := jobload.ParseLine(lines[len(lines)-1])
+	l, err := jobload.ParseOutputLine(lines[len(lines)-1])
 	if code != 0 || err != nil || l.Result == nil || !strings.Contains(l.Result.Overran, "canceled") {
 		t.Errorf("exit code %d, %s, %v; want 0 and a result that says so", code, &out, err)
 	}

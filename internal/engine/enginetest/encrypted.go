@@ -192,7 +192,7 @@ type patient struct {
 	refs  chan engine.Ref
 }
 
-func (l *patient) Resume(c *engine.Conn) error {
+func (l *patient) ContinueHandshake(c *engine.Conn) error {
 	select {
 	case <-l.ready:
 		c.OnHandshakeDone()

@@ -163,7 +163,7 @@ func testLeaveGroup(b *testEnv) {
 func (s *server) sendLatest(topic *engine.LatestValue, r engine.Ref, l *engine.LatestSubscription, p []byte) {
 	s.t.Helper()
 	topic.Set(p)
-	if err := r.SendLatest(l, len(p)); err != nil {
+	if err := r.AnnounceLatest(l, len(p)); err != nil {
 		s.t.Errorf("Publish: %v", err)
 	}
 }
@@ -190,7 +190,7 @@ func testLatestToSlowReader(b *testEnv) {
 	if why := s.reasons(); len(why) > 0 {
 		b.Fatalf("closed for %v", why)
 	}
-	if err := ref.SendLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
+	if err := ref.AnnounceLatest(latest, 64<<10+1); err != engine.ErrTooLarge {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
 	got := slow.startReader(b)
@@ -205,7 +205,7 @@ func testLatestToSlowReader(b *testEnv) {
 	if n := testkit.Receive(b, missed, "Closed"); n != replaced {
 		b.Errorf("the connection has missed %d values, want %d", n, replaced)
 	}
-	if err := ref.SendLatest(latest, 1); err != engine.ErrClosed {
+	if err := ref.AnnounceLatest(latest, 1); err != engine.ErrClosed {
 		b.Errorf("Publish to one that has closed: %v, want %v", err, engine.ErrClosed)
 	}
 }
@@ -243,7 +243,7 @@ func testLatestAtClose(b *testEnv) {
 		latest, last := engine.NewLatestSubscription(&topic), int64(-1)
 		for n := 0; ; n++ {
 			topic.Set(broadcastMessage(n, 100))
-			if ref.SendLatest(latest, 100) != nil {
+			if ref.AnnounceLatest(latest, 100) != nil {
 				break
 			}
 			last = int64(n)

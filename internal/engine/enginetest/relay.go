@@ -75,7 +75,7 @@ func (b *testEnv) startRelay(target netip.AddrPort, near bool, changes ...with) 
 			client := r.waiting[0]
 			r.waiting = r.waiting[1:]
 			r.mu.Unlock()
-			if err := c.Relay(client); errors.Is(err, engine.ErrClosed) {
+			if err := c.RequestRelayWith(client); errors.Is(err, engine.ErrClosed) {
 				c.CloseWith(err)
 			} else if err != nil {
 				b.Errorf("Relay: %v", err)

@@ -68,7 +68,7 @@ func (d *driver) WatchListener(listenerFD int32) { d.poll.Add(listenerFD, accept
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.poll.Remove(listenerFD) }
 
-func (d *driver) HandleEvents() (handled, left bool) {
+func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	n := d.waitedEvents
 	d.waitedEvents = 0
 	if n == 0 {
@@ -80,14 +80,14 @@ func (d *driver) HandleEvents() (handled, left bool) {
 func (d *driver) WaitForEvents(limit time.Duration) { d.waitedEvents = d.poll.Wait(limit) }
 
 // handleEvents handles the first count events and reports whether there were any.
-func (d *driver) handleEvents(count int) bool {
+func (d *driver) handleEvents(count int) (handledAny bool) {
 	for i := range count {
 		token, events := d.poll.Event(i)
 		switch {
 		case token >= 0:
 			d.handleConnEvents(d.loop.Conn(uint32(token)), events)
 		case token == acceptToken:
-			d.loop.AcceptConns()
+			d.loop.AcceptAndReceiveConns()
 		default:
 			d.loop.Eventfd().Clear()
 		}
@@ -100,7 +100,7 @@ func (d *driver) handleConnEvents(c *engine.Conn, events uint32) {
 	case c.FD() < 0 || c.DriverFlags()&loop.ClosePending != 0:
 		return // closed earlier in this turn
 	case c.DriverFlags()&loop.Connecting != 0:
-		d.loop.FinishDial(c)
+		d.loop.OpenOrFailDial(c)
 		return
 	case c.DriverFlags()&loop.Busy != 0:
 		d.suspendWatch(c)
@@ -133,10 +133,10 @@ func (d *driver) suspendWatch(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags()&^(watchedIn|watchedOut) | unwatched)
 }
 
-// unwatchConn stops watching a descriptor before it is closed. Closing alone does not if another process has
+// unwatchBeforeClose stops watching a descriptor before it is closed. Closing alone does not if another process has
 // the socket, too: during a hand-over, or for a moment after a fork. Its events would be taken for those of
 // the next connection in the slot.
-func (d *driver) unwatchConn(c *engine.Conn) {
+func (d *driver) unwatchBeforeClose(c *engine.Conn) {
 	if c.DriverFlags()&unwatched == 0 {
 		d.poll.Remove(c.FD())
 	}
@@ -155,7 +155,7 @@ func (d *driver) WatchConn(c *engine.Conn) syscall.Errno {
 func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno { return d.updateWatch(c) }
 
 func (d *driver) DropUnopened(c *engine.Conn) {
-	d.unwatchConn(c)
+	d.unwatchBeforeClose(c)
 	d.loop.CloseUnopened(c)
 }
 
@@ -172,18 +172,18 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		case engine.Send:
 			d.sendOutput(c)
 		case engine.SendFile:
-			d.loop.SendFile(c, sock.SendFile)
+			d.loop.SendNextFilePart(c, sock.SendFile)
 		case engine.FeedHandler:
-			if !d.loop.CallHandler(c) {
+			if !d.loop.CallHandlerOrSubmit(c) {
 				return
 			}
 		case engine.DetachOrExport:
 			d.suspendWatch(c)
-			d.loop.DetachConn(c)
+			d.loop.DetachOrMarkExportReady(c)
 		case engine.ShutWrite:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
-			d.unwatchConn(c)
+			d.unwatchBeforeClose(c)
 			d.loop.CloseConn(c)
 			return
 		case engine.Read:
@@ -216,7 +216,7 @@ func (d *driver) sendOutput(c *engine.Conn) {
 
 // updateWatch watches the connection for what it waits for.
 func (d *driver) updateWatch(c *engine.Conn) syscall.Errno {
-	d.loop.TrackExpiry(c)
+	d.loop.UpdateExpiryTracking(c)
 	var want uint16
 	var events uint32
 	if c.WantsInput() && (!d.loop.IsReadQueued(c) || c.DriverFlags()&watchedIn != 0) { // it may be dequeued before it is reported

@@ -28,9 +28,9 @@ func (e *goroutineEngine) runBroadcaster() {
 			for range len(e.broadcastQueue) {
 				batch = append(batch, <-e.broadcastQueue)
 			}
-			e.enqueueForAllConns(batch)
+			e.enqueueBroadcastsForAllConns(batch)
 			for _, b := range batch {
-				b.OwnerDone()
+				b.MarkOwnerDone()
 			}
 			clear(batch)
 		case <-ended:
@@ -39,23 +39,23 @@ func (e *goroutineEngine) runBroadcaster() {
 	}
 }
 
-// enqueueForAllConns puts messages into all mailboxes. Connections that are opened meanwhile may or may not
+// enqueueBroadcastsForAllConns puts messages into all mailboxes. Connections that are opened meanwhile may or may not
 // get them.
-func (e *goroutineEngine) enqueueForAllConns(batch []*engine.Broadcast) {
+func (e *goroutineEngine) enqueueBroadcastsForAllConns(batch []*engine.Broadcast) {
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			e.enqueueForConn(c, batch)
+			e.enqueueBroadcastsForConn(c, batch)
 		}
-		if isClosed(e.killed) {
+		if isChanClosed(e.killed) {
 			return
 		}
 	}
 }
 
-// enqueueForConn puts messages into one mailbox. If it has no capacity for one, the connection misses it, or
+// enqueueBroadcastsForConn puts messages into one mailbox. If it has no capacity for one, the connection misses it, or
 // is closed.
-func (e *goroutineEngine) enqueueForConn(c *conn, batch []*engine.Broadcast) {
-	box, enqueued := c.mailbox(), false
+func (e *goroutineEngine) enqueueBroadcastsForConn(c *conn, batch []*engine.Broadcast) {
+	box, enqueued := c.getOrCreateMailbox(), false
 	for _, m := range batch {
 		switch err := box.PutShared(&c.Conn, engine.RequestBroadcast, &m.Shared); {
 		case err == nil:

@@ -77,27 +77,27 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	for {
 		switch c.NextAction() {
 		case engine.Send:
-			c.sendOutput()
+			c.sendOutputBlocking()
 		case engine.SendFile:
 			c.sendFile()
 		case engine.FeedHandler:
-			c.FeedHandler()
+			c.MakeDueHandlerCalls()
 		case engine.Read:
-			c.readAvailable()
+			c.readOnceNonblocking()
 		case engine.DetachOrExport:
-			c.detachConn()
+			c.detachOrFinishExport()
 		case engine.ShutWrite:
 			c.shutdownWrite()
 		case engine.Close:
 			closed = true
-			c.closeConn()
+			c.closeConnAndUnregister()
 			return
 		case engine.Wait:
 			switch {
 			case !c.WantsWritable():
-				c.receiveInputOrMail()
+				c.waitForInputOrMail()
 			case c.awaitingWritable || c.HasIndependentDirections() && c.startWritableWait():
-				c.receiveInputOrMail() // neither direction waits for the other
+				c.waitForInputOrMail() // neither direction waits for the other
 			default:
 				c.OnWritable() // the next Send waits for it
 			}
@@ -105,26 +105,26 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. dialStart is 0 for an accepted one; received is input that was read from it
+// openConn opens the connection. dialStart is 0 for an accepted one; alreadyRead is input that was read from it
 // already.
-func (c *conn) openConn(dialStart time.Duration, received []byte) {
+func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
 	if dialStart != 0 {
 		c.OnDialling(peer, dialStart)
 	}
 	c.OnOpen(peer, dialStart != 0)
-	if len(received) > 0 {
-		c.OnRead(received)
-		c.recordProxiedPeer()
+	if len(alreadyRead) > 0 {
+		c.OnRead(alreadyRead)
+		c.recordProxiedPeerOnce()
 	}
 }
 
 // updateClock sets the host's clock before an event that starts a time limit.
 func (c *conn) updateClock() { c.engine.host.SetClock(c.engine.readClock()) }
 
-// sendOutput sends the output and blocks until the kernel has accepted it.
-func (c *conn) sendOutput() {
+// sendOutputBlocking sends the output and blocks until the kernel has accepted it.
+func (c *conn) sendOutputBlocking() {
 	c.publishSweepState()
 	n, err := c.writeOutput()
 	if c.writeBlocked || n < c.UnsentBytes() {
@@ -144,15 +144,15 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// receiveInputOrMail waits for input or mail, and reads once. A connection that wants no input waits for mail
+// waitForInputOrMail waits for input or mail, and reads once. A connection that wants no input waits for mail
 // alone: its peer has ended during the greeting, or its handshake has enough.
-func (c *conn) receiveInputOrMail() {
+func (c *conn) waitForInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()
 		return
 	}
 	c.publishSweepState()
-	if c.expireIfDue() {
+	if c.checkTimeoutsIfNeverWaiting() {
 		return
 	}
 	if c.WantsInput() {
@@ -162,9 +162,9 @@ func (c *conn) receiveInputOrMail() {
 	}
 }
 
-// expireIfDue expires a connection that never waits, because it always has input or waits for its turn or for
+// checkTimeoutsIfNeverWaiting expires a connection that never waits, because it always has input or waits for its turn or for
 // memory: the sweeper cannot wake it. It reports whether anything was due.
-func (c *conn) expireIfDue() bool {
+func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
 		return false
@@ -173,20 +173,20 @@ func (c *conn) expireIfDue() bool {
 	return int32(toSweepTime(now)-due) > 0 && c.CheckTimeouts(now)
 }
 
-// readAvailable reads once without blocking.
-func (c *conn) readAvailable() {
+// readOnceNonblocking reads once without blocking.
+func (c *conn) readOnceNonblocking() {
 	received, err := c.tryRead()
 	drained := err == nil && (len(received) == 0 || !c.lastReadFull)
 	c.handleReadResult(received, err)
 	if drained {
-		c.OnReadEmpty()
+		c.CloseIfTimedOutAfterEmptyRead()
 	}
 }
 
 func (c *conn) handleReadResult(received []byte, err error) {
 	if len(received) > 0 {
 		c.OnRead(received)
-		c.recordProxiedPeer()
+		c.recordProxiedPeerOnce()
 	}
 	c.releaseReadBuffer()
 	switch {
@@ -244,7 +244,7 @@ func (c *conn) hasRequests() bool {
 
 // parkOrFindRequests marks the owner as about to wait. It reports true if there are requests, so that the
 // owner must not wait.
-func (c *conn) parkOrFindRequests() bool {
+func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(true)
 	return c.hasRequests()
 }
@@ -262,7 +262,7 @@ func (c *conn) handleMailAndRequests() {
 	if todo&requestExport != 0 {
 		c.requests.And(^uint32(requestExport))
 		c.handledRequests &^= uint8(requestExport)
-		c.startExport()
+		c.startRequestedExport()
 	}
 	if todo&requestDrain != 0 {
 		c.StartDrain()
@@ -281,9 +281,9 @@ func (c *conn) handleMailAndRequests() {
 	}
 }
 
-// requestAndWake sets request bits and wakes the owner. It is safe for concurrent use.
-func (c *conn) requestAndWake(request uint32) {
-	c.requests.Or(request)
+// requestAndWake sets requestBits bits and wakes the owner. It is safe for concurrent use.
+func (c *conn) requestAndWake(requestBits uint32) {
+	c.requests.Or(requestBits)
 	c.wake()
 }
 
@@ -292,7 +292,7 @@ func (c *conn) deliverMail() {
 	if box == nil {
 		return
 	}
-	c.AddMissedMessages(box.TakeMissedBroadcasts())
+	c.AddMissedMessages(box.TakeMissedBroadcastCount())
 	if !box.HasRequests() {
 		return
 	}
@@ -304,7 +304,7 @@ func (c *conn) deliverMail() {
 		for len(left) > 0 {
 			m, p := left[0], rest[:left[0].Size]
 			left, rest = left[1:], rest[len(p):]
-			c.OnRequest(m, p)
+			c.HandleOrDeferRequest(m, p)
 		}
 	}
 	defer deliverRemaining() // also after a runtime.Goexit
@@ -318,7 +318,7 @@ func (c *conn) wake() {
 	}
 }
 
-func (c *conn) mailbox() *engine.Mailbox {
+func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	if box := c.mailboxPtr.Load(); box != nil {
 		return box
 	}
@@ -339,15 +339,15 @@ func (c *conn) shutdownWrite() {
 	c.OnWriteShut()
 }
 
-// detachConn turns the connection into another net.Conn, because others may set the deadline of this one to
+// detachOrFinishExport turns the connection into another net.Conn, because others may set the deadline of this one to
 // wake its owner. A goroutine that waits until the socket is writable ends first.
-func (c *conn) detachConn() {
+func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
-		c.receiveInputOrMail()
+		c.waitForInputOrMail()
 		return
 	}
 	if c.IsExporting() {
-		c.finishExport()
+		c.exportOrStayOpen()
 		return
 	}
 	s, ok := c.netConn.(interface{ File() (*os.File, error) })
@@ -369,20 +369,20 @@ func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.Res
 // closedMailbox is the mailbox of connections that have closed without one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConn closes the connection, calls Closed, and releases mail that came too late.
-func (c *conn) closeConn() {
+// closeConnAndUnregister closes the connection, calls Closed, and releases mail that came too late.
+func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {
 		c.setCountedAsExpiring(false)
 	}
 	if box := c.mailboxPtr.Load(); box != nil {
-		c.AddMissedMessages(box.TakeMissedBroadcasts()) // Closed may ask
+		c.AddMissedMessages(box.TakeMissedBroadcastCount()) // Closed may ask
 	}
-	defer c.releaseMailboxAndSlot() // even if the handler calls runtime.Goexit
+	defer c.closeMailboxAndUnregister() // even if the handler calls runtime.Goexit
 	c.OnClosed()
 }
 
-func (c *conn) releaseMailboxAndSlot() {
+func (c *conn) closeMailboxAndUnregister() {
 	if !c.mailboxPtr.CompareAndSwap(nil, closedMailbox) {
 		c.mailboxPtr.Load().Close()
 		c.deliverMail()

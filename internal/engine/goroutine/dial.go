@@ -36,7 +36,7 @@ func (e *goroutineEngine) Dial(request engine.DialRequest) error {
 	}
 	e.running.Go(func() {
 		defer func() { <-e.dialRequests }()
-		engine.SurviveGoexit(func() { e.startDials(&request) })
+		engine.RerunAfterGoexit(func() { e.startDials(&request) })
 	})
 	return nil
 }
@@ -65,7 +65,7 @@ func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 	start := engine.MonotonicNow()
 	nc, err := e.connectTo(request)
 	if err != nil {
-		e.releaseAdmission()
+		e.releaseAdmissionAndNotify()
 		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && request.Timeout > 0 {
 			err = engine.ErrDialTimeout
 		}
@@ -75,8 +75,8 @@ func (e *goroutineEngine) dialOne(request engine.DialRequest) {
 		e.host.NotifyDialFailed(request.Handler, err)
 		return
 	}
-	if !e.startConn(nc, -1, request.Handler, func(c *conn) { c.openConn(start, nil) }) {
-		e.releaseAdmission()
+	if !e.startConnGoroutine(nc, -1, request.Handler, func(c *conn) { c.openConn(start, nil) }) {
+		e.releaseAdmissionAndNotify()
 	}
 }
 

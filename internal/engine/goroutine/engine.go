@@ -82,7 +82,7 @@ type goroutineEngine struct {
 	broadcastQueue   chan *engine.Broadcast // for the broadcaster
 	dialRequests     chan struct{}          // holds one element for each Dial in progress
 	dialSlots        chan struct{}          // holds one element for each connection being dialled
-	acceptPause      acceptPause
+	acceptPause      acceptPauseState
 	connFreed        chan struct{} // signals a closed connection to acceptors that have no descriptors left
 	stopCtx          context.Context
 	cancel           context.CancelFunc // cancels stopCtx, and with it dials and pauses
@@ -93,15 +93,15 @@ type goroutineEngine struct {
 	closeLargestMu   sync.Mutex         // held while looking for connections to close
 	blockedSenders   senderQueue        // wait until buffers hold less
 	clock            pausableClock
-	expiringConns    atomic.Int64      // connections that are about to end
-	freedMemory      engine.FreedBytes // of connections that were handed over
+	expiringConns    atomic.Int64            // connections that are about to end
+	freedMemory      engine.FreedByteCounter // of connections that were handed over
 	handoff          handoffState
 	connAdded        chan struct{} // signals a new connection to the sweeper
 	lastConnClosed   chan struct{} // signals to the sweeper that there are no connections
 	killed           chan struct{} // closed when connections must end at once
 	killOnce         sync.Once
 	running          sync.WaitGroup
-	pacerDone        sync.WaitGroup // waits for the pacer
+	schedulerDone    sync.WaitGroup // waits for the pacer
 	workDone         chan struct{}  // closed when everything but the pacer has ended
 	done             chan struct{}  // closed when everything has ended
 
@@ -117,7 +117,7 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 		connFreed: make(chan struct{}, 1), workDone: make(chan struct{}), done: make(chan struct{}),
 		connAdded: make(chan struct{}, 1), lastConnClosed: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
-	if err := e.openListeners(); err != nil {
+	if err := e.openListenersAndInitReadLimiter(); err != nil {
 		engine.CloseListeners(e.listeners)
 		return nil, err
 	}
@@ -127,23 +127,23 @@ func startEngine(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters, e.host.TimeAllCalls, e.host.Now = &e.buffers, e, &e.counters, true, e.readClock
 	e.host.Shared, e.broadcastTracker.Counters = &e.counters, &e.counters
 	e.host.SendDirect = sendDirect
-	e.pipePool.init(e)
+	e.pipePool.initAndSetSendToPartner(e)
 	e.stopCtx, e.cancel = context.WithCancel(context.Background())
 	e.acceptPause.paused, e.acceptPause.changed = cfg.StartPaused, make(chan struct{})
 	e.broadcastQueue = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	e.running.Go(e.runSweeper)
 	e.running.Go(e.runBroadcaster)
 	if cfg.Scheduler != nil {
-		e.pacerDone.Go(e.runPacer)
+		e.schedulerDone.Go(e.runScheduler)
 	}
 	for i := range e.listeners {
-		e.running.Go(func() { engine.SurviveGoexit(func() { e.acceptConns(i) }) })
+		e.running.Go(func() { engine.RerunAfterGoexit(func() { e.acceptConns(i) }) })
 	}
 	return e, nil
 }
 
-// openListeners opens all listeners, and initializes the read limiter.
-func (e *goroutineEngine) openListeners() error {
+// openListenersAndInitReadLimiter opens all listeners, and initializes the read limiter.
+func (e *goroutineEngine) openListenersAndInitReadLimiter() error {
 	for _, l := range e.cfg.EffectiveListeners() {
 		sockets, err := l.OpenSockets(1, e.cfg.SocketOptions(false))
 		if err != nil {
@@ -175,24 +175,24 @@ func (e *goroutineEngine) readClock() time.Duration { return e.clock.readAt(engi
 
 func (e *goroutineEngine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
-	e.broadcastTracker.FillCounts(&sum)
+	e.broadcastTracker.SetBroadcastGauges(&sum)
 	return sum
 }
 
 // acceptConns accepts connections from one socket until it is closed.
-func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
+func (e *goroutineEngine) acceptConns(socketIndex int) {
 	var lastLogged time.Time
 	for hasRateToken := false; ; {
 		hasRateToken = hasRateToken || e.waitForAcceptToken()
 		if !e.acceptPause.waitUntilResumed(e) {
 			return
 		}
-		netConn, err := e.listeners[listenerFDIndex].Accept()
+		netConn, err := e.listeners[socketIndex].Accept()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // accepting is paused, or was a moment ago
 		case err == nil:
 			hasRateToken = false
-			e.admitConn(netConn, e.listenerIndexes[listenerFDIndex], nil)
+			e.admitOrRejectConn(netConn, e.listenerIndexes[socketIndex], nil)
 		case errors.Is(err, net.ErrClosed), e.stopCtx.Err() != nil:
 			return
 		default:
@@ -211,7 +211,7 @@ func (e *goroutineEngine) acceptConns(listenerFDIndex int) {
 
 // waitForAcceptToken waits until the accept rate permits one more connection. It reports false if the engine
 // stops.
-func (e *goroutineEngine) waitForAcceptToken() bool {
+func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	for {
 		wait := e.admission.TakeRateToken(engine.MonotonicNow())
 		if wait == 0 {
@@ -226,7 +226,7 @@ func (e *goroutineEngine) waitForAcceptToken() bool {
 
 // waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine
 // stops.
-func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) bool {
+func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -238,20 +238,20 @@ func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-ch
 	return true
 }
 
-func (e *goroutineEngine) admitConn(netConn net.Conn, listener int, received []byte) {
+func (e *goroutineEngine) admitOrRejectConn(netConn net.Conn, listener int, alreadyRead []byte) {
 	peer := toAddrPort(netConn.RemoteAddr())
 	if err := e.host.Admit(listener, peer); err != nil {
 		defer netConn.Close() // even if Refuse calls runtime.Goexit
-		rejectConn(netConn, e.host.BuildRefusalReply(peer, err))
+		sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(peer, err))
 		return
 	}
-	if !e.startConn(netConn, listener, nil, func(c *conn) { c.openConn(0, received) }) {
+	if !e.startConnGoroutine(netConn, listener, nil, func(c *conn) { c.openConn(0, alreadyRead) }) {
 		e.host.UndoAdmit(listener, peer)
-		e.releaseAdmission()
+		e.releaseAdmissionAndNotify()
 	}
 }
 
-func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, received []byte) error {
+func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []byte) error {
 	if e.stopCtx.Err() != nil {
 		return engine.ErrClosed
 	}
@@ -259,23 +259,23 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, received []byte)
 		return err
 	}
 	if listener < 0 {
-		listener = e.host.AdoptedListener()
+		listener = e.host.ListenerNumberForAdopted()
 	}
-	e.admitConn(netConn, listener, slices.Clone(received))
+	e.admitOrRejectConn(netConn, listener, slices.Clone(alreadyRead))
 	return nil
 }
 
-// rejectConn closes a connection after sending the answer, if there is one.
-func rejectConn(netConn net.Conn, answer []byte) {
+// sendAnswerAndCloseConn closes a connection after sending the answer, if there is one.
+func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
-		sendRejection(netConn, answer)
+		sendRejectionAnswer(netConn, answer)
 	}
 	netConn.Close()
 }
 
-// startConn starts the goroutine of an admitted connection, which calls open. listener is -1 for a connection
+// startConnGoroutine starts the goroutine of an admitted connection, which calls open. listener is -1 for a connection
 // that was dialled. It reports false and closes netConn if it fails.
-func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine.ConnHandler, open func(c *conn)) bool {
+func (e *goroutineEngine) startConnGoroutine(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
 	if err == nil {
@@ -285,16 +285,16 @@ func (e *goroutineEngine) startConn(netConn net.Conn, listener int, owned engine
 		netConn.Close()
 		switch {
 		case listener < 0:
-			e.host.NotifyDialFailed(owned, err)
+			e.host.NotifyDialFailed(connHandler, err)
 		case !errors.Is(err, engine.ErrClosed):
 			e.counters.Add(engine.AcceptErrors, 1)
 		}
 		return false
 	}
-	if owned != nil {
-		c.SetConnHandler(owned)
+	if connHandler != nil {
+		c.SetConnHandler(connHandler)
 	}
-	notify(e.connAdded)
+	signalUnlessPending(e.connAdded)
 	go c.runUntilClosed(open)
 	return true
 }
@@ -314,21 +314,21 @@ func (e *goroutineEngine) unregisterConn(c *conn) {
 	e.mu.Lock()
 	e.conns.removeConn(c.Slot())
 	e.mu.Unlock()
-	e.releaseAdmission()
+	e.releaseAdmissionAndNotify()
 	e.running.Done()
 }
 
-func (e *goroutineEngine) releaseAdmission() {
+func (e *goroutineEngine) releaseAdmissionAndNotify() {
 	e.admission.ReleaseConn()
-	e.wakeBlockedSenders()
-	notify(e.connFreed)
+	e.wakeBlockedSendersIfWithinBudget()
+	signalUnlessPending(e.connFreed)
 	if e.admission.OpenConns() == 0 {
-		notify(e.lastConnClosed)
+		signalUnlessPending(e.lastConnClosed)
 	}
 }
 
-// notify sends to a channel that buffers one signal, unless a signal is pending.
-func notify(ch chan<- struct{}) {
+// signalUnlessPending sends to a channel that buffers one signal, unless a signal is pending.
+func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
@@ -342,7 +342,7 @@ func (e *goroutineEngine) Post(to *engine.Conn, gen uint32, request engine.Reque
 	if c == nil || &c.Conn != to {
 		return engine.ErrClosed
 	}
-	box := c.mailbox() // before counting, because the allocation may take long
+	box := c.getOrCreateMailbox() // before counting, because the allocation may take long
 	if request.Kind == engine.RequestSend && e.refuseOrDelayMail(&request) {
 		return engine.ErrFull
 	}

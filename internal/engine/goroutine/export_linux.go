@@ -36,14 +36,14 @@ const (
 // handoffState is the engine's part of hand-overs in both directions.
 type handoffState struct {
 	exporter atomic.Pointer[connExporter] // nil if no hand-over is in progress
-	receiver handover.Receiver
+	receiver handover.CreditDistributor
 }
 
 type connExporter struct {
 	progress chan struct{} // signals that there may be more to do
 
 	mu           sync.Mutex
-	sender       handover.Sender
+	sender       handover.ExportSender
 	unanswered   int     // connections whose export was requested and not decided
 	sending      int     // connections being saved or sent
 	remaining    []*conn // connections left of this round
@@ -55,7 +55,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 	if len(channels) == 0 {
 		return moved, errors.New("no hand-over channels; expected at least 1")
 	}
-	defer e.freedMemory.StartFreeing()()
+	defer e.freedMemory.StartReturningToOS()()
 	var files []*os.File
 	var fds []int32
 	defer func() {
@@ -83,12 +83,12 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 		d.mu.Lock()
 		d.sender.Fail(context.Cause(ctx))
 		d.mu.Unlock()
-		notify(d.progress)
+		signalUnlessPending(d.progress)
 	})
 	defer stopped()
 	ticker := time.NewTicker(exportRoundInterval)
 	defer ticker.Stop()
-	for ticked := true; !d.requestExports(e, ticked); {
+	for ticked := true; !d.requestExportsOrFinish(e, ticked); {
 		select {
 		case <-d.progress:
 			ticked = false
@@ -104,7 +104,7 @@ func (e *goroutineEngine) ExportConns(ctx context.Context, channels []*os.File) 
 }
 
 // receiveConfirmations reads the receiver's messages until the channel ends.
-func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.OutChannel) {
+func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.ExportChannel) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return // the channel was closed here
@@ -113,31 +113,31 @@ func (d *connExporter) receiveConfirmations(file *os.File, channel *handover.Out
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		err := d.sender.ReceiveConfirmations(channel)
-		notify(d.progress)
+		signalUnlessPending(d.progress)
 		return channel.Ended || err != nil
 	})
 }
 
-// requestExports requests the export of connections, and reports whether the hand-over is over.
-func (d *connExporter) requestExports(e *goroutineEngine, roundDue bool) (finished bool) {
+// requestExportsOrFinish requests the export of connections, and reports whether the hand-over is over.
+func (d *connExporter) requestExportsOrFinish(e *goroutineEngine, roundDue bool) (finished bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sender.IsExporting() {
 		if roundDue && len(d.remaining) == 0 {
-			d.startRound(e)
+			d.listConnsForRound(e)
 		}
 		if roundDue || d.unanswered <= 0 {
 			n := min(maxRequested, len(d.remaining), max(d.sender.TotalCredit()-d.sending, 0))
 			d.unanswered = n
-			requestFromAll(d.remaining[:n], requestExport)
+			requestAndWakeAll(d.remaining[:n], requestExport)
 			d.remaining = d.remaining[n:]
 		}
 	}
-	return d.sender.AdvanceStage() && d.sending == 0
+	return d.sender.ShutChannelsWhenConfirmed() && d.sending == 0
 }
 
-// startRound lists the connections to request. If there are none, the hand-over stops.
-func (d *connExporter) startRound(e *goroutineEngine) {
+// listConnsForRound lists the connections to request. If there are none, the hand-over stops.
+func (d *connExporter) listConnsForRound(e *goroutineEngine) {
 	e.mu.Lock()
 	d.remaining = e.conns.allConns()
 	e.mu.Unlock()
@@ -147,34 +147,34 @@ func (d *connExporter) startRound(e *goroutineEngine) {
 	}
 }
 
-func (c *conn) startExport() {
+func (c *conn) startRequestedExport() {
 	d := c.engine.handoff.exporter.Load()
 	if d == nil {
 		return
 	}
 	err := c.StartExport()
 	if err == nil {
-		return // finishExport follows
+		return // exportOrStayOpen follows
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == engine.ErrNotExportable {
 		d.unexportable[c] = true
 	}
-	d.countAnsweredRequest()
+	d.countDecidedRequest()
 }
 
-// countAnsweredRequest counts a requested connection that was exported, or is not.
-func (d *connExporter) countAnsweredRequest() {
+// countDecidedRequest counts a requested connection that was exported, or is not.
+func (d *connExporter) countDecidedRequest() {
 	if d.unanswered--; d.unanswered <= 0 {
-		notify(d.progress)
+		signalUnlessPending(d.progress)
 	}
 }
 
-// finishExport hands the connection over, or keeps it open here if it cannot.
-func (c *conn) finishExport() {
+// exportOrStayOpen hands the connection over, or keeps it open here if it cannot.
+func (c *conn) exportOrStayOpen() {
 	d := c.engine.handoff.exporter.Load()
-	c.OnQuiesced()
+	c.OnKernelIdleForExport()
 	var exported, permanent bool
 	if d != nil {
 		exported, permanent = d.exportConn(c)
@@ -185,24 +185,24 @@ func (c *conn) finishExport() {
 }
 
 // exportConn reports whether c was exported and, if not, whether it can never be.
-func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
+func (d *connExporter) exportConn(c *conn) (exported, neverExportable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	defer d.countAnsweredRequest()
+	defer d.countDecidedRequest()
 	if !d.sender.IsExporting() || d.sender.TotalCredit() <= d.sending {
 		return false, false
 	}
 	d.sending++
 	defer func() {
 		d.sending--
-		notify(d.progress)
+		signalUnlessPending(d.progress)
 	}()
-	r, err := d.packUnlocked(c)
+	r, err := d.snapshotWithoutLock(c)
 	if err != nil {
-		if permanent = !errors.Is(err, engine.ErrExportBusy) && !errors.Is(err, engine.ErrSaveLater); permanent {
+		if neverExportable = !errors.Is(err, engine.ErrExportBusy) && !errors.Is(err, engine.ErrSaveLater); neverExportable {
 			d.unexportable[c] = true
 		}
-		return false, permanent
+		return false, neverExportable
 	}
 	record, fds := r.AppendTo(nil), []int{int(c.FD())}
 	for d.sender.IsExporting() && !exported {
@@ -218,12 +218,12 @@ func (d *connExporter) exportConn(c *conn) (exported, permanent bool) {
 		return false, false
 	}
 	c.engine.freedMemory.Add(goroutineBytes)
-	c.FinishExport()
+	c.CloseExported()
 	return true, false
 }
 
-// packUnlocked packs a connection with the lock released: a handler may take long, or call runtime.Goexit.
-func (d *connExporter) packUnlocked(c *conn) (engine.Record, error) {
+// snapshotWithoutLock packs a connection with the lock released: a handler may take long, or call runtime.Goexit.
+func (d *connExporter) snapshotWithoutLock(c *conn) (engine.Record, error) {
 	d.mu.Unlock()
 	defer d.mu.Lock()
 	return c.Snapshot()

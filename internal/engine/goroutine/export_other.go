@@ -5,6 +5,6 @@ package goroutine
 // handoffState is empty: connections are handed over on Linux only.
 type handoffState struct{}
 
-func (c *conn) startExport() {}
+func (c *conn) startRequestedExport() {}
 
-func (c *conn) finishExport() { c.AbortExport(true) }
+func (c *conn) exportOrStayOpen() { c.AbortExport(true) }

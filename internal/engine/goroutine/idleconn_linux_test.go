@@ -22,7 +22,7 @@ func (l fullLayer) OnEOF(*engine.Conn) error             { return nil }
 func (l fullLayer) Memory() (int, bool)                  { return 0, false }
 func (l fullLayer) SendClose(*engine.Conn)               {}
 func (l fullLayer) OnClosed(*engine.Conn)                {}
-func (l fullLayer) Resume(c *engine.Conn) error {
+func (l fullLayer) ContinueHandshake(c *engine.Conn) error {
 	if l.resumeCalls.Add(1) == 1 {
 		l.ref <- c.Ref()
 	}

@@ -20,7 +20,7 @@ import (
 type importChannel struct {
 	engine *goroutineEngine
 	mu     sync.Mutex
-	inlet  *handover.InChannel
+	inlet  *handover.ImportChannel
 }
 
 // ImportConns implements engine.Migrator.
@@ -35,7 +35,7 @@ func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 		e.running.Go(func() {
 			defer f.Close()
 			defer context.AfterFunc(e.stopCtx, func() { f.Close() })()
-			if err := e.importFrom(f); err != nil && e.stopCtx.Err() == nil {
+			if err := e.importUntilChannelEnds(f); err != nil && e.stopCtx.Err() == nil {
 				e.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
 					"connections lost in hand-over", slog.String("error", err.Error()))
 			}
@@ -47,7 +47,7 @@ func (e *goroutineEngine) ImportConns(channels []*os.File) error {
 	return nil
 }
 
-func (e *goroutineEngine) importFrom(channel *os.File) error {
+func (e *goroutineEngine) importUntilChannelEnds(channel *os.File) error {
 	raw, err := channel.SyscallConn()
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (e *goroutineEngine) importFrom(channel *os.File) error {
 	}
 	for {
 		joined.Wait() // confirm only what was opened: the sender may send mail then
-		importing.withLock(importing.inlet.ConfirmArrivals)
+		importing.withLock(importing.inlet.ConfirmArrivalsAndGrantCredit)
 		received, receiveErr := false, error(nil)
 		err := raw.Read(func(uintptr) bool {
 			importing.withLock(func() { received, receiveErr = importing.inlet.ReceiveBatch(buffer, join) })
@@ -87,13 +87,13 @@ func (a *importChannel) withLock(f func()) {
 	f()
 }
 
-// ScheduleConfirm implements handover.Owner.
-func (a *importChannel) ScheduleConfirm(in *handover.InChannel) {
-	a.engine.running.Go(func() { a.withLock(in.ConfirmArrivals) })
+// ScheduleConfirmArrivals implements handover.Owner.
+func (a *importChannel) ScheduleConfirmArrivals(in *handover.ImportChannel) {
+	a.engine.running.Go(func() { a.withLock(in.ConfirmArrivalsAndGrantCredit) })
 }
 
 // ReserveConns implements handover.Owner.
-func (a *importChannel) ReserveConns(n int) int {
+func (a *importChannel) ReserveConns(n int) (reserved int) {
 	e := a.engine
 	n = e.admission.ReserveConns(n)
 	short := min(sock.MissingDescriptors(e.admission.ReservedConns()), n)
@@ -109,14 +109,14 @@ func (a *importChannel) ReleaseConns(n int) { a.engine.admission.CancelReservedC
 func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened func()) {
 	e.admission.AcquireReservedConn()
 	if record.Listener >= len(e.host.ListenerCounters) {
-		record.Listener = e.host.AdoptedListener()
+		record.Listener = e.host.ListenerNumberForAdopted()
 	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
 	netConn, err := net.FileConn(f)
 	if err != nil {
 		e.counters.Add(engine.AcceptErrors, 1)
-		e.releaseAdmission()
+		e.releaseAdmissionAndNotify()
 		onOpened()
 		return
 	}
@@ -124,7 +124,7 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		e.running.Go(func() { // Refuse may call runtime.Goexit
 			defer onOpened()
 			defer netConn.Close()
-			rejectConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
+			sendAnswerAndCloseConn(netConn, e.host.BuildRefusalReply(record.Peer, err))
 		})
 		return
 	}
@@ -132,9 +132,9 @@ func (e *goroutineEngine) importConn(fd int32, record *engine.Record, onOpened f
 		defer onOpened()
 		c.Import(record)
 	}
-	if !e.startConn(netConn, record.Listener, nil, open) {
+	if !e.startConnGoroutine(netConn, record.Listener, nil, open) {
 		e.host.UndoAdmitImported(record)
-		e.releaseAdmission()
+		e.releaseAdmissionAndNotify()
 		onOpened()
 	}
 }

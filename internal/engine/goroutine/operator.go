@@ -18,7 +18,7 @@ import (
 // core for its peer. So the address comes from the net.Conn and, where a proxy tells another one, from
 // connTable.proxied.
 
-type acceptPause struct {
+type acceptPauseState struct {
 	mu              sync.Mutex
 	paused          bool
 	pausedAcceptors int
@@ -47,14 +47,14 @@ func (e *goroutineEngine) PauseAccept(paused bool) error {
 }
 
 // waitUntilResumed blocks while accepting is paused. It reports false if the engine stops.
-func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
+func (h *acceptPauseState) waitUntilResumed(e *goroutineEngine) (resumed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.paused {
 		return true
 	}
-	h.addPausedAcceptors(e, 1)
-	defer h.addPausedAcceptors(e, -1)
+	h.adjustPausedAcceptors(e, 1)
+	defer h.adjustPausedAcceptors(e, -1)
 	for h.paused {
 		changed := h.changed
 		h.mu.Unlock()
@@ -70,34 +70,34 @@ func (h *acceptPause) waitUntilResumed(e *goroutineEngine) bool {
 	return true
 }
 
-// addPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as Holding.
-func (h *acceptPause) addPausedAcceptors(e *goroutineEngine, n int) {
-	h.pausedAcceptors += n
-	e.counters.SetBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
+// adjustPausedAcceptors adds n to the paused acceptors. If all are paused, the engine counts as Holding.
+func (h *acceptPauseState) adjustPausedAcceptors(e *goroutineEngine, delta int) {
+	h.pausedAcceptors += delta
+	e.counters.SetGaugeBool(engine.AcceptPausedCount, h.pausedAcceptors == len(e.listeners))
 }
 
 func (e *goroutineEngine) ClosePeerConns(peer netip.AddrPort) error {
-	if isClosed(e.done) {
+	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}
 	for conns := range e.connChunks {
 		e.mu.Lock()
 		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !e.conns.hasPeer(c, peer) })
 		e.mu.Unlock()
-		requestFromAll(conns, requestExpel)
+		requestAndWakeAll(conns, requestExpel)
 	}
 	return nil
 }
 
-func (e *goroutineEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
-	if isClosed(e.done) {
+func (e *goroutineEngine) PostToAllConns(message *engine.Shared, beforePost func(), onDone func(full int)) error {
+	if isChanClosed(e.done) {
 		return engine.ErrClosed
 	}
 	full := 0
 	for conns := range e.connChunks {
 		for _, c := range conns {
-			beforePut()
-			if err := c.mailbox().PutShared(&c.Conn, engine.RequestDo, message); err == nil {
+			beforePost()
+			if err := c.getOrCreateMailbox().PutShared(&c.Conn, engine.RequestDo, message); err == nil {
 				c.wake()
 			} else if message.OnLost(); err == engine.ErrFull {
 				full++
@@ -125,8 +125,8 @@ func (e *goroutineEngine) connChunks(yield func([]*conn) bool) {
 	}
 }
 
-// isClosed reports whether a channel is closed to which nothing is sent.
-func isClosed(ch <-chan struct{}) bool {
+// isChanClosed reports whether a channel is closed to which nothing is sent.
+func isChanClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true
@@ -144,9 +144,9 @@ func (t *connTable) hasPeer(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(source.Addr().Unmap().WithZone(""), source.Port()) == peer
 }
 
-// recordProxiedPeer records the peer that the connection's proxy has told, once the core has handled the
+// recordProxiedPeerOnce records the peer that the connection's proxy has told, once the core has handled the
 // first input after the greeting.
-func (c *conn) recordProxiedPeer() {
+func (c *conn) recordProxiedPeerOnce() {
 	if c.engine.cfg.IsProxy == nil || c.proxiedPeerRecorded || c.InHandshake() {
 		return
 	}

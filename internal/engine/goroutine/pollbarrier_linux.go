@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollBarrier makes Go's poller check the network: it waits there for an event of its own, behind all earlier
+// pollerBarrier makes Go's poller check the network: it waits there for an event of its own, behind all earlier
 // events. It is not safe for concurrent use.
-type pollBarrier struct {
+type pollerBarrier struct {
 	event             *os.File // an eventfd
 	raw               syscall.RawConn
 	signalOrClearFunc func(fd uintptr) bool
 	signalled         bool
 }
 
-func (v *pollBarrier) open() error {
+func (v *pollerBarrier) open() error {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -30,15 +30,15 @@ func (v *pollBarrier) open() error {
 	return err
 }
 
-// waitForPoll returns when the events that the network has now have been reported.
-func (v *pollBarrier) waitForPoll() {
+// waitForPollerPass returns when the events that the network has now have been reported.
+func (v *pollerBarrier) waitForPollerPass() {
 	v.signalled = false
 	_ = v.raw.Read(v.signalOrClearFunc) // fails when the barrier is closed
 }
 
 // signalOrClear signals the event in its first call, when the poller waits for it, and clears it when it has
 // been reported.
-func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
+func (v *pollerBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
 	if done = v.signalled; done {
 		_, _ = unix.Read(int(eventFD), word)
@@ -49,4 +49,4 @@ func (v *pollBarrier) signalOrClear(eventFD uintptr) (done bool) {
 	return done
 }
 
-func (v *pollBarrier) close() { v.event.Close() }
+func (v *pollerBarrier) close() { v.event.Close() }

@@ -44,8 +44,8 @@ func (c *conn) releaseReadBuffer() {
 	c.readBuffer = nil
 }
 
-// sliceAndRecordRead returns the bytes read and records their size, which selects the next buffer.
-func (c *conn) sliceAndRecordRead(readBytes int) []byte {
+// sliceReadAndRecordSize returns the bytes read and records their size, which selects the next buffer.
+func (c *conn) sliceReadAndRecordSize(readBytes int) []byte {
 	p := *c.readBuffer
 	c.lastReadFull, c.bulk = readBytes == len(p), readBytes > bulkReadSize
 	return p[:readBytes]

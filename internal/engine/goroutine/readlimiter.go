@@ -27,7 +27,7 @@ type readLimiter struct {
 	pauseMu   sync.RWMutex  // held for writing during a pause
 	lastPause atomic.Int64  // engine.Since of the last pause
 	pausing   atomic.Bool
-	barrier   pollBarrier
+	barrier   pollerBarrier
 }
 
 func (t *readLimiter) init() error {
@@ -35,13 +35,13 @@ func (t *readLimiter) init() error {
 	return t.barrier.open()
 }
 
-// acquireToken waits for a token, and lets all other goroutines run first. The caller releases it with
+// waitForToken waits for a token, and lets all other goroutines run first. The caller releases it with
 // releaseToken.
-func (t *readLimiter) acquireToken() {
+func (t *readLimiter) waitForToken() {
 	t.tokens <- struct{}{}
 	if engine.MonotonicNow()-time.Duration(t.lastPause.Load()) >= pauseInterval && t.pausing.CompareAndSwap(false, true) {
 		t.pauseMu.Lock()
-		t.barrier.waitForPoll()
+		t.barrier.waitForPollerPass()
 		t.lastPause.Store(int64(engine.MonotonicNow()))
 		t.pauseMu.Unlock()
 		t.pausing.Store(false)
@@ -60,17 +60,17 @@ func (t *readLimiter) releaseToken() {
 // requests, because it may be the one that must close for memory, and after maxMemoryWaits if connections
 // hold too much. If only reads in progress would exceed the limit, of handlers that block, it permits the
 // read.
-func (c *conn) waitForReadPermit() bool {
+func (c *conn) waitForReadPermit() (permitted bool) {
 	e := c.engine
 	for tries := 0; c.bulk || (c.lastReadFull || c.bufferedBytes.Load() > 0) && e.exceedsBudget(e.largeReadBytes.Load()); tries++ {
 		if c.bulk {
 			waitedLong := tries >= maxMemoryWaits && !e.exceedsBudget(0)
-			if e.readLimiter.acquireToken(); (waitedLong || !e.exceedsBudget(e.largeReadBytes.Load())) && !c.hasRequests() {
+			if e.readLimiter.waitForToken(); (waitedLong || !e.exceedsBudget(e.largeReadBytes.Load())) && !c.hasRequests() {
 				return true
 			}
 			e.readLimiter.releaseToken()
 		}
-		if e.closeLargestConns(); c.hasRequests() || tries > maxMemoryWaits {
+		if e.closeLargestConnsIfOverBudget(); c.hasRequests() || tries > maxMemoryWaits {
 			return !c.bulk && !c.hasRequests() && !e.exceedsBudget(0)
 		}
 		time.Sleep(time.Millisecond)

@@ -11,8 +11,8 @@ import (
 // meanwhile. What a bulk connection receives moves within the kernel, through a pipe of the engine: one for
 // each connection whose turn it is, and empty between two calls.
 
-// withDescriptor calls f with a connection's descriptor, unless the connection is closed.
-func (e *goroutineEngine) withDescriptor(target *engine.Conn, f func(fd uintptr)) {
+// callWithConnDescriptor calls f with a connection's descriptor, unless the connection is closed.
+func (e *goroutineEngine) callWithConnDescriptor(target *engine.Conn, f func(fd uintptr)) {
 	e.mu.Lock()
 	c := e.conns.conn(target.Slot())
 	e.mu.Unlock()
@@ -23,7 +23,7 @@ func (e *goroutineEngine) withDescriptor(target *engine.Conn, f func(fd uintptr)
 
 // sendToPartner implements Runtime.SendToPartner. The partner finds an error by itself.
 func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n int) {
-	e.withDescriptor(partner, func(fd uintptr) {
+	e.callWithConnDescriptor(partner, func(fd uintptr) {
 		if sent, errno := sock.Send(int32(fd), data); errno == 0 {
 			n = sent
 		}
@@ -34,8 +34,8 @@ func (e *goroutineEngine) sendToPartner(partner *engine.Conn, data []byte) (n in
 // spliceToPartner moves input to the relay partner, if the connection is bulk and may bypass the core, and
 // releases the read permit. done reports whether there was input. What the partner does not accept counts as
 // read.
-func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
-	if !c.bulk || c.Layer() != nil || !c.HasFastPath() {
+func (c *conn) spliceToPartner(fd int32) (tried, hadInput bool) {
+	if !c.bulk || c.Layer() != nil || !c.MaySendOnPartnerSocket() {
 		return false, false
 	}
 	pipe := c.engine.pipePool.acquirePipe()
@@ -44,43 +44,43 @@ func (c *conn) spliceToPartner(fd int32) (tried, done bool) {
 		return false, false
 	}
 	received := 0
-	c.SendFastPath(func(partner *engine.Conn) {
+	c.TrySendOnPartnerSocket(func(partner *engine.Conn) {
 		var errno syscall.Errno
 		received, errno = pipe.SpliceFromSocket(fd, engine.ReadSize)
-		tried, done = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
+		tried, hadInput = errno != syscall.EINVAL, errno != syscall.EAGAIN // the socket does not support splice if it is EINVAL
 		c.io.n, c.io.errno = int32(received), int16(errno)
 		if received > 0 {
-			c.sendFromPipe(pipe, partner, received)
+			c.sendPipeToPartner(pipe, partner, received)
 		}
 	})
 	if tried {
 		c.releaseReadPermit()
-		c.bulk = received > bulkReadSize || !done
+		c.bulk = received > bulkReadSize || !hadInput
 	}
-	return tried, done
+	return tried, hadInput
 }
 
-func (c *conn) sendFromPipe(pipe *sock.SplicePipe, partner *engine.Conn, n int) {
+func (c *conn) sendPipeToPartner(pipe *sock.SplicePipe, partner *engine.Conn, pipeBytes int) {
 	moved := 0
-	c.engine.withDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), n) })
+	c.engine.callWithConnDescriptor(partner, func(fd uintptr) { moved, _ = pipe.SpliceToSocket(int32(fd), pipeBytes) })
 	c.CountSpliced(moved)
-	if moved == n {
+	if moved == pipeBytes {
 		c.io.errno = int16(syscall.EAGAIN) // nothing for the core
 		return
 	}
 	c.lastReadFull = true // selects a large buffer
-	if m, errno := pipe.Read(c.acquireReadBuffer()); errno != 0 || m != n-moved {
+	if m, errno := pipe.Read(c.acquireReadBuffer()); errno != 0 || m != pipeBytes-moved {
 		pipe.Close() // together with its content
 		c.io.errno = int16(syscall.EIO)
 		return
 	}
-	c.io.n = int32(n - moved)
+	c.io.n = int32(pipeBytes - moved)
 }
 
 type pipePool struct{ idle chan *sock.SplicePipe }
 
-// init makes relays use pipes, and keeps as many as there can be concurrent bulk reads.
-func (p *pipePool) init(e *goroutineEngine) {
+// initAndSetSendToPartner makes relays use pipes, and keeps as many as there can be concurrent bulk reads.
+func (p *pipePool) initAndSetSendToPartner(e *goroutineEngine) {
 	p.idle = make(chan *sock.SplicePipe, cap(e.readLimiter.tokens))
 	e.host.SendToPartner = e.sendToPartner
 }

@@ -35,10 +35,10 @@ func (e *goroutineEngine) startShutdown() {
 	requested := make(chan struct{})
 	go func() {
 		defer close(requested)
-		e.drainConns(conns)
+		e.drainConnsAtLimitedRate(conns)
 		select {
 		case <-e.killed:
-			requestFromAll(conns, requestKill)
+			requestAndWakeAll(conns, requestKill)
 		case <-e.workDone:
 		}
 	}()
@@ -48,18 +48,18 @@ func (e *goroutineEngine) startShutdown() {
 		e.pipePool.closeIdlePipes()
 		close(e.workDone)
 		<-requested
-		e.pacerDone.Wait()
+		e.schedulerDone.Wait()
 		close(e.done)
 	}()
 }
 
-func (e *goroutineEngine) drainConns(conns []*conn) {
+func (e *goroutineEngine) drainConnsAtLimitedRate(conns []*conn) {
 	tick := time.NewTicker(engine.DrainInterval)
 	defer tick.Stop()
 	start, drained := engine.MonotonicNow(), 0
 	for {
-		allowed := min(engine.DrainAllowance(e.cfg.Limits.ShutdownRate, engine.MonotonicNow()-start), len(conns))
-		requestFromAll(conns[drained:allowed], requestDrain)
+		allowed := min(engine.MaxDrainedAfter(e.cfg.Limits.ShutdownRate, engine.MonotonicNow()-start), len(conns))
+		requestAndWakeAll(conns[drained:allowed], requestDrain)
 		if drained = allowed; drained == len(conns) {
 			return
 		}
@@ -73,8 +73,8 @@ func (e *goroutineEngine) drainConns(conns []*conn) {
 	}
 }
 
-func requestFromAll(conns []*conn, request uint32) {
+func requestAndWakeAll(conns []*conn, requestBits uint32) {
 	for _, c := range conns {
-		c.requestAndWake(request)
+		c.requestAndWake(requestBits)
 	}
 }

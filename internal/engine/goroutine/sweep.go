@@ -24,23 +24,23 @@ func (e *goroutineEngine) runSweeper() {
 	defer timer.Stop()
 	<-timer.C
 	for e.waitForSweepSlice(timer) {
-		now := e.clock.advance(engine.MonotonicNow())
+		now := e.clock.advanceAndSetLimit(engine.MonotonicNow())
 		e.host.SetClock(now)
 		for _, c := range e.nextSweepConns(period) {
 			if due := c.wakeAt.Load(); due != 0 && int32(toSweepTime(now)-due) >= 0 {
 				c.wake()
 			}
 		}
-		e.closeLargestConns()
-		e.wakeBlockedSenders()
+		e.closeLargestConnsIfOverBudget()
+		e.wakeBlockedSendersIfWithinBudget()
 	}
 }
 
 // waitForSweepSlice waits for the next slice, and as long as there are no connections. It reports false if
 // there are none and the engine stops.
-func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
+func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping bool) {
 	if e.admission.OpenConns() == 0 {
-		e.clock.suspendLimit()
+		e.clock.removeLimit()
 		select {
 		case <-e.connAdded:
 		case <-e.stopCtx.Done():
@@ -49,7 +49,7 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) bool {
 			return false
 		}
 	}
-	e.clock.advance(engine.MonotonicNow())
+	e.clock.advanceAndSetLimit(engine.MonotonicNow())
 	timer.Reset(engine.MinSliceInterval)
 	select {
 	case <-timer.C:
@@ -77,11 +77,11 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advance reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each
+// advanceAndSetLimit reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each
 // wait of engine.MinSliceInterval, so that a stop at any time is found. The limit permits a sweeper that is late
 // without a stop: otherwise the clock would stop and time limits would end early. After a stop, a peer heard
 // before the sweeper wakes has up to stoppedThreshold more.
-func (k *pausableClock) advance(now time.Duration) time.Duration {
+func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
 	}
@@ -91,8 +91,8 @@ func (k *pausableClock) advance(now time.Duration) time.Duration {
 	return now
 }
 
-// suspendLimit lets the clock run without the sweeper while there are no connections.
-func (k *pausableClock) suspendLimit() {
+// removeLimit lets the clock run without the sweeper while there are no connections.
+func (k *pausableClock) removeLimit() {
 	k.limit.Store(0)
 	k.lastAdvance = 0
 }
@@ -120,10 +120,10 @@ func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit
 }
 
-// closeLargestConns closes the connections with the largest buffers if all buffers together exceed their
+// closeLargestConnsIfOverBudget closes the connections with the largest buffers if all buffers together exceed their
 // limit, until an eighth of the limit is free. No connection is closed that holds less than the average: what
 // large ones hold may not be known yet. Concurrent calls return at once.
-func (e *goroutineEngine) closeLargestConns() {
+func (e *goroutineEngine) closeLargestConnsIfOverBudget() {
 	if !e.exceedsBudget(0) || !e.closeLargestMu.TryLock() {
 		return
 	}
@@ -138,7 +138,7 @@ func (e *goroutineEngine) closeLargestConns() {
 	}
 	var largest []debtor
 	for _, c := range all {
-		if n := c.heldBytes(); n > 0 {
+		if n := c.bufferAndMailboxBytes(); n > 0 {
 			largest = append(largest, debtor{c, n})
 		}
 	}
@@ -153,9 +153,9 @@ func (e *goroutineEngine) closeLargestConns() {
 	}
 }
 
-// heldBytes returns the memory of the connection's buffers when it last waited, and of its mailbox. It is
+// bufferAndMailboxBytes returns the memory of the connection's buffers when it last waited, and of its mailbox. It is
 // safe for concurrent use.
-func (c *conn) heldBytes() int64 {
+func (c *conn) bufferAndMailboxBytes() int64 {
 	n := int64(c.bufferedBytes.Load())
 	if box := c.mailboxPtr.Load(); box != nil {
 		n += int64(box.CountedMemory())
@@ -171,7 +171,7 @@ type senderQueue struct {
 
 // refuseOrDelayMail reports whether mail is refused because buffers exceed their limit: by a quarter, unless
 // the sender can wait. A sender that can waits until they hold less.
-func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
+func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) (refused bool) {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	switch {
 	case !request.CanWait():
@@ -186,13 +186,13 @@ func (e *goroutineEngine) refuseOrDelayMail(request *engine.Request) bool {
 		s.freed = make(chan struct{})
 	}
 	s.hasWaiters.Store(true)
-	request.SetSpaceWait(s.freed)
+	request.LetSenderWaitUntil(s.freed)
 	return e.exceedsBudget(0)
 }
 
-// wakeBlockedSenders wakes waiting senders if buffers are within their limit. The sweeper calls it, and a
+// wakeBlockedSendersIfWithinBudget wakes waiting senders if buffers are within their limit. The sweeper calls it, and a
 // connection that has closed.
-func (e *goroutineEngine) wakeBlockedSenders() {
+func (e *goroutineEngine) wakeBlockedSendersIfWithinBudget() {
 	s := &e.blockedSenders
 	if !s.hasWaiters.Load() || e.exceedsBudget(0) {
 		return

@@ -43,7 +43,7 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 			// turn lets the sweeper sleep, or the loop wait, and records which connections close after it.
 			turn := func(d time.Duration, between func()) {
 				asleep := since
-				ck.advance(since)
+				ck.advanceAndSetLimit(since)
 				since += d
 				if model == "loop" {
 					host.SetClock(since)
@@ -54,11 +54,11 @@ func TestStoppedProcessExtendsLimits(t *testing.T) {
 					}
 				}
 				between()
-				ck.advance(since)
+				ck.advanceAndSetLimit(since)
 				host.SetClock(host.Now())
 				for _, c := range both {
 					if c.CheckTimeouts(host.Now()) && closed[c] == 0 {
-						if c.OnReadEmpty(); c.IsClosing() {
+						if c.CloseIfTimedOutAfterEmptyRead(); c.IsClosing() {
 							closed[c] = since
 						}
 					}

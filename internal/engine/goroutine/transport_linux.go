@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sendRejection sends the answer to a rejected connection without blocking the acceptor. It discards pending
+// sendRejectionAnswer sends the answer to a rejected connection without blocking the acceptor. It discards pending
 // input: otherwise the kernel would send a reset, which can destroy the answer.
-func sendRejection(netConn net.Conn, answer []byte) {
+func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	sc, ok := netConn.(syscall.Conn)
 	if !ok {
 		return
@@ -59,7 +59,7 @@ func (c *conn) initTransport() error {
 	if err != nil {
 		return err
 	}
-	c.io.raw, c.io.runOpFunc = raw, c.runOp
+	c.io.raw, c.io.runOpFunc = raw, c.runCurrentOp
 	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
 }
 
@@ -69,9 +69,9 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// runOp performs the current operation. RawConn calls it first, and again whenever there may be more to do,
+// runCurrentOp performs the current operation. RawConn calls it first, and again whenever there may be more to do,
 // until it reports true.
-func (c *conn) runOp(fd uintptr) bool {
+func (c *conn) runCurrentOp(fd uintptr) (finished bool) {
 	switch c.io.op {
 	case opWrite:
 		return c.tryWriteOutput(int32(fd))
@@ -96,7 +96,7 @@ func (c *conn) runOp(fd uintptr) bool {
 }
 
 // receiveOnce tries to read. It reports false, and releases the buffer, if there is no input.
-func (c *conn) receiveOnce(fd int32) bool {
+func (c *conn) receiveOnce(fd int32) (gotResult bool) {
 	n, errno := sock.Recv(fd, c.acquireReadBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	if errno == syscall.EAGAIN {
@@ -106,10 +106,10 @@ func (c *conn) receiveOnce(fd int32) bool {
 	return true
 }
 
-// parkBlockedSend is parkOrFindRequests for output of which the kernel accepts nothing.
-func (c *conn) parkBlockedSend() bool {
+// parkBlockedSendOrFindRequests is parkOrFindRequests for output of which the kernel accepts nothing.
+func (c *conn) parkBlockedSendOrFindRequests() (hasWork bool) {
 	c.writeBlocked = true
-	c.OnSendBlocked(c.engine.readClock())
+	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.parkOrFindRequests()
 }
 
@@ -132,7 +132,7 @@ func (c *conn) runReadOp(op operation) ([]byte, error) {
 	case c.io.n == 0:
 		return nil, io.EOF
 	}
-	return c.sliceAndRecordRead(int(c.io.n)), nil
+	return c.sliceReadAndRecordSize(int(c.io.n)), nil
 }
 
 func (c *conn) waitForMail() error {
@@ -159,12 +159,12 @@ func (c *conn) runWriteOp(op operation) (int, error) {
 // startWritableWait starts a goroutine that waits until the socket is writable, while the owner continues to
 // read and does not write. The goroutine ends when the socket is writable, when the owner is woken, mostly in
 // vain, and when the connection is closed.
-func (c *conn) startWritableWait() bool {
+func (c *conn) startWritableWait() (waiting bool) {
 	if c.awaitingWritable {
 		return true
 	}
 	c.awaitingWritable = true
-	c.OnSendBlocked(c.engine.readClock())
+	c.StartWriteTimerIfStopped(c.engine.readClock())
 	c.engine.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.IsWritable(int32(fd)) }) // the next Send reports an error
 		c.requestAndWake(requestWritable)
@@ -177,7 +177,7 @@ func (c *conn) startWritableWait() bool {
 // write does.
 func (c *conn) sendFile() {
 	if f, _, _ := c.NextFilePart(); f == nil {
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 		return
 	}
 	c.publishSweepState()
@@ -187,30 +187,30 @@ func (c *conn) sendFile() {
 		c.updateClock()
 	}
 	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 		return
 	}
 	c.OnSent(n)
 	c.handleSendErrorOrRequests(err)
 }
 
-func (c *conn) tryWriteFile(fd int32) bool {
+func (c *conn) tryWriteFile(fd int32) (finished bool) {
 	f, offset, n := c.NextFilePart()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
-	return errno != syscall.EAGAIN || c.parkBlockedSend()
+	return errno != syscall.EAGAIN || c.parkBlockedSendOrFindRequests()
 }
 
-func (c *conn) tryWriteOutput(fd int32) bool {
+func (c *conn) tryWriteOutput(fd int32) (finished bool) {
 	if c.bulk && c.writeBlocked {
-		c.engine.readLimiter.acquireToken()
+		c.engine.readLimiter.waitForToken()
 		defer c.engine.readLimiter.releaseToken()
 	}
 	for out := c.Output()[c.io.n:]; len(out) > 0; {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.HasIndependentDirections() || c.parkBlockedSend()
+			return c.io.n > 0 || c.HasIndependentDirections() || c.parkBlockedSendOrFindRequests()
 		}
 		if errno != 0 {
 			break

@@ -14,9 +14,9 @@ import (
 // rejectionTimeout limits the answer to a rejected connection.
 const rejectionTimeout = 10 * time.Millisecond
 
-// sendRejection sends the answer to a rejected connection. It discards pending input: otherwise the kernel
+// sendRejectionAnswer sends the answer to a rejected connection. It discards pending input: otherwise the kernel
 // would send a reset, which can destroy the answer.
-func sendRejection(netConn net.Conn, answer []byte) {
+func sendRejectionAnswer(netConn net.Conn, answer []byte) {
 	_ = netConn.SetDeadline(time.Now().Add(rejectionTimeout))
 	_, _ = netConn.Write(answer) // what does not fit is lost
 	if w, ok := netConn.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
@@ -45,7 +45,7 @@ func (c *conn) waitAndRead() ([]byte, error) {
 	}
 	n, err := c.netConn.Read(c.acquireReadBuffer())
 	c.releaseReadPermit() // before c.bulk changes
-	return c.sliceAndRecordRead(n), err
+	return c.sliceReadAndRecordSize(n), err
 }
 
 // tryReadTimeout is how long a read that must not wait takes: package net has no such read, and one with an
@@ -61,7 +61,7 @@ func (c *conn) tryRead() ([]byte, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
 	}
-	return c.sliceAndRecordRead(n), err
+	return c.sliceReadAndRecordSize(n), err
 }
 
 func (c *conn) waitForMail() error {
@@ -73,13 +73,13 @@ func (c *conn) waitForMail() error {
 }
 
 // startWritableWait does nothing: a Write of package net waits by itself.
-func (c *conn) startWritableWait() bool { return false }
+func (c *conn) startWritableWait() (waiting bool) { return false }
 
 // sendDirect is nil: package net would block until everything is written.
 var sendDirect func(c *engine.Conn, p []byte, behind [][]byte) int
 
 // sendFile reads the file into the output.
-func (c *conn) sendFile() { c.LoadFilePiece() }
+func (c *conn) sendFile() { c.LoadFilePieceIntoOutput() }
 
 // writeOutput writes all output, and waits as often as necessary unless mail comes. It returns the number of
 // bytes written.
@@ -89,21 +89,21 @@ func (c *conn) writeOutput() (int, error) {
 		return 0, nil
 	}
 	c.writeBlocked = true // the write may block
-	c.OnSendBlocked(c.engine.readClock())
+	c.StartWriteTimerIfStopped(c.engine.readClock())
 	return c.netConn.Write(c.Output())
 }
 
 type pipePool struct{}
 
-func (p *pipePool) init(*goroutineEngine) {}
+func (p *pipePool) initAndSetSendToPartner(*goroutineEngine) {}
 
 func (p *pipePool) closeIdlePipes() {}
 
-// pollBarrier does nothing: the others only get the pause between reads.
-type pollBarrier struct{}
+// pollerBarrier does nothing: the others only get the pause between reads.
+type pollerBarrier struct{}
 
-func (*pollBarrier) open() error { return nil }
+func (*pollerBarrier) open() error { return nil }
 
-func (*pollBarrier) waitForPoll() {}
+func (*pollerBarrier) waitForPollerPass() {}
 
-func (*pollBarrier) close() {}
+func (*pollerBarrier) close() {}

@@ -49,7 +49,7 @@ const (
 
 var errBadBatch = errors.New("batch of connections is truncated or invalid")
 
-func wrapTransferError(err error) error {
+func wrapExportError(err error) error {
 	switch err {
 	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
 		return fmt.Errorf("the importing process has gone: %w", err)
@@ -58,9 +58,9 @@ func wrapTransferError(err error) error {
 }
 
 // importBatch calls importConn for each connection of a batch, which then owns the descriptor.
-// There may be at most limit connections. Records refer to message. After an error it closes the
+// There may be at most maxConns connections. Records refer to message. After an error it closes the
 // remaining descriptors.
-func importBatch(message []byte, fds []int32, limit int, importConn func(fd int32, r *engine.Record)) (err error) {
+func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]
 	switch {
@@ -70,22 +70,22 @@ func importBatch(message []byte, fds []int32, limit int, importConn func(fd int3
 		records, err = sock.ReadAndCloseMemoryFile(fds[0], MaxBatchBytes+maxRecordSize)
 		fds = fds[1:]
 	}
-	if err == nil && (n != uint64(len(fds)) || len(fds) > limit) {
-		err = fmt.Errorf("batch of %d connections with %d descriptors; expected equal numbers of at most %d", n, len(fds), limit)
+	if err == nil && (n != uint64(len(fds)) || len(fds) > maxConns) {
+		err = fmt.Errorf("batch of %d connections with %d descriptors; expected equal numbers of at most %d", n, len(fds), maxConns)
 	}
 	if err != nil {
 		sock.Close(fds...)
 		return err
 	}
-	return importAll(fds, records, importConn)
+	return importEachRecord(fds, records, importConn)
 }
 
-// importAll calls importConn for each record, even if a handler ends the goroutine with Goexit.
-func importAll(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
+// importEachRecord calls importConn for each record, even if a handler ends the goroutine with Goexit.
+func importEachRecord(fds []int32, records []byte, importConn func(fd int32, r *engine.Record)) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = importAll(fds, records, importConn) // the error can't be returned
+			_ = importEachRecord(fds, records, importConn) // the error can't be returned
 		}
 	}()
 	for len(fds) > 0 {

@@ -11,18 +11,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Receiver distributes credit over the channels of an importing engine. It is safe for concurrent
+// CreditDistributor distributes credit over the channels of an importing engine. It is safe for concurrent
 // use.
-type Receiver struct {
+type CreditDistributor struct {
 	mu            sync.Mutex
-	totalCredit   int          // of all channels
-	withoutCredit []*InChannel // channels that wait because others have credit
+	totalCredit   int              // of all channels
+	withoutCredit []*ImportChannel // channels that wait because others have credit
 }
 
-// InChannel is the receiving end of a channel. It is not safe for concurrent use.
-type InChannel struct {
+// ImportChannel is the receiving end of a channel. It is not safe for concurrent use.
+type ImportChannel struct {
 	FD                int32
-	receiver          *Receiver
+	receiver          *CreditDistributor
 	owner             Owner
 	credit            int // granted and not used
 	countedCredit     int // what the receiver has counted of it
@@ -30,28 +30,28 @@ type InChannel struct {
 	closedOrExhausted bool
 }
 
-// Owner is the loop or engine that an InChannel belongs to.
+// Owner is the loop or engine that an ImportChannel belongs to.
 type Owner interface {
 	// ReserveConns reserves places for up to n connections and returns the number.
 	ReserveConns(n int) int
 	// ReleaseConns releases n reserved places.
 	ReleaseConns(n int)
-	// ScheduleConfirm makes the owner call in.Confirm, unless it has closed in, because others have
+	// ScheduleConfirmArrivals makes the owner call in.Confirm, unless it has closed in, because others have
 	// released places. It may be called on the goroutine of any channel.
-	ScheduleConfirm(in *InChannel)
+	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
 // NewInChannel returns the receiving end of a channel. Confirm must be called to send the first
 // message.
-func (r *Receiver) NewInChannel(fd int32, owner Owner) *InChannel {
-	return &InChannel{FD: fd, receiver: r, owner: owner}
+func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
+	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
 // Credit returns the number of reserved places.
-func (in *InChannel) Credit() int { return in.credit }
+func (in *ImportChannel) Credit() int { return in.credit }
 
-// ConfirmArrivals tells the sender how many connections have arrived, and grants it credit.
-func (in *InChannel) ConfirmArrivals() {
+// ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived, and grants it credit.
+func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
 	credit := uint32(0)
@@ -59,7 +59,7 @@ func (in *InChannel) ConfirmArrivals() {
 		credit = uint32(in.owner.ReserveConns(maxCredit - in.credit))
 	}
 	in.credit += int(credit)
-	r.updateCredit(in)
+	r.recountCreditAndStopWaiting(in)
 	switch {
 	case in.credit > 0 || in.closedOrExhausted:
 	case r.totalCredit > 0:
@@ -70,31 +70,31 @@ func (in *InChannel) ConfirmArrivals() {
 	if in.unconfirmed > 0 || credit > 0 {
 		in.sendConfirmation(credit)
 	}
-	var others []*InChannel
+	var others []*ImportChannel
 	if r.totalCredit == 0 {
 		others, r.withoutCredit = r.withoutCredit, nil
 	}
 	r.mu.Unlock()
-	scheduleConfirms(others)
+	scheduleConfirmArrivals(others)
 }
 
-// updateCredit updates the total for a channel that does not wait for credit any more.
-func (r *Receiver) updateCredit(in *InChannel) {
+// recountCreditAndStopWaiting updates the total for a channel that does not wait for credit any more.
+func (r *CreditDistributor) recountCreditAndStopWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
-	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *InChannel) bool { return w == in })
+	r.withoutCredit = slices.DeleteFunc(r.withoutCredit, func(w *ImportChannel) bool { return w == in })
 }
 
-func scheduleConfirms(channels []*InChannel) {
+func scheduleConfirmArrivals(channels []*ImportChannel) {
 	for _, in := range channels {
-		in.owner.ScheduleConfirm(in)
+		in.owner.ScheduleConfirmArrivals(in)
 	}
 }
 
 // sendConfirmation sends one message. The socket has space for one per unconfirmed connection, so
 // an error means that the channel has ended, which ReceiveBatch returns.
-func (in *InChannel) sendConfirmation(credit uint32) {
-	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), credit)
+func (in *ImportChannel) sendConfirmation(newCredit uint32) {
+	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil)
 	in.unconfirmed = 0
 }
@@ -103,7 +103,7 @@ func (in *InChannel) sendConfirmation(credit uint32) {
 // which then owns the descriptor and the record and has a reserved place. It reports whether
 // Confirm must be called. It returns io.EOF if the sender has ended. buffer needs
 // sock.MaxFDMessageSize bytes.
-func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
+func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *engine.Record)) (needsConfirm bool, err error) {
 	needsConfirm = in.unconfirmed > 0 // after a Goexit they may not have been confirmed
 	for limit := in.unconfirmed + MaxBatch; in.unconfirmed < limit; {
 		n, fds, errno := sock.ReceiveFDs(in.FD, buffer)
@@ -129,14 +129,14 @@ func (in *InChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r *en
 }
 
 // Close releases the credit. The descriptor stays the caller's.
-func (in *InChannel) Close() {
+func (in *ImportChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()
 	in.owner.ReleaseConns(in.credit)
 	in.credit, in.closedOrExhausted = 0, true
-	r.updateCredit(in)
+	r.recountCreditAndStopWaiting(in)
 	others := r.withoutCredit
 	r.withoutCredit = nil
 	r.mu.Unlock()
-	scheduleConfirms(others)
+	scheduleConfirmArrivals(others)
 }

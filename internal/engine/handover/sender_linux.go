@@ -11,19 +11,19 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Sender exports the connections of one owner. While [Sender.IsExporting], the owner starts exports
+// ExportSender exports the connections of one owner. While [Sender.IsExporting], the owner starts exports
 // and sends the connections that are quiesced. It calls [Sender.ReceiveConfirmations] when a
-// channel is readable, and then [Sender.AdvanceStage]. A Sender is not safe for concurrent use.
-type Sender struct {
-	Channels    []*OutChannel
+// channel is readable, and then [Sender.ShutChannelsWhenConfirmed]. A Sender is not safe for concurrent use.
+type ExportSender struct {
+	Channels    []*ExportChannel
 	nextChannel int // index of the channel for the next batch
 	stage       senderStage
 	exported    int
 	err         error
 }
 
-// OutChannel is the sending end of a channel.
-type OutChannel struct {
+// ExportChannel is the sending end of a channel.
+type ExportChannel struct {
 	FD          int32
 	Ended       bool // by the receiver, after the sender has shut it
 	credit      int
@@ -41,34 +41,34 @@ const (
 )
 
 // NewSender returns a sender for channels, whose descriptors stay the caller's.
-func NewSender(fds []int32) Sender {
-	s := Sender{}
-	for _, fd := range fds {
-		s.Channels = append(s.Channels, &OutChannel{FD: fd})
+func NewSender(channelFDs []int32) ExportSender {
+	s := ExportSender{}
+	for _, fd := range channelFDs {
+		s.Channels = append(s.Channels, &ExportChannel{FD: fd})
 	}
 	return s
 }
 
 // IsExporting reports whether more connections may be exported.
-func (s *Sender) IsExporting() bool { return s.stage == exporting }
+func (s *ExportSender) IsExporting() bool { return s.stage == exporting }
 
 // Stop ends the export of further connections.
-func (s *Sender) Stop() { s.stage = max(s.stage, exportStopped) }
+func (s *ExportSender) Stop() { s.stage = max(s.stage, exportStopped) }
 
 // Fail calls Stop and keeps the first error.
-func (s *Sender) Fail(err error) {
+func (s *ExportSender) Fail(err error) {
 	s.err = cmp.Or(s.err, err)
 	s.Stop()
 }
 
 // Abort ends the export at once; unconfirmed connections stay unknown.
-func (s *Sender) Abort(err error) {
+func (s *ExportSender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
 }
 
 // TotalCredit returns how many connections may be sent.
-func (s *Sender) TotalCredit() (sum int) {
+func (s *ExportSender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
 	}
@@ -76,7 +76,7 @@ func (s *Sender) TotalCredit() (sum int) {
 }
 
 // Result returns the counts and the first error.
-func (s *Sender) Result() (engine.ExportResult, error) {
+func (s *ExportSender) Result() (engine.ExportResult, error) {
 	result := engine.ExportResult{Exported: s.exported}
 	for _, o := range s.Channels {
 		result.Unconfirmed += o.unconfirmed
@@ -84,12 +84,12 @@ func (s *Sender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// AdvanceStage shuts the channels when exporting has stopped and everything is confirmed. It
+// ShutChannelsWhenConfirmed shuts the channels when exporting has stopped and everything is confirmed. It
 // reports whether the export is over: all channels have ended, or it was aborted.
-func (s *Sender) AdvanceStage() (over bool) {
-	unconfirmed := func(o *OutChannel) bool { return o.unconfirmed > 0 }
-	hasRoom := func(o *OutChannel) bool { return !o.exhausted || o.credit > 0 }
-	open := func(o *OutChannel) bool { return !o.Ended }
+func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
+	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
+	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
+	open := func(o *ExportChannel) bool { return !o.Ended }
 	if s.stage == aborted || slices.ContainsFunc(s.Channels, unconfirmed) {
 		return s.stage == aborted
 	}
@@ -107,7 +107,7 @@ func (s *Sender) AdvanceStage() (over bool) {
 
 // ReceiveConfirmations reads confirmations and credit from a channel. After an error the export is
 // aborted.
-func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
+func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
 		n, errno := sock.Recv(o.FD, p[:])
@@ -125,10 +125,10 @@ func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 		case errno == 0 && n == 0 && s.stage == channelsShut:
 			o.Ended = true
 		case errno == 0:
-			s.Abort(wrapTransferError(io.ErrUnexpectedEOF))
+			s.Abort(wrapExportError(io.ErrUnexpectedEOF))
 			return s.err
 		default:
-			s.Abort(wrapTransferError(errno))
+			s.Abort(wrapExportError(errno))
 			return s.err
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Sender) ReceiveConfirmations(o *OutChannel) error {
 
 // NextChannelWithCredit returns a channel with credit, and its credit; nil if there is none.
 // Channels take turns.
-func (s *Sender) NextChannelWithCredit() (o *OutChannel, credit int) {
+func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
 		if s.nextChannel++; o.credit > 0 {
@@ -149,7 +149,7 @@ func (s *Sender) NextChannelWithCredit() (o *OutChannel, credit int) {
 
 // SendBatch sends a batch of at most as many connections as the channel has credit for. It returns
 // false if it may succeed later, or if an error has stopped the export.
-func (s *Sender) SendBatch(o *OutChannel, records []byte, fds []int) (sent bool) {
+func (s *ExportSender) SendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {
 	case err == nil && errno == 0:
@@ -158,9 +158,9 @@ func (s *Sender) SendBatch(o *OutChannel, records []byte, fds []int) (sent bool)
 		s.exported += len(fds)
 		return true
 	case err != nil:
-		s.Fail(wrapTransferError(err))
+		s.Fail(wrapExportError(err))
 	case errno != syscall.EAGAIN && errno != syscall.ETOOMANYREFS && errno != syscall.ENOBUFS:
-		s.Fail(wrapTransferError(errno))
+		s.Fail(wrapExportError(errno))
 	}
 	return false
 }

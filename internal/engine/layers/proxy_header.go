@@ -26,9 +26,9 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 		l.header = append(l.header[:0], p...)
 		return nil
 	}
-	peer, err := clientAddr(h, c.Peer())
+	peer, err := clientAddrOrTransportPeer(h, c.Peer())
 	if err == nil {
-		err = c.RegisterProxiedPeer(peer)
+		err = c.SetAndAdmitProxiedPeer(peer)
 	}
 	if err != nil {
 		return err
@@ -36,10 +36,10 @@ func (l *proxyHeaderLayer) OnRead(c *engine.Conn, p []byte) error {
 	return l.startNextLayer(c, p[n:])
 }
 
-// clientAddr returns the client's address. It is the transport's peer if the header has none, as in
+// clientAddrOrTransportPeer returns the client's address. It is the transport's peer if the header has none, as in
 // a proxy's health check or for a unix socket. An unspecified address is an error, because
 // Conn.Peer could not distinguish it from none.
-func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
+func clientAddrOrTransportPeer(header proxyproto.Header, transportPeer netip.AddrPort) (netip.AddrPort, error) {
 	if header.Local || header.Unix || !header.Source.IsValid() {
 		return transportPeer, nil
 	}
@@ -52,7 +52,7 @@ func clientAddr(header proxyproto.Header, transportPeer netip.AddrPort) (netip.A
 // startNextLayer passes the bytes behind the header to the next layer or the handler.
 func (l *proxyHeaderLayer) startNextLayer(c *engine.Conn, rest []byte) error {
 	next := l.cfg.newTLSLayerIfConfigured(c)
-	c.SetLayer(next)
+	c.ReplaceLayer(next)
 	switch {
 	case next == nil:
 		if c.OnHandshakeDone(); len(rest) > 0 {
@@ -69,7 +69,7 @@ func (l *proxyHeaderLayer) Write(c *engine.Conn, p []byte) error {
 	return nil
 }
 
-func (l *proxyHeaderLayer) Resume(*engine.Conn) error { return nil }
+func (l *proxyHeaderLayer) ContinueHandshake(*engine.Conn) error { return nil }
 
 func (l *proxyHeaderLayer) Memory() (memory int, partial bool) {
 	return cap(l.header), len(l.header) > 0

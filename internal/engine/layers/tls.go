@@ -41,16 +41,16 @@ func (l *tlsLayer) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *tlsLayer) OnRead(c *engine.Conn, p []byte) error {
 	if l.handshakeDone {
-		return l.feedPlaintext(c, p)
+		return l.decryptAndDeliver(c, p)
 	}
 	if err := l.session.FeedHandshake(p); err != nil {
 		return err
 	}
-	return l.Resume(c)
+	return l.ContinueHandshake(c)
 }
 
-// Resume continues the handshake.
-func (l *tlsLayer) Resume(c *engine.Conn) error {
+// ContinueHandshake continues the handshake.
+func (l *tlsLayer) ContinueHandshake(c *engine.Conn) error {
 	if l.handshakeDone {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (l *tlsLayer) Resume(c *engine.Conn) error {
 	}
 	l.handshakeDone = true
 	c.OnHandshakeDone()
-	return l.feedPlaintext(c, nil)
+	return l.decryptAndDeliver(c, nil)
 }
 
 // plaintextBuffers are buffers for one TLS record.
@@ -69,13 +69,13 @@ var plaintextBuffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// feedPlaintext decrypts p and passes the plaintext to the handler.
-func (l *tlsLayer) feedPlaintext(c *engine.Conn, p []byte) error {
+// decryptAndDeliver decrypts p and passes the plaintext to the handler.
+func (l *tlsLayer) decryptAndDeliver(c *engine.Conn, ciphertext []byte) error {
 	buffer := plaintextBuffers.Get().(*[]byte)
 	defer plaintextBuffers.Put(buffer)
 	for {
-		n, used, err := l.session.Read(*buffer, p)
-		p = p[used:]
+		n, used, err := l.session.Read(*buffer, ciphertext)
+		ciphertext = ciphertext[used:]
 		switch {
 		case n > 0:
 			c.OnPlaintext((*buffer)[:n])
@@ -110,9 +110,9 @@ func (l *tlsLayer) InputFull() bool { return !l.handshakeDone && l.session.IsInp
 func (l *tlsLayer) OnEOF(c *engine.Conn) error {
 	l.session.EndInput()
 	if l.handshakeDone {
-		return l.feedPlaintext(c, nil)
+		return l.decryptAndDeliver(c, nil)
 	}
-	return l.Resume(c)
+	return l.ContinueHandshake(c)
 }
 
 func (l *tlsLayer) SendClose(*engine.Conn) {

@@ -15,16 +15,16 @@ import (
 // must copy it from the process's table first; until it has, a goroutine on another thread keeps the
 // descriptor open.
 
-func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
-	target, received := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(received)
+func (e *loopEngine) Adopt(conn net.Conn, listener int, alreadyRead []byte) error {
+	target, alreadyRead := e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))], slices.Clone(alreadyRead)
 	if e.cfg.MaxConnsPerShard == 0 {
-		_, err := target.enqueueAdoption(conn, listener, received, nil)
+		_, err := target.enqueueAdoption(conn, listener, alreadyRead, nil)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err
 	}
-	if best := e.leastLoadedLoop(); best != nil {
+	if best := e.leastLoadedLoopUnlessFull(); best != nil {
 		target = best
 	}
 	e.mu.Lock()
@@ -35,7 +35,7 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	result := make(chan error, 1)
 	e.adoptions.Go(func() {
 		copied := make(chan struct{})
-		fd, err := target.enqueueAdoption(conn, listener, received, copied)
+		fd, err := target.enqueueAdoption(conn, listener, alreadyRead, copied)
 		result <- err
 		if err == nil {
 			<-copied
@@ -46,9 +46,9 @@ func (e *loopEngine) Adopt(conn net.Conn, listener int, received []byte) error {
 	return <-result
 }
 
-// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copied when it
+// enqueueAdoption passes a descriptor of netConn to the loop and returns it. A shard closes copiedToShard when it
 // has its own copy of the descriptor.
-func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, copied chan struct{}) (fd int32, err error) {
+func (l *Loop) enqueueAdoption(conn net.Conn, listener int, alreadyRead []byte, copiedToShard chan struct{}) (fd int32, err error) {
 	if l.pendingAdoptions.Add(1) > maxQueuedRequests {
 		l.pendingAdoptions.Add(-1)
 		return -1, engine.ErrFull
@@ -58,7 +58,7 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, cop
 		peer = a.AddrPort()
 	}
 	fd, err = sock.DupConnDescriptor(conn)
-	if err == nil && !l.enqueueCall(func() { l.addAdoptedConn(fd, listener, peer, received, copied) }) {
+	if err == nil && !l.enqueueCallAndWake(func() { l.addAdoptedConn(fd, listener, peer, alreadyRead, copiedToShard) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
 	}
@@ -68,11 +68,11 @@ func (l *Loop) enqueueAdoption(conn net.Conn, listener int, received []byte, cop
 	return fd, err
 }
 
-func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, received []byte, copied chan struct{}) {
+func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte, copiedToShard chan struct{}) {
 	l.pendingAdoptions.Add(-1)
-	if copied != nil { // the process's table has fd; the waiting goroutine closes it
+	if copiedToShard != nil { // the process's table has fd; the waiting goroutine closes it
 		own, err := sock.CopyFDFromProcessTable(fd)
-		close(copied)
+		close(copiedToShard)
 		if err != nil {
 			l.counters.Add(engine.AcceptErrors, 1)
 			l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
@@ -91,7 +91,7 @@ func (l *Loop) addAdoptedConn(fd int32, listener int, peer netip.AddrPort, recei
 		_ = sock.SetBlocking(fd)
 	}
 	if listener < 0 {
-		listener = l.host.AdoptedListener()
+		listener = l.host.ListenerNumberForAdopted()
 	}
-	l.addAcceptedConn(fd, listener, peer, received)
+	l.openOrRejectAcceptedConn(fd, listener, peer, alreadyRead)
 }

@@ -43,7 +43,7 @@ func (l *Loop) enqueueBroadcast(broadcast *engine.Broadcast) {
 	}
 	l.mu.Unlock()
 	if ended {
-		broadcast.OwnerDone()
+		broadcast.MarkOwnerDone()
 		return
 	}
 	l.wake()
@@ -74,9 +74,9 @@ type activeBroadcast struct {
 	wrapped   bool   // the pass has reached the last slot since
 }
 
-// removeFinishedAndAddNew continues from the last slot to the first, removes broadcasts that have reached all
+// removeFinishedAndAddNewBroadcasts continues from the last slot to the first, removes broadcasts that have reached all
 // connections, and adds new ones.
-func (c *broadcastSender) removeFinishedAndAddNew() {
+func (c *broadcastSender) removeFinishedAndAddNewBroadcasts() {
 	pass := &c.pass
 	if pass.nextSlot >= c.loop.conns.slotCount {
 		pass.nextSlot = 0
@@ -86,7 +86,7 @@ func (c *broadcastSender) removeFinishedAndAddNew() {
 	}
 	finished := 0
 	for finished < len(pass.messages) && c.active[finished].wrapped && pass.nextSlot >= c.active[finished].startSlot {
-		c.active[finished].OwnerDone()
+		c.active[finished].MarkOwnerDone()
 		finished++
 	}
 	c.active = slices.Delete(c.active, 0, finished)
@@ -139,7 +139,7 @@ func (c *broadcastSender) runIfDue(time.Duration) {
 	pass, end := &c.pass, engine.MonotonicNow()+maxTaskTime
 	for n, size, joined := 0, 0, false; n < broadcastConnsPerTurn && size < broadcastBytesPerTurn; {
 		if oldest := c.active[0]; !joined || pass.nextSlot >= l.conns.slotCount || oldest.wrapped && pass.nextSlot >= oldest.startSlot {
-			if c.removeFinishedAndAddNew(); len(c.active) == 0 {
+			if c.removeFinishedAndAddNewBroadcasts(); len(c.active) == 0 {
 				return
 			}
 			joined = true
@@ -164,20 +164,20 @@ func (l *Loop) sendBroadcastsTo(c *engine.Conn) {
 	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.broadcasts.pass.messages {
-			l.deferBroadcastUntilReturned(c, m)
+			l.deferBroadcastUntilWorkerReturns(c, m)
 		}
 	case c.WriteBroadcasts(l.broadcasts.pass.payload, l.broadcasts.pass.messages):
 		l.driver.PerformActions(c)
 	}
 }
 
-// deferBroadcastUntilReturned keeps a broadcast for a connection that is with a worker; it counts as queued
+// deferBroadcastUntilWorkerReturns keeps a broadcast for a connection that is with a worker; it counts as queued
 // mail. If there is no capacity, the connection misses it, or is closed on return.
-func (l *Loop) deferBroadcastUntilReturned(c *engine.Conn, message *engine.Shared) {
-	m, err := c.ReserveBroadcastRequest(message)
+func (l *Loop) deferBroadcastUntilWorkerReturns(c *engine.Conn, message *engine.Shared) {
+	m, err := c.ReserveDeferredBroadcast(message)
 	switch {
 	case err == nil:
-		l.deferMail(m, nil)
+		l.deferMailUntilWorkerReturns(m, nil)
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)
@@ -186,6 +186,6 @@ func (l *Loop) deferBroadcastUntilReturned(c *engine.Conn, message *engine.Share
 		}
 		l.missedBroadcasts[c]++
 	default:
-		l.closeWhenReturned(c, engine.ErrSlowConsumer)
+		l.abortWhenWorkerReturns(c, engine.ErrSlowConsumer)
 	}
 }

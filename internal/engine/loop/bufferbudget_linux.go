@@ -37,7 +37,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 		return
 	}
 	limit := int64(l.engine.cfg.Limits.MaxBuffered)
-	held := l.engine.bufferedBytes()
+	held := l.engine.totalBufferedBytes()
 	if b.exceeded = held > limit; !b.exceeded || now-b.failedAt < budgetRetryInterval && held-b.heldAtFailure < limit/8 {
 		return
 	}
@@ -50,7 +50,7 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 		if c.DriverFlags()&Busy == 0 && c.IsAborted() {
 			excess -= int64(n) // it will be free soon
 		} else {
-			classes[l.waitingSizeClass(c)] += int64(n)
+			classes[l.waitingBytesSizeClass(c)] += int64(n)
 		}
 	})
 	class, sum := len(classes)-1, int64(0)
@@ -68,8 +68,8 @@ func (b *bufferBudgetEnforcer) runIfDue(now time.Duration) {
 	}
 }
 
-// closeLargestConns closes connections of minClass and above until excess is gone.
-func (l *Loop) closeLargestConns(minClass int, excess *int64) {
+// closeLargestConns closes connections of minSizeClass and above until excessBytes is gone.
+func (l *Loop) closeLargestConns(minSizeClass int, excessBytes *int64) {
 	unassigned := int64(l.mailbox.CountedMemory() + l.mailQueues.queueMemory) // mail that is in no connection's buffers yet
 	average := (l.counters.Get(engine.Buffered) - unassigned) / int64(max(l.conns.used, 1))
 	l.forEachConnWithBuffers(func(c *engine.Conn, n int) {
@@ -78,20 +78,20 @@ func (l *Loop) closeLargestConns(minClass int, excess *int64) {
 			minBytes /= 2 // its total is not known here
 		}
 		switch {
-		case *excess <= 0 || !busy && c.IsAborted() || l.waitingSizeClass(c) < minClass || int64(n) < minBytes:
+		case *excessBytes <= 0 || !busy && c.IsAborted() || l.waitingBytesSizeClass(c) < minSizeClass || int64(n) < minBytes:
 		case busy:
-			*excess -= int64(n)
+			*excessBytes -= int64(n)
 			l.dropDeferredMailAndClose(c)
 		default:
-			*excess -= int64(n)
+			*excessBytes -= int64(n)
 			c.Abort(engine.ErrOverBudget)
 			l.driver.PerformActions(c)
 		}
 	})
 }
 
-// waitingSizeClass returns the number of bits of c's waiting bytes.
-func (l *Loop) waitingSizeClass(c *engine.Conn) int {
+// waitingBytesSizeClass returns the number of bits of c's waiting bytes.
+func (l *Loop) waitingBytesSizeClass(c *engine.Conn) int {
 	if c.DriverFlags()&Busy != 0 {
 		return bits.Len(uint(l.deferredMailBytes(c)))
 	}
@@ -114,7 +114,7 @@ func (l *Loop) forEachConnWithBuffers(visit func(c *engine.Conn, n int)) {
 	})
 }
 
-func (e *loopEngine) bufferedBytes() (sum int64) {
+func (e *loopEngine) totalBufferedBytes() (sum int64) {
 	sum = e.sharedCounters.Get(engine.Buffered)
 	for _, l := range e.loops {
 		sum += l.counters.Get(engine.Buffered)

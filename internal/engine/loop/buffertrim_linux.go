@@ -26,6 +26,6 @@ func (t *bufferTrimmer) runIfDue(now time.Duration) {
 	if !t.buffers.NeedsTrim() || now < t.nextAt {
 		return
 	}
-	t.buffers.TrimIdle()
+	t.buffers.FreeIdleBuffers()
 	t.nextAt = now + trimInterval
 }

@@ -37,7 +37,7 @@ func TestTrimAfterBurst(t *testing.T) {
 		t.Errorf("a loop without buffers waits for %v, want no limit", limit)
 	}
 	spare := make(chan bool, 1)
-	s.loop.enqueueCall(func() {
+	s.loop.enqueueCallAndWake(func() {
 		taken := make([]*engine.Buffer, 1000)
 		for i := range taken {
 			taken[i] = s.loop.buffers.Get(0)
@@ -52,7 +52,7 @@ func TestTrimAfterBurst(t *testing.T) {
 	}
 	for limit := awaitSleep(); limit >= 0; limit = awaitSleep() {
 	}
-	s.loop.enqueueCall(func() { spare <- s.loop.buffers.NeedsTrim() })
+	s.loop.enqueueCallAndWake(func() { spare <- s.loop.buffers.NeedsTrim() })
 	if <-spare {
 		t.Error("the loop waits without a limit although it has spare buffers")
 	}

@@ -25,12 +25,12 @@ const (
 // Arrived.
 func (l *Loop) QueueIfBulk(c *engine.Conn, readBytes int) {
 	if readBytes > BulkReadSize {
-		l.QueueYielded(c)
+		l.QueueForLaterRead(c)
 	}
 }
 
-// QueueYielded implements engine.Loop: the loop reads from c in one of its next turns.
-func (l *Loop) QueueYielded(c *engine.Conn) {
+// QueueForLaterRead implements engine.Loop: the loop reads from c in one of its next turns.
+func (l *Loop) QueueForLaterRead(c *engine.Conn) {
 	if c.DriverFlags()&BulkQueued == 0 && !c.IsClosing() {
 		c.SetDriverFlags(c.DriverFlags() | BulkQueued)
 		l.bulkReads.pushBack(c.Ref())
@@ -46,9 +46,9 @@ func (l *Loop) IsReadQueued(c *engine.Conn) bool {
 	return c.DriverFlags()&BulkQueued != 0
 }
 
-// readBulkConns reads once from each bulk connection until its time is used up. Connections that are busy, or
+// readQueuedBulkConns reads once from each bulk connection until its time is used up. Connections that are busy, or
 // that do not want input, are watched again later.
-func (l *Loop) readBulkConns() {
+func (l *Loop) readQueuedBulkConns() {
 	start := engine.MonotonicNow()
 	end := start + max(min(start-l.turnStart, maxTaskTime), minBulkReadTime)
 	for n := l.bulkReads.n; n > 0; n-- {
@@ -62,7 +62,7 @@ func (l *Loop) readBulkConns() {
 			continue
 		}
 		if c.ClearYield(); c.WantsInput() {
-			l.readOrSplice(c)
+			l.readOrSpliceToPartner(c)
 		}
 		l.driver.PerformActions(c)
 		if engine.MonotonicNow() >= end {

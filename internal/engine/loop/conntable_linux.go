@@ -15,16 +15,16 @@ const chunkSize = 512
 // to it forever.
 type connTable struct {
 	host         *engine.Runtime
-	chunks       []*chunk
+	chunks       []*connChunk
 	freedChunks  []freedChunk
 	freeList     slotLink // the first free entry
-	releasedList slotLink // the first entry released since the last recycleReleased
+	releasedList slotLink // the first entry released since the last makeReleasedReusable
 	releasedTail slotLink // the last of them
 	used         int      // slots in use
 	slotCount    uint32   // slots below have been used at least once
 }
 
-type chunk [chunkSize]engine.Conn
+type connChunk [chunkSize]engine.Conn
 
 // freedChunk is a chunk whose memory was freed. generation is the last that any of its slots has had; when
 // the chunk is restored, its slots continue there.
@@ -34,8 +34,8 @@ type freedChunk struct {
 }
 
 // emptyChunk stands in for each freed chunk. It is never written to.
-var emptyChunk = sync.OnceValue(func() *chunk {
-	n := new(chunk)
+var emptyChunk = sync.OnceValue(func() *connChunk {
+	n := new(connChunk)
 	for i := range n {
 		n[i].SetFD(endOfList)
 	}
@@ -50,7 +50,7 @@ type slotLink uint32
 // to the next one.
 const endOfList = -1
 
-func pushFree(list *slotLink, c *engine.Conn) {
+func pushFreeSlot(list *slotLink, c *engine.Conn) {
 	c.SetFD(endOfList - int32(*list))
 	*list = slotLink(c.Slot() + 1)
 }
@@ -58,20 +58,20 @@ func pushFree(list *slotLink, c *engine.Conn) {
 func (s *connTable) acquireConn() *engine.Conn {
 	s.used++
 	if s.freeList == 0 && len(s.freedChunks) > 0 {
-		s.restoreChunk()
+		s.restoreLastFreedChunk()
 	}
 	if s.freeList == 0 {
-		return s.appendConn()
+		return s.appendUnusedConn()
 	}
 	c := s.conn(uint32(s.freeList) - 1)
 	s.freeList = slotLink(endOfList - c.FD())
 	return c
 }
 
-// appendConn returns an entry that was never used.
-func (s *connTable) appendConn() *engine.Conn {
+// appendUnusedConn returns an entry that was never used.
+func (s *connTable) appendUnusedConn() *engine.Conn {
 	if int(s.slotCount) == len(s.chunks)*chunkSize {
-		s.chunks = append(s.chunks, new(chunk))
+		s.chunks = append(s.chunks, new(connChunk))
 	}
 	c := s.conn(s.slotCount)
 	c.Bind(s.host, s.slotCount, 0)
@@ -85,18 +85,18 @@ func (s *connTable) conn(slot uint32) *engine.Conn {
 	return &s.chunks[slot/chunkSize][slot%chunkSize]
 }
 
-// releaseConn frees an entry. It is not reused before recycleReleased, so that events reported for it in the
+// releaseForLaterReuse frees an entry. It is not reused before makeReleasedReusable, so that events reported for it in the
 // same batch find it closed.
-func (s *connTable) releaseConn(c *engine.Conn) {
+func (s *connTable) releaseForLaterReuse(c *engine.Conn) {
 	s.used--
-	pushFree(&s.releasedList, c)
+	pushFreeSlot(&s.releasedList, c)
 	if s.releasedTail == 0 {
 		s.releasedTail = s.releasedList
 	}
 }
 
-// recycleReleased makes released entries available, the last one first.
-func (s *connTable) recycleReleased() {
+// makeReleasedReusable makes released entries available, the last one first.
+func (s *connTable) makeReleasedReusable() {
 	if s.releasedList == 0 {
 		return
 	}
@@ -105,10 +105,10 @@ func (s *connTable) recycleReleased() {
 }
 
 // freeUnusedChunks frees chunks without a connection and returns their number. Released entries count as used
-// until recycleReleased.
-func (s *connTable) freeUnusedChunks() (n int) {
+// until makeReleasedReusable.
+func (s *connTable) freeUnusedChunks() (freedChunks int) {
 	for i, c := range s.chunks {
-		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.inUse() {
+		if c == emptyChunk() || uint32(i+1)*chunkSize > s.slotCount || c.hasConnInUse() {
 			continue
 		}
 		maxGeneration := uint32(0)
@@ -117,21 +117,21 @@ func (s *connTable) freeUnusedChunks() (n int) {
 		}
 		s.chunks[i] = emptyChunk()
 		s.freedChunks = append(s.freedChunks, freedChunk{i, maxGeneration})
-		n++
+		freedChunks++
 	}
-	if n == 0 {
+	if freedChunks == 0 {
 		return 0
 	}
 	s.freeList = 0
 	for slot := s.slotCount; slot > 0; slot-- {
 		if c := s.conn(slot - 1); c.FD() < 0 && s.chunks[(slot-1)/chunkSize] != emptyChunk() {
-			pushFree(&s.freeList, c)
+			pushFreeSlot(&s.freeList, c)
 		}
 	}
-	return n
+	return freedChunks
 }
 
-func (c *chunk) inUse() bool {
+func (c *connChunk) hasConnInUse() bool {
 	for i := range c {
 		if c[i].FD() >= 0 {
 			return true
@@ -140,21 +140,21 @@ func (c *chunk) inUse() bool {
 	return false
 }
 
-// restoreChunk allocates the last freed chunk again.
-func (s *connTable) restoreChunk() {
+// restoreLastFreedChunk allocates the last freed chunk again.
+func (s *connTable) restoreLastFreedChunk() {
 	last := len(s.freedChunks) - 1
 	freed := s.freedChunks[last]
 	s.freedChunks = s.freedChunks[:last]
-	c := new(chunk)
+	c := new(connChunk)
 	s.chunks[freed.index] = c
 	for i := chunkSize - 1; i >= 0; i-- {
 		c[i].Bind(s.host, uint32(freed.index*chunkSize+i), freed.generation)
-		pushFree(&s.freeList, &c[i])
+		pushFreeSlot(&s.freeList, &c[i])
 	}
 }
 
-// forEach calls visit for every entry in use with a slot in [fromSlot, endSlot).
-func (s *connTable) forEach(fromSlot, endSlot uint32, visit func(*engine.Conn)) {
+// forEachConnInUse calls visit for every entry in use with a slot in [fromSlot, endSlot).
+func (s *connTable) forEachConnInUse(fromSlot, endSlot uint32, visit func(*engine.Conn)) {
 	for slot := fromSlot; slot < min(endSlot, s.slotCount); slot++ {
 		if c := s.conn(slot); c.FD() >= 0 {
 			visit(c)

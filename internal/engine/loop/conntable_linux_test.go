@@ -37,7 +37,7 @@ func TestConnTable(t *testing.T) {
 			notRecycled[slot] = true
 			c.Abort(nil) // which starts another generation
 			c.OnClosed()
-			s.releaseConn(c)
+			s.releaseForLaterReuse(c)
 		}
 		for step := range 200 {
 			for range random.IntN(5 * chunkSize) {
@@ -52,13 +52,13 @@ func TestConnTable(t *testing.T) {
 			for range random.IntN(10) {
 				acquire() // while others are not recycled
 			}
-			s.recycleReleased()
+			s.makeReleasedReusable()
 			clear(notRecycled)
 			if freesChunks {
 				freedChunks += s.freeUnusedChunks()
 			}
 			n := 0
-			s.forEach(0, s.slotCount, func(c *engine.Conn) {
+			s.forEachConnInUse(0, s.slotCount, func(c *engine.Conn) {
 				if n++; used[c.Slot()] != c || s.conn(c.Slot()) != c || c.FD() != int32(c.Slot())+7 {
 					t.Fatalf("step %d: forEach visits slot %d with descriptor %d", step, c.Slot(), c.FD())
 				}

@@ -79,7 +79,7 @@ func TestMailIsCoalescedPerTurn(t *testing.T) {
 		}
 	}
 	for len(l.mailQueues.unsorted) > 0 || l.mailbox.HasRequests() { // | | all of it is distributed first
-		l.mailQueues.distributeMail(&l.mailbox)
+		l.mailQueues.distributeMailToConnQueues(&l.mailbox)
 	}
 	n := d.runTurns(t, mailConnsPerTurn, l.mailQueues.hasUndelivered, l.deliverMail)
 	if n < 4 {
@@ -104,7 +104,7 @@ func TestMailIsBounded(t *testing.T) {
 			_ = refs[0].Send([]byte("x"))
 		}
 		if l.mailbox.HasRequests() {
-			l.mailQueues.distributeMail(&l.mailbox)
+			l.mailQueues.distributeMailToConnQueues(&l.mailbox)
 		}
 	}
 	if err := refs[0].Send([]byte("x")); err != engine.ErrFull || l.mailQueues.count != l.mailbox.MaxRequests {
@@ -121,7 +121,7 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		if err := l.engine.Broadcast([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
-		l.processRemoteRequests()
+		l.takeAndRunRemoteRequests()
 	}
 	cast("1,")
 	cast("2,")
@@ -153,22 +153,22 @@ func TestBroadcastsAreJoined(t *testing.T) {
 		c := r.ConnOwnedBy(&l.host)
 		c.Abort(nil)
 		c.OnClosed()
-		l.freeConn(c)
+		l.freeConnSlot(c)
 	}
 	d.runTurns(t, 0, func() bool { return len(l.broadcasts.active) > 0 }, func() { l.broadcasts.runIfDue(0) })
 }
 
 // A stuck loop is reported with its phase, and a slow handler is counted only in phases that call handlers.
 func TestStuckTurnIsReported(t *testing.T) {
-	for phase, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phasePacing: 1, phaseTasks: 0} {
+	for phase, slow := range map[int32]int64{phaseEvents: 1, phaseMail: 1, phaseBroadcasts: 0, phaseScheduler: 1, phaseTasks: 0} {
 		var log bytes.Buffer
 		l, _, _ := newLoopWithConns(1)
 		l.engine.cfg.Limits.SlowHandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.phase.Store(phase)
 		turn := observedTurn{clock: l.host.Clock(), firstSeen: engine.MonotonicNow() - time.Second}
-		l.reportStuckTurn(&turn)
-		l.reportStuckTurn(&turn) // must not report again
+		l.reportTurnIfStuck(&turn)
+		l.reportTurnIfStuck(&turn) // must not report again
 		if n := l.counters.Get(engine.SlowCalls); n != slow {
 			t.Errorf("stuck in %s: %d slow handlers counted, want %d", phaseNames[phase], n, slow)
 		}

@@ -20,14 +20,14 @@ func (q *deque[T]) popFront() {
 }
 
 func (q *deque[T]) pushBack(v T) {
-	q.reserve(1)
+	q.growFor(1)
 	*q.at(q.n) = v
 	q.n++
 }
 
-// pushFront inserts values at the front, in their order.
-func (q *deque[T]) pushFront(values []T) {
-	q.reserve(len(values))
+// pushAllFront inserts values at the front, in their order.
+func (q *deque[T]) pushAllFront(values []T) {
+	q.growFor(len(values))
 	q.head -= len(values)
 	for i, v := range values {
 		*q.at(i) = v
@@ -35,10 +35,10 @@ func (q *deque[T]) pushFront(values []T) {
 	q.n += len(values)
 }
 
-// reserve grows the ring if it has no space for more elements.
-func (q *deque[T]) reserve(more int) {
+// growFor grows the ring if it has no space for more elements.
+func (q *deque[T]) growFor(extra int) {
 	size := max(len(q.ring), minDequeSize)
-	for size < q.n+more {
+	for size < q.n+extra {
 		size *= 2
 	}
 	if size == len(q.ring) {

@@ -31,7 +31,7 @@ func TestDeque(t *testing.T) {
 				}
 			case 1:
 				cs := some(40)
-				q.pushFront(cs)
+				q.pushAllFront(cs)
 				want = append(cs, want...)
 			default:
 				for range random.IntN(len(want) + 1) {

@@ -35,12 +35,12 @@ func TestPendingDialFailsOnStop(t *testing.T) {
 		l.driver, l.host.Handler = d, d
 		l.engine.cfg.Limits.MaxConns = 1
 		l.engine.admission = engine.NewAdmission(&l.engine.cfg)
-		l.startDial(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
+		l.startOrDelegateDial(engine.DialRequest{Target: netip.MustParseAddrPort(ln.Addr().String()), Count: 1})
 		if l.conns.used != 1 {
 			t.Fatal("no dial is in progress")
 		}
 		l.requestStopStage(stage)
-		l.applyStopStage()
+		l.applyRequestedStopStage()
 		l.drainer.runIfDue(l.host.Clock())
 		var n engine.Counts
 		l.counters.AddTo(&n)

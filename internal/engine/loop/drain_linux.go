@@ -18,7 +18,7 @@ type connDrainer struct {
 	nextSlot     uint32
 }
 
-func (l *Loop) applyStopStage() {
+func (l *Loop) applyRequestedStopStage() {
 	requested := l.requestedStopStage.Load()
 	if requested == l.stopStage {
 		return
@@ -26,13 +26,13 @@ func (l *Loop) applyStopStage() {
 	if l.stopStage < stageStopping {
 		l.stopStage = stageStopping
 		l.closeListeners()
-		l.importer.closeChannels()
+		l.importer.closeAllChannels()
 		l.drainer.active, l.drainer.startedAt = true, l.host.Clock()
 		l.exporter.sender.Fail(engine.ErrClosed)
 	}
 	if requested == stageKilling {
 		l.drainer.active = false
-		l.exporter.abort(engine.ErrClosed)
+		l.exporter.abortAndReport(engine.ErrClosed)
 		if l.submitQueue.closeReason == nil {
 			l.submitQueue.closeReason = engine.ErrServerClosed // its runIfDue closes the waiting connections
 		}
@@ -57,7 +57,7 @@ func (d *connDrainer) runIfDue(now time.Duration) {
 		if engine.MonotonicNow() >= end {
 			return
 		}
-		d.loop.conns.forEach(d.nextSlot, d.nextSlot+1, func(c *engine.Conn) {
+		d.loop.conns.forEachConnInUse(d.nextSlot, d.nextSlot+1, func(c *engine.Conn) {
 			d.drainedCount++
 			d.loop.drainConn(c)
 		})
@@ -73,7 +73,7 @@ func (d *connDrainer) maxDrainedAfter(elapsed time.Duration) int {
 	if rate > 0 {
 		rate = max(rate/len(e.loops), 1)
 	}
-	return engine.DrainAllowance(rate, elapsed)
+	return engine.MaxDrainedAfter(rate, elapsed)
 }
 
 // drainConn drains a connection: it closes at its next idle moment.
@@ -82,7 +82,7 @@ func (l *Loop) drainConn(c *engine.Conn) {
 	case armed&Connecting != 0:
 		l.failDial(c, engine.ErrClosed)
 	case armed&Busy != 0:
-		l.DeferUntilReturned(c, c.StartDrain)
+		l.DeferUntilWorkerReturns(c, c.StartDrain)
 	default:
 		c.StartDrain()
 		l.driver.PerformActions(c)

@@ -15,7 +15,7 @@ import (
 // Loop.IsReadQueued reports true.
 //
 // A driver keeps its own state of a connection in Conn.DriverFlags, above the loop's bits. It touches nothing else
-// of a connection that is Busy, and defers events of it with Loop.DeferUntilReturned.
+// of a connection that is Busy, and defers events of it with Loop.DeferUntilWorkerReturns.
 type Driver interface {
 	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's
 	// eventfd.
@@ -30,7 +30,7 @@ type Driver interface {
 	// limit is none. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)
 
-	// WatchListener calls Loop.AcceptConns when connections wait at the listener, until UnwatchListener.
+	// WatchListener calls Loop.AcceptAndReceiveConns when connections wait at the listener, until UnwatchListener.
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
@@ -49,20 +49,20 @@ type Driver interface {
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
 	// CancelReceiveIfSilent cancels the receive of a connection that was silent since the last sweep, if that
-	// saves resources. It is called for each connection in each sweep; see Loop.AddFastSweepReasons.
+	// saves resources. It is called for each connection in each sweep; see Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 
 // The loop's bits of Conn.DriverFlags. The loop reads them also while a worker has the connection.
 //
 //	bit            meaning                                   set by              cleared by
-//	Connecting     is being dialled                          startDial           FinishDial, failDial
-//	DialTimedOut   and the dial has timed out                timeOutDial
-//	Expiring       counted as about to expire                TrackExpiry         TrackExpiry
+//	Connecting     is being dialled                          startOrDelegateDial           OpenOrFailDial, failDial
+//	DialTimedOut   and the dial has timed out                shutdownTimedOutDial
+//	Expiring       counted as about to expire                UpdateExpiryTracking         UpdateExpiryTracking
 //	Busy           with a worker, or waiting for one         submitToPool        reclaimFromWorker
 //	ClosePending   and the worker will call Closed           CloseConn
-//	CloseOnReturn  missed data while Busy; to be closed      closeWhenReturned
-//	BulkQueued     waits for the loop to read from it        QueueYielded        readBulkConns, IsReadQueued
+//	CloseOnReturn  missed data while Busy; to be closed      abortWhenWorkerReturns
+//	BulkQueued     waits for the loop to read from it        QueueForLaterRead        readQueuedBulkConns, IsReadQueued
 //
 // All are cleared when the slot is freed.
 const (

@@ -52,11 +52,11 @@ type loopEngine struct {
 	sharedCounters   engine.Counters // for messages to several connections
 	nextLoop         atomic.Uint64
 	stopping         atomic.Bool
-	stuckLoops       atomic.Int64      // loops that the watchdog has found stuck
-	adoptions        sync.WaitGroup    // goroutines of Adopt
-	listenersShared  atomic.Bool       // another process uses the listeners, too
-	freedMemory      engine.FreedBytes // of connections that were handed over
-	receiver         handover.Receiver
+	stuckLoops       atomic.Int64            // loops that the watchdog has found stuck
+	adoptions        sync.WaitGroup          // goroutines of Adopt
+	listenersShared  atomic.Bool             // another process uses the listeners, too
+	freedMemory      engine.FreedByteCounter // of connections that were handed over
+	receiver         handover.CreditDistributor
 	done             chan struct{} // closed when all loops have ended
 
 	poolClosedLogged sync.Once
@@ -78,7 +78,7 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		return nil, err
 	}
 	if err := e.createLoops(newDriver); err != nil {
-		e.closeListeners()
+		e.closeListenerFDs()
 		return nil, err
 	}
 	if err := e.startLoops(); err != nil {
@@ -122,7 +122,7 @@ func (e *loopEngine) startLoops() (err error) {
 		}
 	}
 	if e.cfg.MaxConnsPerShard > 0 {
-		e.closeListeners() // the loops have their own descriptors
+		e.closeListenerFDs() // the loops have their own descriptors
 	}
 	ended, watchdogDone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -140,7 +140,7 @@ func (e *loopEngine) startLoops() (err error) {
 	return err
 }
 
-func (e *loopEngine) closeListeners() {
+func (e *loopEngine) closeListenerFDs() {
 	for _, fd := range e.listenerFDs {
 		sock.Close(fd)
 	}
@@ -157,7 +157,7 @@ func (e *loopEngine) openListeners() error {
 	e.listenerConfigs = e.cfg.EffectiveListeners()
 	for _, l := range e.listenerConfigs {
 		if err := e.openListener(l); err != nil {
-			e.closeListeners()
+			e.closeListenerFDs()
 			return err
 		}
 	}
@@ -170,7 +170,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 		return err
 	}
 	defer engine.CloseListeners(sockets)
-	fds, err := duplicateFDs(sockets)
+	fds, err := duplicateListenerFDs(sockets)
 	for _, fd := range fds {
 		sock.SetDeadPeerTimeoutFD(fd, e.cfg.Limits.WriteTimeout, e.cfg.DetectsDeadPeersWithin(sock.KeepaliveTimeout))
 	}
@@ -180,8 +180,8 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	return err
 }
 
-// duplicateFDs returns a descriptor of each listener. The caller closes them.
-func duplicateFDs(listeners []net.Listener) (fds []int32, err error) {
+// duplicateListenerFDs returns a descriptor of each listener. The caller closes them.
+func duplicateListenerFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.DupConnDescriptor(l)
 		if err != nil {
@@ -209,7 +209,7 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 		l.counters.AddTo(&sum)
 	}
 	e.sharedCounters.AddTo(&sum)
-	e.broadcastTracker.FillCounts(&sum)
+	e.broadcastTracker.SetBroadcastGauges(&sum)
 	return sum
 }
 
@@ -219,9 +219,9 @@ func (e *loopEngine) Dial(request engine.DialRequest) error {
 		return err
 	}
 	if request.Loop > 0 && request.Loop <= len(e.loops) {
-		return e.loops[request.Loop-1].requestDial(request)
+		return e.loops[request.Loop-1].enqueueDialAndWake(request)
 	}
-	return e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))].requestDial(request)
+	return e.loops[e.nextLoop.Add(1)%uint64(len(e.loops))].enqueueDialAndWake(request)
 }
 
 func (e *loopEngine) Stop(ctx context.Context) error {

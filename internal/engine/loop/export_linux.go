@@ -35,7 +35,7 @@ const (
 )
 
 type connExporter struct {
-	sender            handover.Sender
+	sender            handover.ExportSender
 	loop              *Loop
 	onDone            func(engine.ExportResult, error) // nil if no hand-over is in progress
 	broadcastsBefore  uint64                           // broadcasts that must reach all connections first
@@ -56,7 +56,7 @@ func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (move
 	if len(channels) < len(e.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(e.loops))
 	}
-	defer e.freedMemory.StartFreeing()()
+	defer e.freedMemory.StartReturningToOS()()
 	var mu sync.Mutex
 	var pending sync.WaitGroup
 	pending.Add(len(e.loops))
@@ -73,13 +73,13 @@ func (e *loopEngine) ExportConns(ctx context.Context, channels []*os.File) (move
 		for k := i; k < len(channels); k += len(e.loops) {
 			fds = append(fds, int32(channels[k].Fd()))
 		}
-		if !l.enqueueCall(func() { l.exporter.start(fds, onDone) }) {
+		if !l.enqueueCallAndWake(func() { l.exporter.startHandOver(fds, onDone) }) {
 			onDone(engine.ExportResult{}, engine.ErrClosed)
 		}
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		for _, l := range e.loops {
-			l.enqueueCall(func() { l.exporter.sender.Fail(context.Cause(ctx)) })
+			l.enqueueCallAndWake(func() { l.exporter.sender.Fail(context.Cause(ctx)) })
 		}
 	})
 	pending.Wait()
@@ -99,14 +99,14 @@ func (e *loopEngine) SocketsPerListener() []int {
 func (e *loopEngine) SendListenerSockets(control *os.File, message string) error {
 	result := make(chan error, 1)
 	l := e.loops[0]
-	if !l.enqueueCall(func() { result <- l.sendListeners(int32(control.Fd()), message) }) {
+	if !l.enqueueCallAndWake(func() { result <- l.sendListenerFDs(int32(control.Fd()), message) }) {
 		return engine.ErrClosed
 	}
 	return <-result
 }
 
-func (l *Loop) sendListeners(controlFD int32, word string) error {
-	controlCopy, err := l.duplicateFD(controlFD)
+func (l *Loop) sendListenerFDs(controlFD int32, message string) error {
+	controlCopy, err := l.copyFDToLoopTable(controlFD)
 	if err != nil {
 		return err
 	}
@@ -115,14 +115,14 @@ func (l *Loop) sendListeners(controlFD int32, word string) error {
 	for _, fd := range l.engine.listenerFDs {
 		fds = append(fds, int(fd))
 	}
-	return sock.SendFDsInChunks(controlCopy, word, fds)
+	return sock.SendFDsInChunks(controlCopy, message, fds)
 }
 
 // SetListenersShared implements engine.Migrator.
 func (e *loopEngine) SetListenersShared(shared bool) { e.listenersShared.Store(shared) }
 
-// start copies the channels and starts the hand-over. It calls onDone with the result.
-func (d *connExporter) start(channelFDs []int32, onDone func(engine.ExportResult, error)) {
+// startHandOver copies the channels and starts the hand-over. It calls onDone with the result.
+func (d *connExporter) startHandOver(channelFDs []int32, onDone func(engine.ExportResult, error)) {
 	l := d.loop
 	if d.onDone != nil {
 		onDone(engine.ExportResult{}, errors.New("a hand-over is in progress already; wait for its end"))
@@ -131,7 +131,7 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.ExportResult
 	var copies []int32
 	var err error
 	for _, fd := range channelFDs {
-		channelCopy, copyErr := l.duplicateFD(fd)
+		channelCopy, copyErr := l.copyFDToLoopTable(fd)
 		if copyErr != nil {
 			err = fmt.Errorf("duplicating the hand-over channel: %w", copyErr)
 			break
@@ -145,22 +145,22 @@ func (d *connExporter) start(channelFDs []int32, onDone func(engine.ExportResult
 	}
 }
 
-// duplicateFD copies a descriptor of the process's table into the loop's table.
-func (l *Loop) duplicateFD(processFD int32) (int32, error) {
+// copyFDToLoopTable copies a descriptor of the process's table into the loop's table.
+func (l *Loop) copyFDToLoopTable(processFD int32) (int32, error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		return sock.CopyFDFromProcessTable(processFD)
 	}
 	return sock.DupFD(processFD)
 }
 
-func (d *connExporter) abort(err error) {
+func (d *connExporter) abortAndReport(err error) {
 	if d.onDone != nil {
 		d.sender.Abort(err)
-		d.closeAndReport()
+		d.closeChannelsAndReport()
 	}
 }
 
-func (d *connExporter) cancelExports() {
+func (d *connExporter) cancelPendingExports() {
 	for len(d.exporting) > 0 {
 		r := d.exporting[0]
 		d.exporting = d.exporting[1:]
@@ -176,8 +176,8 @@ func (d *connExporter) cancelExport(ref engine.Ref, permanent bool) {
 	}
 }
 
-func (d *connExporter) closeAndReport() {
-	d.cancelExports()
+func (d *connExporter) closeChannelsAndReport() {
+	d.cancelPendingExports()
 	for _, o := range d.sender.Channels {
 		if !o.Ended {
 			d.loop.driver.UnwatchListener(o.FD)
@@ -199,32 +199,32 @@ func (d *connExporter) runIfDue(now time.Duration) {
 	d.wakeAt = now + exportRoundInterval
 	if d.sender.IsExporting() && now >= d.requestAt {
 		if d.loop.broadcasts.finishedCount >= d.broadcastsBefore {
-			d.requestExports(now)
+			d.startExportsWithinCredit(now)
 		}
 		d.sendBatches(now)
 	}
-	if d.sender.IsExporting() && d.canRequestExports() {
+	if d.sender.IsExporting() && d.canStartMoreExports() {
 		d.wakeAt = d.requestAt
 	}
-	finished := d.sender.AdvanceStage()
+	finished := d.sender.ShutChannelsWhenConfirmed()
 	if !d.sender.IsExporting() {
-		d.cancelExports()
+		d.cancelPendingExports()
 	}
 	if finished {
-		d.closeAndReport()
+		d.closeChannelsAndReport()
 	}
 }
 
-// canRequestExports reports whether there is credit for further exports, and the round is not waiting for its
+// canStartMoreExports reports whether there is credit for further exports, and the round is not waiting for its
 // last connections.
-func (d *connExporter) canRequestExports() bool {
+func (d *connExporter) canStartMoreExports() bool {
 	if len(d.exporting) > 0 && d.nextSlot == d.loop.conns.slotCount {
 		return false
 	}
 	return len(d.exporting) < min(maxExporting, d.sender.TotalCredit())
 }
 
-func (d *connExporter) requestExports(now time.Duration) {
+func (d *connExporter) startExportsWithinCredit(now time.Duration) {
 	l := d.loop
 	limit, end := min(maxExporting, d.sender.TotalCredit()), min(d.nextSlot+exportSlotsPerTurn, l.conns.slotCount)
 	for ; d.nextSlot < end && len(d.exporting) < limit; d.nextSlot++ {
@@ -253,7 +253,7 @@ func (d *connExporter) requestExports(now time.Duration) {
 
 // markReadyOrCancelExport marks c as ready for export, or keeps it if the hand-over has ended.
 func (d *connExporter) markReadyOrCancelExport(c *engine.Conn) {
-	c.OnQuiesced()
+	c.OnKernelIdleForExport()
 	if d.onDone == nil || !d.sender.IsExporting() {
 		c.AbortExport(false)
 	}
@@ -269,14 +269,14 @@ func (d *connExporter) sendBatches(now time.Duration) {
 	}
 }
 
-func (d *connExporter) sendBatch(channel *handover.OutChannel, credit int, now time.Duration) (sent bool) {
+func (d *connExporter) sendBatch(channel *handover.ExportChannel, credit int, now time.Duration) (sent bool) {
 	defer func() {
 		if !sent { // or a handler's Save has called runtime.Goexit
-			d.unpackBatch()
+			d.requeueUnsentBatch()
 		}
 		clear(d.batchConns)
 	}()
-	d.packBatch(credit)
+	d.packBatchOfReadyConns(credit)
 	if len(d.batchConns) == 0 {
 		return false
 	}
@@ -287,15 +287,15 @@ func (d *connExporter) sendBatch(channel *handover.OutChannel, credit int, now t
 	sent = true
 	d.exportedSinceFree += len(d.batchConns)
 	for _, c := range d.batchConns {
-		c.FinishExport()
-		d.loop.SettleLater(c)
+		c.CloseExported()
+		d.loop.PerformActionsLater(c)
 	}
 	d.loop.performPendingActions()
 	return true
 }
 
-// packBatch makes the records of one batch. Connections that are not ready, or that have mail queued, wait.
-func (d *connExporter) packBatch(credit int) {
+// packBatchOfReadyConns makes the records of one batch. Connections that are not ready, or that have mail queued, wait.
+func (d *connExporter) packBatchOfReadyConns(credit int) {
 	d.batchFDs, d.batchConns, d.batchRecords = d.batchFDs[:0], d.batchConns[:0], d.batchRecords[:0]
 	limit := min(credit, handover.MaxBatch)
 	n, notReady := 0, d.exporting[:0]
@@ -330,7 +330,7 @@ func (d *connExporter) packBatch(credit int) {
 	}
 }
 
-func (d *connExporter) unpackBatch() {
+func (d *connExporter) requeueUnsentBatch() {
 	for _, c := range d.batchConns {
 		c.CancelSnapshot()
 		d.exporting = append(d.exporting, c.Ref())
@@ -344,7 +344,7 @@ func (d *connExporter) receiveConfirmations() {
 			continue
 		}
 		if d.sender.ReceiveConfirmations(o) != nil {
-			d.closeAndReport()
+			d.closeChannelsAndReport()
 			return
 		}
 		if o.Ended {
@@ -353,9 +353,9 @@ func (d *connExporter) receiveConfirmations() {
 	}
 }
 
-func (d *connExporter) freeExportedMemory() {
+func (d *connExporter) freeExportedChunksIfDue() {
 	if d.exportedSinceFree >= freeMemoryEvery || d.exportedSinceFree > 0 && d.onDone == nil {
 		d.exportedSinceFree = 0
-		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeUnusedChunks()) * int64(unsafe.Sizeof(chunk{})))
+		d.loop.engine.freedMemory.Add(int64(d.loop.conns.freeUnusedChunks()) * int64(unsafe.Sizeof(connChunk{})))
 	}
 }

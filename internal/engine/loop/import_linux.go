@@ -22,7 +22,7 @@ import (
 
 type connImporter struct {
 	loop     *Loop
-	channels []*handover.InChannel
+	channels []*handover.ImportChannel
 	buffer   []byte
 }
 
@@ -36,13 +36,13 @@ func (e *loopEngine) ImportConns(channels []*os.File) error {
 		added.Add(1)
 		call := func() {
 			defer added.Done()
-			if err := l.importer.addChannel(int32(f.Fd())); err != nil {
+			if err := l.importer.copyAndWatchChannel(int32(f.Fd())); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed = err
 			}
 		}
-		if !l.enqueueCall(call) {
+		if !l.enqueueCallAndWake(call) {
 			added.Done()
 			failed = engine.ErrClosed
 		}
@@ -54,9 +54,9 @@ func (e *loopEngine) ImportConns(channels []*os.File) error {
 	return failed
 }
 
-func (a *connImporter) addChannel(channelFD int32) error {
+func (a *connImporter) copyAndWatchChannel(channelFD int32) error {
 	l := a.loop
-	channelCopy, err := l.duplicateFD(channelFD)
+	channelCopy, err := l.copyFDToLoopTable(channelFD)
 	if err != nil {
 		return fmt.Errorf("duplicating the takeover channel: %w", err)
 	}
@@ -67,36 +67,36 @@ func (a *connImporter) addChannel(channelFD int32) error {
 	in := l.engine.receiver.NewInChannel(channelCopy, a)
 	a.channels = append(a.channels, in)
 	l.driver.WatchListener(channelCopy)
-	in.ConfirmArrivals()
+	in.ConfirmArrivalsAndGrantCredit()
 	return nil
 }
 
-// ScheduleConfirm implements handover.Owner.
-func (a *connImporter) ScheduleConfirm(in *handover.InChannel) {
-	a.loop.enqueueCall(func() {
+// ScheduleConfirmArrivals implements handover.Owner.
+func (a *connImporter) ScheduleConfirmArrivals(in *handover.ImportChannel) {
+	a.loop.enqueueCallAndWake(func() {
 		if slices.Contains(a.channels, in) {
-			in.ConfirmArrivals()
+			in.ConfirmArrivalsAndGrantCredit()
 		}
 	})
 }
 
-// closeChannels closes all channels. Connections that were not received stay with the sender.
-func (a *connImporter) closeChannels() {
+// closeAllChannels closes all channels. Connections that were not received stay with the sender.
+func (a *connImporter) closeAllChannels() {
 	for len(a.channels) > 0 {
 		a.closeChannel(a.channels[0])
 	}
 	a.buffer = nil
 }
 
-func (a *connImporter) closeChannel(channel *handover.InChannel) {
+func (a *connImporter) closeChannel(channel *handover.ImportChannel) {
 	a.loop.driver.UnwatchListener(channel.FD)
 	sock.Close(channel.FD)
-	a.channels = slices.DeleteFunc(a.channels, func(other *handover.InChannel) bool { return other == channel })
+	a.channels = slices.DeleteFunc(a.channels, func(other *handover.ImportChannel) bool { return other == channel })
 	channel.Close()
 }
 
 // ReserveConns implements handover.Owner.
-func (a *connImporter) ReserveConns(n int) int {
+func (a *connImporter) ReserveConns(n int) (reserved int) {
 	l, claimed := a.loop, 0
 	if l.engine.cfg.MaxConnsPerShard > 0 { // capacity and descriptors of this table
 		for _, in := range a.channels {
@@ -116,8 +116,8 @@ func (a *connImporter) ReserveConns(n int) int {
 // ReleaseConns implements handover.Owner.
 func (a *connImporter) ReleaseConns(n int) { a.loop.engine.admission.CancelReservedConns(n) }
 
-// receiveConns receives waiting connections, about a batch from each channel.
-func (a *connImporter) receiveConns() {
+// receiveWaitingConns receives waiting connections, about a batch from each channel.
+func (a *connImporter) receiveWaitingConns() {
 	if len(a.channels) == 0 {
 		return
 	}
@@ -128,7 +128,7 @@ func (a *connImporter) receiveConns() {
 		some, err := in.ReceiveBatch(a.buffer, a.loop.importConn)
 		switch {
 		case err == nil && some:
-			in.ConfirmArrivals()
+			in.ConfirmArrivalsAndGrantCredit()
 		case err != nil && err != io.EOF:
 			a.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
 				"connections lost in hand-over", slog.String("error", err.Error()))
@@ -152,14 +152,14 @@ func (l *Loop) importConn(fd int32, record *engine.Record) {
 		return
 	}
 	if record.Listener >= len(l.host.ListenerCounters) {
-		record.Listener = l.host.AdoptedListener()
+		record.Listener = l.host.ListenerNumberForAdopted()
 	}
 	if err := l.host.AdmitImported(record); err != nil {
 		l.rejectConn(fd, record.Peer, err)
 		return
 	}
 	_ = unix.SetNonblock(int(fd), !l.acceptor.Blocking) // a valid call does not fail
-	c := l.addConn(fd)
+	c := l.addConnToTable(fd)
 	if errno := l.driver.WatchConn(c); errno != 0 {
 		l.host.UndoAdmitImported(record)
 		l.driver.DropUnopened(c)

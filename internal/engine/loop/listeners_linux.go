@@ -52,7 +52,7 @@ func (a *acceptPauser) nextDue() (at time.Duration, ok bool) {
 // runIfDue pauses and resumes accepting.
 func (a *acceptPauser) runIfDue(now time.Duration) {
 	if pause := a.loop.engine.acceptPaused.Load(); pause != a.pausedByOperator {
-		a.loop.setOperatorPause(pause)
+		a.loop.applyOperatorPause(pause)
 	}
 	if a.paused && now >= a.resumeAt {
 		a.paused = false
@@ -60,12 +60,12 @@ func (a *acceptPauser) runIfDue(now time.Duration) {
 	}
 }
 
-// AcceptConns accepts waiting connections, up to a batch from each listener.
-func (l *Loop) AcceptConns() {
+// AcceptAndReceiveConns accepts waiting connections, up to a batch from each listener.
+func (l *Loop) AcceptAndReceiveConns() {
 	if l.exporter.onDone != nil {
 		l.exporter.receiveConfirmations()
 	}
-	l.importer.receiveConns()
+	l.importer.receiveWaitingConns()
 	for _, fd := range l.accept.watchedFDs {
 		if !l.acceptBatchFrom(fd) {
 			return
@@ -75,7 +75,7 @@ func (l *Loop) AcceptConns() {
 
 // acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether to continue with
 // other listeners.
-func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
+func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
 		if l.engine.acceptPaused.Load() {
@@ -84,7 +84,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 		if l.isFull() && l.delegateListeners() {
 			return false
 		}
-		if !l.acquireAcceptToken() {
+		if !l.acquireAcceptTokenOrPause() {
 			return false
 		}
 		fd, peer, errno := l.acceptor.Accept(listenerFD)
@@ -98,12 +98,12 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 			if l.engine.listenerConfigs[listener].Socket != nil {
 				_ = sock.PrepareConn(fd) // an error leaves the connection without its socket options
 			}
-			l.addAcceptedConn(fd, listener, peer, nil)
+			l.openOrRejectAcceptedConn(fd, listener, peer, nil)
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
 		case syscall.EINVAL:
-			l.handleListenerShutdown(listenerFD)
+			l.stopAcceptingFromShutListener(listenerFD)
 			return true
 		case syscall.EMFILE:
 			if !l.lowerCapacityToUsed() || !l.delegateListeners() {
@@ -119,9 +119,9 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) bool {
 	return true
 }
 
-// acquireAcceptToken reports whether the accept rate permits one more connection; otherwise it pauses
+// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection; otherwise it pauses
 // accepting.
-func (l *Loop) acquireAcceptToken() bool {
+func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
 	}
@@ -133,14 +133,14 @@ func (l *Loop) acquireAcceptToken() bool {
 	return l.accept.hasRateToken
 }
 
-// addAcceptedConn opens an accepted connection, or rejects it. received is input that was read from it
+// openOrRejectAcceptedConn opens an accepted connection, or rejects it. alreadyRead is input that was read from it
 // already.
-func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, received []byte) {
+func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.rejectConn(fd, peer, err)
 		return
 	}
-	c := l.addConn(fd)
+	c := l.addConnToTable(fd)
 	if errno := l.driver.WatchConn(c); errno != 0 {
 		l.host.UndoAdmit(listener, peer)
 		l.driver.DropUnopened(c)
@@ -149,8 +149,8 @@ func (l *Loop) addAcceptedConn(fd int32, listener int, peer netip.AddrPort, rece
 	}
 	c.SetListener(listener)
 	c.OnOpen(peer, false)
-	if len(received) > 0 {
-		c.OnRead(received)
+	if len(alreadyRead) > 0 {
+		c.OnRead(alreadyRead)
 	}
 	l.driver.PerformActions(c)
 }
@@ -167,7 +167,7 @@ func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	}
 }
 
-func (l *Loop) addConn(fd int32) *engine.Conn {
+func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	c := l.conns.acquireConn()
 	c.SetFD(fd)
 	l.connCount.Add(1)
@@ -198,9 +198,9 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// handleListenerShutdown stops accepting from a listener that was shut down by another shard, or by the
+// stopAcceptingFromShutListener stops accepting from a listener that was shut down by another shard, or by the
 // caller that owns it.
-func (l *Loop) handleListenerShutdown(listenerFD int32) {
+func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
@@ -242,13 +242,13 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	if i < 0 {
 		return
 	}
-	l.accept.watchedFDs = slices.Delete(slices.Clone(l.accept.watchedFDs), i, i+1) // AcceptConns may be ranging over it
+	l.accept.watchedFDs = slices.Delete(slices.Clone(l.accept.watchedFDs), i, i+1) // AcceptAndReceiveConns may be ranging over it
 	if !l.isAcceptPaused() {
 		l.driver.UnwatchListener(listenerFD)
 	}
 }
 
-// closeListeners stops accepting for good. Listeners that shards have opened are shut down, because other
+// closeListenerFDs stops accepting for good. Listeners that shards have opened are shut down, because other
 // tables contain descriptors of them; one from the caller may be in use by another process, and ends with its
 // last descriptor.
 func (l *Loop) closeListeners() {
@@ -274,7 +274,7 @@ func (l *Loop) isFull() bool {
 
 // lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected: something else
 // uses descriptors, or the limit was lowered. It reports whether the loop is a shard.
-func (l *Loop) lowerCapacityToUsed() bool {
+func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
 	}
@@ -282,8 +282,8 @@ func (l *Loop) lowerCapacityToUsed() bool {
 	return true
 }
 
-// leastLoadedLoop returns the loop with the fewest connections, or nil if that is full.
-func (e *loopEngine) leastLoadedLoop() *Loop {
+// leastLoadedLoopUnlessFull returns the loop with the fewest connections, or nil if that is full.
+func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	best := slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.connCount.Load() - b.connCount.Load()) })
 	if best.isFull() {
 		return nil
@@ -293,18 +293,18 @@ func (e *loopEngine) leastLoadedLoop() *Loop {
 
 // delegateListeners makes another loop accept from the listeners of this one. It reports false if all loops
 // are full.
-func (l *Loop) delegateListeners() bool {
+func (l *Loop) delegateListeners() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	target := e.leastLoadedLoop()
+	target := e.leastLoadedLoopUnlessFull()
 	if target == nil || target == l {
 		return false
 	}
 	for i, acceptingLoop := range e.acceptingLoops {
 		if acceptingLoop == l.host.Index {
 			e.acceptingLoops[i] = target.host.Index
-			target.enqueueCall(func() { target.updateListenerWatch(i) })
+			target.enqueueCallAndWake(func() { target.updateListenerWatch(i) })
 			l.stopAcceptingFrom(e.listenerFDs[i])
 		}
 	}
@@ -312,9 +312,9 @@ func (l *Loop) delegateListeners() bool {
 	return true
 }
 
-// reclaimListeners makes the loop accept from its own listeners again, once more than 1/16 of its capacity is
+// reclaimListenersIfSpace makes the loop accept from its own listeners again, once more than 1/16 of its capacity is
 // free.
-func (l *Loop) reclaimListeners() {
+func (l *Loop) reclaimListenersIfSpace() {
 	e, own := l.engine, l.host.Index
 	if capacity := l.capacity.Load(); capacity-l.connCount.Load() <= capacity/16 {
 		return
@@ -324,7 +324,7 @@ func (l *Loop) reclaimListeners() {
 		acceptingLoop := e.loops[e.acceptingLoops[i]]
 		e.acceptingLoops[i] = own
 		e.mu.Unlock()
-		acceptingLoop.enqueueCall(func() { acceptingLoop.updateListenerWatch(i) })
+		acceptingLoop.enqueueCallAndWake(func() { acceptingLoop.updateListenerWatch(i) })
 		l.updateListenerWatch(i)
 	}
 	l.accept.delegated = false
@@ -348,14 +348,14 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 
 // delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It reports false if
 // that loop's queue is full; the dial must be retried then.
-func (l *Loop) delegateDial(request engine.DialRequest) (done bool) {
-	target := l.engine.leastLoadedLoop()
+func (l *Loop) delegateDial(request engine.DialRequest) (needsNoRetry bool) {
+	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrFull)
 		return true
 	}
 	request.Count = 1
-	switch err := target.requestDial(request); {
+	switch err := target.enqueueDialAndWake(request); {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:

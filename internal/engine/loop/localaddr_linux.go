@@ -43,7 +43,7 @@ func (l *Loop) FetchLocalAddr(ref engine.Ref) (addr netip.AddrPort, ok bool) {
 		return addr, false
 	}
 	done := make(chan struct{})
-	if !l.enqueueCall(func() {
+	if !l.enqueueCallAndWake(func() {
 		addr, ok = l.localAddrOf(ref)
 		close(done)
 	}) {

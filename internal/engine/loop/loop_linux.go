@@ -58,7 +58,7 @@ type Loop struct {
 	mailQueues   mailQueueSet // mail that was taken from the mailbox and is not delivered
 	runningCalls []func()     // remote calls that were taken and have not run
 	broadcasts   broadcastSender
-	pacer        paceCaller
+	scheduler    schedulerCaller
 	drainer      connDrainer
 	exporter     connExporter
 	importer     connImporter
@@ -109,9 +109,9 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	l.accept.loop, l.broadcasts.loop, l.drainer.loop, l.sweeper.loop, l.budget.loop, l.placement.loop = l, l, l, l, l, l
 	l.exporter.loop, l.importer.loop, l.dials.loop, l.submitQueue.loop = l, l, l, l
 	l.tasks = l.orderedTasks()
-	l.mailbox.MaxRequests, l.mailbox.MaxBytes = e.cfg.Limits.MailboxBounds(e.cfg.Loops)
+	l.mailbox.MaxRequests, l.mailbox.MaxBytes = e.cfg.Limits.SingleMailboxLimits(e.cfg.Loops)
 	l.mailbox.Counters = &l.counters
-	l.buffers.LimitTo(&e.cfg.Limits, e.cfg.Loops)
+	l.buffers.LimitToShare(&e.cfg.Limits, e.cfg.Loops)
 	l.host.Configure(&e.cfg, e.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &e.sharedCounters
 	l.host.ListenerCounters = e.listenerStats
@@ -127,8 +127,8 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 		l.placement.switchToWorkers()
 	}
 	l.trimmer.buffers = &l.buffers
-	if l.pacer = (paceCaller{loop: l, nextAt: never}); e.cfg.Scheduler != nil {
-		l.pacer.nextAt, l.pacer.nudge = 0, l.nudgeConn
+	if l.scheduler = (schedulerCaller{loop: l, nextAt: never}); e.cfg.Scheduler != nil {
+		l.scheduler.nextAt, l.scheduler.nudge = 0, l.nudgeNowOrByMail
 	}
 	l.conns.host = &l.host
 	l.capacity.Store(int64(e.cfg.MaxConnsPerShard))
@@ -156,15 +156,15 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
 // runOnThread serves on a thread of its own until the loop has stopped. It sends one result of the start to
-// started.
-func (l *Loop) runOnThread(started chan<- error) {
+// startResult.
+func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
-		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(started) })
+		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
 		return
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := l.runUntilStopped(started); err != nil {
+	if err := l.runUntilStopped(startResult); err != nil {
 		for i, fd := range l.engine.listenerFDs {
 			if l.engine.homeLoop(i) == l.host.Index {
 				sock.Close(fd)
@@ -174,30 +174,30 @@ func (l *Loop) runOnThread(started chan<- error) {
 }
 
 // runWithPrivateFDTable unshares the thread's descriptor table before it serves.
-func (l *Loop) runWithPrivateFDTable(started chan<- error) {
+func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	keptFDs := make(map[int32]bool)
 	for _, fd := range l.engine.listenerFDs {
 		keptFDs[fd] = true
 	}
 	release, err := sock.UnshareDescriptorTable(keptFDs)
 	if err != nil {
-		l.closeUnstarted()
-		started <- err
+		l.markClosedUnstarted()
+		startResult <- err
 		return
 	}
 	defer release()
-	_ = l.runUntilStopped(started) // the end of the thread closes the listeners
+	_ = l.runUntilStopped(startResult) // the end of the thread closes the listeners
 }
 
-// runUntilStopped opens the driver, sends the result to started, and runs turns until the loop is told to
+// runUntilStopped opens the driver, sends the result to startResult, and runs turns until the loop is told to
 // stop and its last connection has closed.
-func (l *Loop) runUntilStopped(started chan<- error) error {
+func (l *Loop) runUntilStopped(startResult chan<- error) error {
 	thread := unix.Gettid()
 	loopsByThread.Store(thread, l)
 	defer loopsByThread.Delete(thread)
 	if err := l.driver.Open(); err != nil {
-		l.closeUnstarted()
-		started <- err
+		l.markClosedUnstarted()
+		startResult <- err
 		return err
 	}
 	for i, fd := range l.engine.listenerFDs {
@@ -205,22 +205,22 @@ func (l *Loop) runUntilStopped(started chan<- error) error {
 			l.startAcceptingFrom(fd)
 		}
 	}
-	started <- nil
-	if l.pacer.nudge != nil {
+	startResult <- nil
+	if l.scheduler.nudge != nil {
 		defer sock.SetThreadPreciseTimers()()
 	}
-	defer func() { engine.SurviveGoexit(l.failQueuedDials) }()
-	engine.SurviveGoexit(func() {
+	defer func() { engine.RerunAfterGoexit(l.failQueuedDials) }()
+	engine.RerunAfterGoexit(func() {
 		for !l.isFinished() {
 			l.runTurn()
 		}
-		l.closeLoop()
+		l.deliverRemainingAndCloseLoop()
 	})
 	return nil
 }
 
-// closeUnstarted marks a loop as closed that could not start.
-func (l *Loop) closeUnstarted() {
+// markClosedUnstarted marks a loop as closed that could not start.
+func (l *Loop) markClosedUnstarted() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
@@ -239,24 +239,24 @@ func (l *Loop) isFinished() bool {
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
-	l.startTurn()
-	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForEvents() {
-		if !l.yieldToGoroutines() {
-			l.waitForEvents()
+	l.recordLastAndStartTurn()
+	if !l.handleEvents() && !cutShort && l.isIdle() && !l.spinForWork() {
+		if !l.yieldToGoroutinesIfSingleCPU() {
+			l.waitForWork()
 		}
 		l.handleEvents()
 	}
-	l.resumeReturned()
+	l.resumeConnsReturnedByPool()
 	l.deliverMail()
 	l.phase.Store(phaseTasks)
-	l.applyStopStage()
-	l.processRemoteRequests()
+	l.applyRequestedStopStage()
+	l.takeAndRunRemoteRequests()
 	l.runTasks()
 	if cutShort {
-		l.importer.receiveConns() // confirms what was received
+		l.importer.receiveWaitingConns() // confirms what was received
 	}
-	l.conns.recycleReleased()
-	l.exporter.freeExportedMemory()
+	l.conns.makeReleasedReusable()
+	l.exporter.freeExportedChunksIfDue()
 	l.inTurn = false
 }
 
@@ -264,15 +264,15 @@ func (l *Loop) isIdle() bool {
 	return !l.mailQueues.hasUndelivered() && l.nextTaskDue() > l.host.Clock()
 }
 
-func (l *Loop) startTurn() {
+func (l *Loop) recordLastAndStartTurn() {
 	now := engine.MonotonicNow()
-	l.measureTurn(now)
+	l.recordTurnAndExtendDeadlines(now)
 	l.turnStart = now
 	l.host.SetClock(now)
 	l.phase.Store(phaseEvents)
 }
 
-func (l *Loop) measureTurn(now time.Duration) {
+func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	if l.turnStart == 0 {
 		return
 	}
@@ -291,11 +291,11 @@ func (l *Loop) measureTurn(now time.Duration) {
 }
 
 // extendDeadlines moves the peers' deadlines by a time in which the loop has not read.
-func (l *Loop) extendDeadlines(now, by time.Duration, extend func(*engine.Conn, time.Duration)) {
+func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
 		if c.DriverFlags()&Busy == 0 {
-			extend(c, by)
+			extend(c, duration)
 		}
 	})
 }
@@ -306,29 +306,29 @@ const timedTurnsAfterSlow = 10_000
 
 // handleEvents handles pending events and reports whether there were any. Under Auto it measures how long
 // that takes.
-func (l *Loop) handleEvents() bool {
+func (l *Loop) handleEvents() (handledAny bool) {
 	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
-		return l.placement.handleEventsTimed()
+		return l.placement.handleEventsAndMoveIfSlow()
 	}
-	return l.handleDriverEvents()
+	return l.handleEventsAndReadBulk()
 }
 
-// handleDriverEvents handles pending events, and reads from bulk connections unless all buffers together
+// handleEventsAndReadBulk handles pending events, and reads from bulk connections unless all buffers together
 // exceed their limit. It reports whether there was anything to do.
-func (l *Loop) handleDriverEvents() bool {
+func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
 	l.performPendingActions()
 	if l.bulkReads.n == 0 || l.budget.exceeded {
 		return handled
 	}
-	l.readBulkConns()
+	l.readQueuedBulkConns()
 	return true
 }
 
-// spinForEvents polls for events without blocking for up to Config.Spin. It reports whether there is
+// spinForWork polls for events without blocking for up to Config.Spin. It reports whether there is
 // something to do.
-func (l *Loop) spinForEvents() bool {
+func (l *Loop) spinForWork() (foundWork bool) {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
 		return false
@@ -350,15 +350,15 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// waitForEvents blocks until there are events, remote work, or a task that is due.
-func (l *Loop) waitForEvents() {
+// waitForWork blocks until there are events, remote work, or a task that is due.
+func (l *Loop) waitForWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
 	if l.hasRemoteWork() {
 		return
 	}
 	now := engine.MonotonicNow()
-	l.measureTurn(now)
+	l.recordTurnAndExtendDeadlines(now)
 	limit := time.Duration(-1) // no limit
 	if next := l.nextTaskDue(); next != never {
 		limit = max(next-now, 0)
@@ -377,35 +377,35 @@ func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldToGoroutines lets goroutines run that this turn has given work, if there is only one processor. It
+// yieldToGoroutinesIfSingleCPU lets goroutines run that this turn has given work, if there is only one processor. It
 // reports whether it has yielded. If the thread blocked in the kernel instead, they would run only when Go's
 // monitor notices, 20 µs to 10 ms later, and each answer would have to end that wait.
-func (l *Loop) yieldToGoroutines() bool {
+func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
 		return false
 	}
 	l.lastRetained = retained
 	now := engine.MonotonicNow()
-	l.measureTurn(now)
+	l.recordTurnAndExtendDeadlines(now)
 	runtime.Gosched()
 	l.startTurnAfterWait(now, 0)
 	return true
 }
 
-// AddFastSweepReasons adds delta to the number of reasons for sweeping fast.
-func (l *Loop) AddFastSweepReasons(delta int) {
+// AdjustFastSweepReasons adds delta to the number of reasons for sweeping fast.
+func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// TrackExpiry schedules c for expiry if it has a deadline. Drivers call it when c waits.
-func (l *Loop) TrackExpiry(c *engine.Conn) {
+// UpdateExpiryTracking schedules c for expiry if it has a deadline. Drivers call it when c waits.
+func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	switch _, due := c.ExpiresAt(); {
 	case due && c.DriverFlags()&Expiring == 0:
 		c.SetDriverFlags(c.DriverFlags() | Expiring)
-		l.AddFastSweepReasons(1)
+		l.AdjustFastSweepReasons(1)
 	case !due:
 		l.untrackExpiry(c)
 	}
@@ -414,7 +414,7 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.DriverFlags()&Expiring != 0 {
 		c.SetDriverFlags(c.DriverFlags() &^ Expiring)
-		l.AddFastSweepReasons(-1)
+		l.AdjustFastSweepReasons(-1)
 	}
 }
 
@@ -426,25 +426,25 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 		c.OnRead(buf[:n])
 		l.QueueIfBulk(c, n)
 		if n < len(buf) {
-			c.OnReadEmpty()
+			c.CloseIfTimedOutAfterEmptyRead()
 		}
 		return n
 	case errno == 0:
 		c.OnEOF()
 	case errno == syscall.EAGAIN:
-		c.OnReadEmpty()
+		c.CloseIfTimedOutAfterEmptyRead()
 	default:
 		c.OnTransportError(errno)
 	}
 	return 0
 }
 
-// SendFile sends the next part of c's file by the system call sendfile. At the end of the file, and after any
+// SendNextFilePart sends the next part of c's file by the system call sendfile. At the end of the file, and after any
 // error, the core reads the file instead: that reports the cause, or the next send does.
-func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
+func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePart()
 	if f == nil {
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 		return
 	}
 	switch n, errno := sendfile(c.FD(), f, offset, n); {
@@ -453,7 +453,7 @@ func (l *Loop) SendFile(c *engine.Conn, sendfile func(fd int32, f *os.File, offs
 	case errno == syscall.EAGAIN:
 		c.OnSent(0)
 	default:
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 	}
 }
 
@@ -490,7 +490,7 @@ func (l *Loop) CloseConn(c *engine.Conn) {
 
 // callClosedAndFree calls Closed and frees the slot, even if the handler calls runtime.Goexit.
 func (l *Loop) callClosedAndFree(c *engine.Conn) {
-	defer l.freeConn(c)
+	defer l.freeConnSlot(c)
 	c.OnClosed()
 }
 
@@ -499,12 +499,12 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	l.freeConn(c)
+	l.freeConnSlot(c)
 }
 
-// DetachConn turns c into a net.Conn with a descriptor of its own, or hands it over if it is being exported.
+// DetachOrMarkExportReady turns c into a net.Conn with a descriptor of its own, or hands it over if it is being exported.
 // No operation of c may be in progress, and c may not be watched.
-func (l *Loop) DetachConn(c *engine.Conn) {
+func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
 	} else {
@@ -512,22 +512,22 @@ func (l *Loop) DetachConn(c *engine.Conn) {
 	}
 }
 
-func (l *Loop) freeConn(c *engine.Conn) {
+func (l *Loop) freeConnSlot(c *engine.Conn) {
 	c.SetDriverFlags(0)
-	l.conns.releaseConn(c)
+	l.conns.releaseForLaterReuse(c)
 	l.connCount.Add(-1)
 	l.engine.admission.ReleaseConn()
 	if l.accept.outOfResources {
 		l.accept.resumeAt = 0
 	}
 	if l.accept.delegated {
-		l.reclaimListeners()
+		l.reclaimListenersIfSpace()
 	}
 }
 
-// closeLoop releases what the loop still holds. It delivers mail that came too late, so that its reservations
+// deliverRemainingAndCloseLoop releases what the loop still holds. It delivers mail that came too late, so that its reservations
 // are released.
-func (l *Loop) closeLoop() {
+func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {
 		l.deliverMail()
@@ -536,10 +536,10 @@ func (l *Loop) closeLoop() {
 	l.closed = true
 	l.dials.requests = l.dialRequests // queued since the last turn
 	for _, c := range l.broadcasts.active {
-		c.OwnerDone()
+		c.MarkOwnerDone()
 	}
 	for _, c := range l.newBroadcasts {
-		c.OwnerDone()
+		c.MarkOwnerDone()
 	}
 	calls := l.remoteCalls
 	l.mu.Unlock()

@@ -73,8 +73,8 @@ func (r *connMailQueue) enqueue(m engine.QueuedRequest, data []byte) (addedBytes
 
 func (r *connMailQueue) memoryBytes() int { return cap(r.mail)*engine.QueuedRequestSize + cap(r.data) }
 
-// distributeMail moves mail from the mailbox to the queues of its connections.
-func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
+// distributeMailToConnQueues moves mail from the mailbox to the queues of its connections.
+func (p *mailQueueSet) distributeMailToConnQueues(mailbox *engine.Mailbox) {
 	if len(p.unsorted) == 0 {
 		if p.count >= mailbox.MaxRequests || p.bytes >= mailbox.MaxBytes {
 			return
@@ -87,7 +87,7 @@ func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 	}
 	for limit := mailDistributedPerTurn; limit > 0 && len(p.unsorted) > 0 && p.ready.n < maxMailQueues; {
 		n := p.count
-		if p.nextRecipient = p.unsorted[0].ForEachConn(p.nextRecipient, min(limit, maxMailQueues), p.enqueue); p.nextRecipient == 0 {
+		if p.nextRecipient = p.unsorted[0].ForEachConn(p.nextRecipient, min(limit, maxMailQueues), p.enqueueForConn); p.nextRecipient == 0 {
 			p.unsorted = p.unsorted[1:]
 		}
 		limit -= max(p.count-n, 1)
@@ -98,8 +98,8 @@ func (p *mailQueueSet) distributeMail(mailbox *engine.Mailbox) {
 	}
 }
 
-// enqueue appends a message to the queue of its connection.
-func (p *mailQueueSet) enqueue(m engine.QueuedRequest) {
+// enqueueForConn appends a message to the queue of its connection.
+func (p *mailQueueSet) enqueueForConn(m engine.QueuedRequest) {
 	queue := p.byConn[m.Conn]
 	if queue == nil {
 		if n := len(p.spare) - 1; n >= 0 {
@@ -119,7 +119,7 @@ func (p *mailQueueSet) enqueue(m engine.QueuedRequest) {
 	p.bytes += int(m.Size)
 }
 
-func (p *mailQueueSet) dequeueConn() *connMailQueue {
+func (p *mailQueueSet) dequeueReadyConnQueue() *connMailQueue {
 	queue := p.ready.front()
 	p.ready.popFront()
 	return queue
@@ -166,13 +166,13 @@ func (l *Loop) deliverMail() {
 	l.phase.Store(phaseMail)
 	defer l.updateMailMemoryCounter()
 	if len(p.unsorted) > 0 || l.mailbox.HasRequests() {
-		p.distributeMail(&l.mailbox)
+		p.distributeMailToConnQueues(&l.mailbox)
 	}
 	end := engine.MonotonicNow() + maxTaskTime
 	for n := 0; n < mailConnsPerTurn && p.ready.n > 0; n++ {
-		queue := p.dequeueConn()
+		queue := p.dequeueReadyConnQueue()
 		c := queue.conn
-		timedOut := l.deliverConnMail(queue, end)
+		timedOut := l.deliverOrDeferConnMail(queue, end)
 		if c.FD() >= 0 && c.DriverFlags()&Busy == 0 && c.IsOpen() {
 			l.driver.PerformActions(c)
 		}
@@ -182,18 +182,18 @@ func (l *Loop) deliverMail() {
 	}
 }
 
-// deliverConnMail delivers a connection's mail, or defers it if the connection is busy. It reports whether
+// deliverOrDeferConnMail delivers a connection's mail, or defers it if the connection is busy. It reports whether
 // the deadline has passed.
-func (l *Loop) deliverConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
+func (l *Loop) deliverOrDeferConnMail(queue *connMailQueue, deadline time.Duration) (timedOut bool) {
 	defer l.mailQueues.requeueOrRelease(queue) // also after a runtime.Goexit
 	for c := queue.conn; queue.delivered < len(queue.mail) && !timedOut; {
 		m, data := queue.dequeue()
 		l.mailQueues.count--
 		l.mailQueues.bytes -= int(m.Size)
 		if c.DriverFlags()&Busy == 0 || m.IsStale() {
-			c.OnRequest(m, data)
+			c.HandleOrDeferRequest(m, data)
 		} else {
-			l.deferMail(m, data)
+			l.deferMailUntilWorkerReturns(m, data)
 		}
 		timedOut = queue.delivered%mailClockCheck == 0 && engine.MonotonicNow() >= deadline
 	}

@@ -36,7 +36,7 @@ func (e *loopEngine) PauseAccept(paused bool) error {
 	return nil
 }
 
-func (l *Loop) setOperatorPause(paused bool) {
+func (l *Loop) applyOperatorPause(paused bool) {
 	if paused && !l.accept.paused {
 		for _, fd := range l.accept.watchedFDs {
 			l.driver.UnwatchListener(fd)
@@ -46,7 +46,7 @@ func (l *Loop) setOperatorPause(paused bool) {
 		l.WatchListenersAndChannels()
 	}
 	if l.requestedStopStage.Load() < stageStopping {
-		l.counters.SetBool(engine.AcceptPausedCount, paused)
+		l.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	}
 }
 
@@ -57,8 +57,8 @@ type connWalk struct {
 	loopsLeft atomic.Int32 // loops that have not finished
 }
 
-// walkConns starts a walk, unless all loops have ended. It calls onDone at the end.
-func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
+// startConnWalk starts a walk, unless all loops have ended. It calls onDone at the end.
+func (e *loopEngine) startConnWalk(visitFrom func(l *Loop, from uint32) (next uint32), onDone func()) error {
 	select {
 	case <-e.done:
 		return engine.ErrClosed
@@ -73,19 +73,19 @@ func (e *loopEngine) walkConns(visitFrom func(l *Loop, from uint32) (next uint32
 }
 
 func (l *Loop) enqueueWalkStep(w *connWalk, fromSlot uint32) {
-	enqueued := l.enqueueCall(func() {
+	enqueued := l.enqueueCallAndWake(func() {
 		if next := w.visitFrom(l, fromSlot); next < l.conns.slotCount {
 			l.enqueueWalkStep(w, next)
 		} else {
-			w.finishLoop()
+			w.markLoopDone()
 		}
 	})
 	if !enqueued {
-		w.finishLoop()
+		w.markLoopDone()
 	}
 }
 
-func (w *connWalk) finishLoop() {
+func (w *connWalk) markLoopDone() {
 	if w.loopsLeft.Add(-1) == 0 {
 		w.onDone()
 	}
@@ -96,9 +96,9 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 		e.activeExpels.Add(-1)
 		return engine.ErrFull
 	}
-	err := e.walkConns(func(l *Loop, from uint32) (next uint32) {
+	err := e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		next = from + walkSlotsPerTurn
-		l.conns.forEach(from, next, func(c *engine.Conn) {
+		l.conns.forEachConnInUse(from, next, func(c *engine.Conn) {
 			if c.DriverFlags()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.hasSourceAddr(c, peer)) {
 				l.AbortConn(c, engine.ErrClosedByOperator)
 			}
@@ -111,16 +111,16 @@ func (e *loopEngine) ClosePeerConns(peer netip.AddrPort) error {
 	return err
 }
 
-// VisitConns implements engine.ConnVisitor: it queues mail for connections, as far as there is capacity.
-func (e *loopEngine) VisitConns(message *engine.Shared, beforePut func(), onDone func(full int)) error {
-	return e.walkConns(func(l *Loop, from uint32) (next uint32) {
+// PostToAllConns implements engine.ConnVisitor: it queues mail for connections, as far as there is capacity.
+func (e *loopEngine) PostToAllConns(message *engine.Shared, beforePost func(), onDone func(full int)) error {
+	return e.startConnWalk(func(l *Loop, from uint32) (next uint32) {
 		end := min(from+walkSlotsPerTurn, l.conns.slotCount)
 		for next = from; next < end; next++ {
 			c := l.conns.conn(next)
 			if c.FD() < 0 || c.DriverFlags()&(Connecting|ClosePending) != 0 {
 				continue
 			}
-			beforePut()
+			beforePost()
 			if err := l.mailbox.PutShared(c, engine.RequestDo, message); err != nil {
 				message.OnLost()
 				if err == engine.ErrFull {

@@ -45,19 +45,19 @@ type handlerPlacer struct {
 	timeOnWorkers  time.Duration // how long handlers stay on workers at least
 	quickReviews   int           // consecutive reviews with quick calls
 	quickCalls     int64         // calls in these reviews
-	workerTimes    engine.HandlerTimes
+	workerTimes    engine.WorkerCallTimes
 }
 
-// handleEventsTimed handles pending events, and moves handlers to workers if they hold up the loop. It
+// handleEventsAndMoveIfSlow handles pending events, and moves handlers to workers if they hold up the loop. It
 // reports whether there was anything to do.
-func (a *handlerPlacer) handleEventsTimed() bool {
+func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
 	if a.lastTurnSlow {
 		workBefore = sock.CurrentThreadUsage()
 	}
 	start, before := engine.MonotonicNow(), l.counters.Get(engine.Reads)
-	handled := l.handleDriverEvents()
+	handled := l.handleEventsAndReadBulk()
 	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
 		return handled // no handler was called for input
@@ -69,21 +69,21 @@ func (a *handlerPlacer) handleEventsTimed() bool {
 	case !a.lastTurnSlow:
 		a.lastTurnSlow = true
 	default:
-		a.evaluateSlowTurn(took, reads, sock.CurrentThreadUsage().Since(workBefore))
+		a.moveToWorkersAfterSlowTurns(took, reads, sock.CurrentThreadUsage().Since(workBefore))
 	}
 	return handled
 }
 
-// evaluateSlowTurn evaluates a slow turn that follows another one: handlers move if the thread has worked or
+// moveToWorkersAfterSlowTurns evaluates a slow turn that follows another one: handlers move if the thread has worked or
 // slept.
-func (a *handlerPlacer) evaluateSlowTurn(took, reads time.Duration, work sock.ThreadUsage) {
-	if work.Sleeps == 0 && (work.CPU < slowTurnTime || work.CPU < slowReadTime*reads) {
+func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
+	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
 		return // it has mostly waited for a CPU
 	}
 	a.slowTurnsInRow++
-	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*reads {
-		a.moveHandlersToWorkers(took / reads)
+	if a.slowTurnsInRow >= slowTurnsToMove || took >= verySlowTurnTime && took >= verySlowReadTime*numReads {
+		a.moveHandlersToWorkers(took / numReads)
 	}
 }
 
@@ -108,15 +108,15 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
 	case a.loop.host.OnWorkers:
-		a.moveHandlersBackIfQuick(now)
+		a.moveHandlersToLoopIfQuick(now)
 	default:
 		a.useLoopBuffersIfNoneBusy()
 	}
 }
 
-// moveHandlersBackIfQuick makes the loop call the handlers again if their calls were short:
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls were short:
 // quickCallsToReturn of them, and one more review that finds no earlier call still running.
-func (a *handlerPlacer) moveHandlersBackIfQuick(now time.Duration) {
+func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
 		return

@@ -30,7 +30,7 @@ func TestSlowTurnsMoveHandlers(t *testing.T) {
 		l := newLoop(&loopEngine{cfg: engine.Config{AutoWorkers: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
-			l.placement.evaluateSlowTurn(test.took, test.reads, test.did)
+			l.placement.moveToWorkersAfterSlowTurns(test.took, test.reads, test.did)
 			if l.host.OnWorkers {
 				moved = turn
 			}

@@ -20,8 +20,8 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, request engine.Request) error {
 	return nil
 }
 
-func (l *Loop) PostToChunk(to *engine.ConnChunk, message *engine.Shared) engine.PostTally {
-	t := l.mailbox.PutToChunk(to, message)
+func (l *Loop) PostToChunk(to *engine.GroupChunk, message *engine.Shared) engine.PostOutcomes {
+	t := l.mailbox.PutSharedForChunk(to, message)
 	if t.SentCount() > 0 {
 		l.wake()
 	}
@@ -36,7 +36,7 @@ func (l *Loop) requestStopStage(stage int32) {
 	l.wake()
 }
 
-func (l *Loop) requestDial(request engine.DialRequest) error {
+func (l *Loop) enqueueDialAndWake(request engine.DialRequest) error {
 	if err := l.enqueueDial(request); err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (l *Loop) enqueueDial(request engine.DialRequest) error {
 	return nil
 }
 
-// enqueueCall queues a function for the loop to call. It reports false if the loop has ended.
-func (l *Loop) enqueueCall(call func()) (ok bool) {
+// enqueueCallAndWake queues a function for the loop to call. It reports false if the loop has ended.
+func (l *Loop) enqueueCallAndWake(call func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.closed; ok {
 		l.remoteCalls = append(l.remoteCalls, call)
@@ -88,9 +88,9 @@ func (l *Loop) disableWakeups() {
 	l.wakeDisabled = true
 }
 
-// SettleLater implements engine.Loop: c's actions are performed later in the turn, because the caller is
+// PerformActionsLater implements engine.Loop: c's actions are performed later in the turn, because the caller is
 // within an event.
-func (l *Loop) SettleLater(c *engine.Conn) {
+func (l *Loop) PerformActionsLater(c *engine.Conn) {
 	if n := len(l.pendingActions); n == 0 || l.pendingActions[n-1] != c {
 		l.pendingActions = append(l.pendingActions, c)
 	}
@@ -109,7 +109,9 @@ func (l *Loop) performPendingActions() {
 }
 
 // ForEachConn calls visit for every connection and every dial.
-func (l *Loop) ForEachConn(visit func(*engine.Conn)) { l.conns.forEach(0, l.conns.slotCount, visit) }
+func (l *Loop) ForEachConn(visit func(*engine.Conn)) {
+	l.conns.forEachConnInUse(0, l.conns.slotCount, visit)
+}
 
 // AbortConn closes a connection in this turn, or when it returns from a worker, and fails a dial.
 func (l *Loop) AbortConn(c *engine.Conn, reason error) {
@@ -117,14 +119,14 @@ func (l *Loop) AbortConn(c *engine.Conn, reason error) {
 	case c.DriverFlags()&Connecting != 0:
 		l.failDial(c, reason)
 	case c.DriverFlags()&Busy != 0:
-		l.DeferUntilReturned(c, func() { c.Abort(reason) })
+		l.DeferUntilWorkerReturns(c, func() { c.Abort(reason) })
 	case c.IsOpen():
 		c.Abort(reason)
-		l.SettleLater(c)
+		l.PerformActionsLater(c)
 	}
 }
 
-func (l *Loop) processRemoteRequests() {
+func (l *Loop) takeAndRunRemoteRequests() {
 	if l.hasRemoteRequests.Load() {
 		l.mu.Lock()
 		l.dials.requests = append(l.dials.requests, l.dialRequests...)
@@ -153,7 +155,7 @@ type dialStarter struct {
 // runIfDue starts up to a batch of dials.
 func (q *dialStarter) runIfDue(time.Duration) {
 	for limit := dialBatch; limit > 0 && len(q.requests) > 0; limit-- {
-		if request := q.dequeueDial(); !q.loop.startDial(request) {
+		if request := q.dequeueSingleDial(); !q.loop.startOrDelegateDial(request) {
 			q.requests = slices.Insert(q.requests, 0, request)
 			return
 		}
@@ -162,8 +164,8 @@ func (q *dialStarter) runIfDue(time.Duration) {
 
 func (q *dialStarter) nextDue() (at time.Duration, ok bool) { return 0, len(q.requests) > 0 }
 
-// dequeueDial removes one connection from the first request.
-func (q *dialStarter) dequeueDial() engine.DialRequest {
+// dequeueSingleDial removes one connection from the first request.
+func (q *dialStarter) dequeueSingleDial() engine.DialRequest {
 	d := q.requests[0]
 	if d.Count == 1 {
 		q.requests = q.requests[1:]
@@ -176,13 +178,13 @@ func (q *dialStarter) dequeueDial() engine.DialRequest {
 
 func (l *Loop) failQueuedDials() {
 	for len(l.dials.requests) > 0 {
-		l.host.NotifyDialFailed(l.dials.dequeueDial().Handler, engine.ErrClosed)
+		l.host.NotifyDialFailed(l.dials.dequeueSingleDial().Handler, engine.ErrClosed)
 	}
 }
 
-// startDial starts one dial, delegates it to another loop, or fails it. It reports false if the queue of the
+// startOrDelegateDial starts one dial, delegates it to another loop, or fails it. It reports false if the queue of the
 // other loop is full.
-func (l *Loop) startDial(request engine.DialRequest) (done bool) {
+func (l *Loop) startOrDelegateDial(request engine.DialRequest) (needsNoRetry bool) {
 	if l.requestedStopStage.Load() >= stageStopping {
 		l.host.NotifyDialFailed(request.Handler, engine.ErrClosed)
 		return true
@@ -208,7 +210,7 @@ func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 		l.host.NotifyDialFailed(request.Handler, err)
 		return true
 	}
-	c := l.addConn(fd)
+	c := l.addConnToTable(fd)
 	c.SetDriverFlags(Connecting)
 	c.OnDialling(request.Target, start)
 	if request.Handler != nil {
@@ -220,13 +222,13 @@ func (l *Loop) startDial(request engine.DialRequest) (done bool) {
 	if errno := l.driver.WatchConn(c); errno != 0 {
 		l.failDial(c, errno)
 	} else {
-		l.TrackExpiry(c)
+		l.UpdateExpiryTracking(c)
 	}
 	return true
 }
 
-// timeOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as failed.
-func (l *Loop) timeOutDial(c *engine.Conn) {
+// shutdownTimedOutDial ends a dial that has taken too long: after a shutdown, the kernel reports it as failed.
+func (l *Loop) shutdownTimedOutDial(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() | DialTimedOut)
 	sock.Shutdown(c.FD())
 }
@@ -240,8 +242,8 @@ func (l *Loop) startConnect(request engine.DialRequest) (int32, error) {
 	return sock.StartDial(request.Target, request.Source, options)
 }
 
-// FinishDial opens the connection of a dial, or fails the dial if the socket has an error.
-func (l *Loop) FinishDial(c *engine.Conn) {
+// OpenOrFailDial opens the connection of a dial, or fails the dial if the socket has an error.
+func (l *Loop) OpenOrFailDial(c *engine.Conn) {
 	errno := sock.TakeSocketError(c.FD())
 	if c.DriverFlags()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT

@@ -11,8 +11,8 @@ import (
 // through one pipe per loop. The pipe is empty between two calls, so a relay costs neither descriptors nor
 // memory. What the partner does not accept at once is read from the pipe and queued like other output.
 
-// readOrSplice reads once from a bulk connection, or moves its input to its relay partner.
-func (l *Loop) readOrSplice(c *engine.Conn) {
+// readOrSpliceToPartner reads once from a bulk connection, or moves its input to its relay partner.
+func (l *Loop) readOrSpliceToPartner(c *engine.Conn) {
 	partner := c.SpliceTargetIfReady()
 	if partner == nil || !l.driver.CanRead(c) || !l.relayPipe.Open() {
 		l.driver.ReadOnce(c)
@@ -24,7 +24,7 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	n, errno := l.relayPipe.SpliceFromSocket(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
-		c.OnReadEmpty()
+		c.CloseIfTimedOutAfterEmptyRead()
 	case errno == syscall.EINVAL: // the socket does not support splice
 		l.driver.ReadOnce(c)
 	case errno != 0:
@@ -32,24 +32,24 @@ func (l *Loop) readOrSplice(c *engine.Conn) {
 	case n == 0:
 		c.OnEOF()
 	default:
-		l.sendFromPipe(c, partner, n)
+		l.sendPipeToPartner(c, partner, n)
 		l.QueueIfBulk(c, n)
 	}
 }
 
-func (l *Loop) sendFromPipe(source, partner *engine.Conn, n int) {
-	moved, errno := l.relayPipe.SpliceToSocket(partner.FD(), n)
+func (l *Loop) sendPipeToPartner(source, partner *engine.Conn, pipeBytes int) {
+	moved, errno := l.relayPipe.SpliceToSocket(partner.FD(), pipeBytes)
 	source.CountSpliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
 		l.relayPipe.Close() // together with its content
 		partner.OnTransportError(errno)
-		l.SettleLater(partner)
+		l.PerformActionsLater(partner)
 		return
 	}
-	if l.spliceBuffer == nil && moved < n {
+	if l.spliceBuffer == nil && moved < pipeBytes {
 		l.spliceBuffer = make([]byte, engine.ReadSize)
 	}
-	for moved < n {
+	for moved < pipeBytes {
 		m, errno := l.relayPipe.Read(l.spliceBuffer)
 		if errno != 0 || m == 0 {
 			l.relayPipe.Close()

@@ -49,9 +49,9 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitInOrder submits a connection to the pool, unless others must come first: all that wait or, for
+// submitAfterWaiting submits a connection to the pool, unless others must come first: all that wait or, for
 // sheddable input while throttled, one of them.
-func (l *Loop) submitInOrder(c *engine.Conn) error {
+func (l *Loop) submitAfterWaiting(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
 	case w.n == 0:
@@ -66,10 +66,10 @@ func (l *Loop) submitInOrder(c *engine.Conn) error {
 			return w.lastRejection
 		}
 	}
-	return l.trySubmit(c)
+	return l.submitOrRecordRejection(c)
 }
 
-func (l *Loop) trySubmit(c *engine.Conn) error {
+func (l *Loop) submitOrRecordRejection(c *engine.Conn) error {
 	err := l.engine.cfg.Pool.TrySubmit(c)
 	if err != nil {
 		l.recordPoolRejection(err)
@@ -89,11 +89,11 @@ func (l *Loop) recordPoolRejection(reason error) {
 	})
 }
 
-// submitWaiting submits up to limit of the waiting connections and returns how many the pool has accepted.
-func (l *Loop) submitWaiting(limit int) (submitted int) {
+// submitWaiting submits up to maxConns of the waiting connections and returns how many the pool has accepted.
+func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
-	limit = min(limit, w.n)
-	for submitted < limit && l.trySubmit(w.front()) == nil {
+	maxConns = min(maxConns, w.n)
+	for submitted < maxConns && l.submitOrRecordRejection(w.front()) == nil {
 		w.popFront()
 		submitted++
 	}
@@ -118,18 +118,18 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmit puts shed connections at the head of the queue, and submits others in place of those
+// requeueShedAndSubmitWaiting puts shed connections at the head of the queue, and submits others in place of those
 // that have run.
-func (l *Loop) requeueShedAndSubmit(ran int, shed []*engine.Conn, now time.Duration) {
+func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
 		w.lastShedAt, w.retryAt = now, now+poolRetryInterval
-		w.pushFront(shed)
+		w.pushAllFront(shed)
 	}
 	switch {
 	case w.n == 0 || w.closeReason != nil:
 	case w.isThrottled(now):
-		l.submitWaiting(2 * ran)
+		l.submitWaiting(2 * numRan)
 	default:
 		l.submitWaiting(w.n)
 	}
@@ -151,6 +151,6 @@ func (l *Loop) closeWaitingConns() {
 	for w := &l.submitQueue; w.n > 0; {
 		c := w.front()
 		w.popFront()
-		l.resumeConn(c, w.lastRejection)
+		l.resumeReturnedConn(c, w.lastRejection)
 	}
 }

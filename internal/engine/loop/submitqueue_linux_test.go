@@ -54,7 +54,7 @@ func TestSheddableInputDoesNotOvertake(t *testing.T) {
 	}
 	newConnWithInput := func() *engine.Conn {
 		c := newConn()
-		c.FeedHandler()
+		c.MakeDueHandlerCalls()
 		c.OnRead([]byte("x"))
 		if !c.CanShed() {
 			t.Fatal("MayShed is false, want true")

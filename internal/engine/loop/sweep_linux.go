@@ -63,11 +63,11 @@ const (
 func (l *Loop) sweepNextChunk(now time.Duration) (actions int) {
 	s := &l.sweeper
 	from := uint32(s.nextChunk) * chunkSize
-	l.conns.forEach(from, from+chunkSize, func(c *engine.Conn) {
+	l.conns.forEachConnInUse(from, from+chunkSize, func(c *engine.Conn) {
 		if c.DriverFlags()&(Connecting|DialTimedOut) == Connecting {
 			if due, ok := c.ExpiresAt(); ok && now >= due {
 				actions++
-				l.timeOutDial(c)
+				l.shutdownTimedOutDial(c)
 			}
 		} else if c.DriverFlags()&Busy == 0 && c.CheckTimeouts(now) {
 			actions++

@@ -16,7 +16,7 @@ type loopTask interface {
 }
 
 func (l *Loop) orderedTasks() []loopTask {
-	return []loopTask{&l.dials, &l.broadcasts, &l.pacer, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
+	return []loopTask{&l.dials, &l.broadcasts, &l.scheduler, &l.drainer, &l.exporter, &l.accept, &l.trimmer, &l.sweeper, &l.budget, &l.submitQueue, &l.placement}
 }
 
 // runTasks runs each task once. Actions that a task causes are performed before the next one.

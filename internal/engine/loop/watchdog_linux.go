@@ -31,7 +31,7 @@ func (e *loopEngine) watchForStuckTurns(ended <-chan struct{}) {
 		case <-ticker.C:
 		}
 		for i, l := range e.loops {
-			l.reportStuckTurn(&turns[i])
+			l.reportTurnIfStuck(&turns[i])
 		}
 	}
 }
@@ -41,7 +41,7 @@ const (
 	phaseEvents int32 = iota
 	phaseMail
 	phaseBroadcasts
-	phasePacing
+	phaseScheduler
 	phaseTasks
 )
 
@@ -49,7 +49,7 @@ var phaseNames = [...]string{
 	phaseEvents:     "events: a handler has not returned, or there was no CPU",
 	phaseMail:       "mail: a handler has not returned, or there was no CPU",
 	phaseBroadcasts: "broadcasts",
-	phasePacing:     "planned calls",
+	phaseScheduler:  "planned calls",
 	phaseTasks:      "upkeep",
 }
 
@@ -59,19 +59,19 @@ type observedTurn struct {
 	reported  bool
 }
 
-// reportStuckTurn logs and counts a loop that is still in the turn that was seen before, for at least
+// reportTurnIfStuck logs and counts a loop that is still in the turn that was lastObserved before, for at least
 // Limits.HandlerTime.
-func (l *Loop) reportStuckTurn(seen *observedTurn) {
+func (l *Loop) reportTurnIfStuck(lastObserved *observedTurn) {
 	clock, now := l.host.Clock(), engine.MonotonicNow()
-	if l.asleep.Load() || seen.clock != clock {
-		if seen.reported {
+	if l.asleep.Load() || lastObserved.clock != clock {
+		if lastObserved.reported {
 			l.engine.stuckLoops.Add(-1)
 		}
-		*seen = observedTurn{clock: clock, firstSeen: now}
+		*lastObserved = observedTurn{clock: clock, firstSeen: now}
 		return
 	}
-	if stuckFor := now - seen.firstSeen; !seen.reported && stuckFor >= l.engine.cfg.Limits.SlowHandlerTime {
-		seen.reported = true
+	if stuckFor := now - lastObserved.firstSeen; !lastObserved.reported && stuckFor >= l.engine.cfg.Limits.SlowHandlerTime {
+		lastObserved.reported = true
 		l.engine.stuckLoops.Add(1)
 		l.engine.moveOtherHandlersToWorkers(l, stuckFor)
 		phase := l.phase.Load()
@@ -89,7 +89,7 @@ func (l *Loop) reportStuckTurn(seen *observedTurn) {
 func (e *loopEngine) moveOtherHandlersToWorkers(except *Loop, stuckFor time.Duration) {
 	for _, l := range e.loops {
 		if e.cfg.AutoWorkers && l != except {
-			l.enqueueCall(func() {
+			l.enqueueCallAndWake(func() {
 				if !l.host.OnWorkers {
 					l.placement.moveHandlersToWorkers(stuckFor)
 				}

@@ -13,11 +13,11 @@ import (
 // driver access only its bits, slot and descriptor. Events of the connection are deferred until it returns,
 // in order. The driver makes sure that it is not read from.
 
-// CallHandler calls the handler, or submits c to the pool if handlers run on workers. It reports whether c
+// CallHandlerOrSubmit calls the handler, or submits c to the pool if handlers run on workers. It reports whether c
 // still belongs to the loop.
-func (l *Loop) CallHandler(c *engine.Conn) (stillOwned bool) {
+func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
-		c.FeedHandler()
+		c.MakeDueHandlerCalls()
 		return true
 	}
 	return l.submitToPool(c)
@@ -29,10 +29,10 @@ func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
 	}
-	c.OnSubmittedToWorker()
+	c.RecordSubmittedTime()
 	c.SetDriverFlags(c.DriverFlags() | Busy)
 	l.busyConns++
-	rejection := l.submitInOrder(c)
+	rejection := l.submitAfterWaiting(c)
 	switch {
 	case rejection == nil:
 		return false
@@ -51,12 +51,12 @@ func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.SetDriverFlags(c.DriverFlags() &^ Busy)
 	l.busyConns--
-	c.OnReturnedFromWorker()
+	c.ExcludeWorkerTimeFromTimeouts()
 }
 
-// DeferUntilReturned runs action when a busy connection returns.
-func (l *Loop) DeferUntilReturned(c *engine.Conn, action func()) {
-	l.addDeferred(c, deferredAction{do: action})
+// DeferUntilWorkerReturns runs action when a busy connection returns.
+func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
+	l.addDeferredAction(c, deferredAction{do: action})
 }
 
 // deferredAction runs when a busy connection returns. Mail is delivered even if the connection has closed:
@@ -66,7 +66,7 @@ type deferredAction struct {
 	mail *connMailQueue // nil if the action is not mail
 }
 
-func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
+func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	if l.deferred == nil {
 		l.deferred = make(map[*engine.Conn][]deferredAction)
 	}
@@ -74,16 +74,16 @@ func (l *Loop) addDeferred(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMail keeps mail for a busy connection, in one queue unless another action was deferred in between.
+// deferMailUntilWorkerReturns keeps mail for a busy connection, in one queue unless another action was deferred in between.
 // Bytes for a connection that will be closed are dropped.
-func (l *Loop) deferMail(m engine.QueuedRequest, data []byte) {
-	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfBytes() {
+func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
+	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
 		return
 	}
 	queue := l.deferredMail[m.Conn]
 	if queue == nil {
 		queue = new(connMailQueue)
-		l.addDeferred(m.Conn, deferredAction{queue.deliverAll, queue})
+		l.addDeferredAction(m.Conn, deferredAction{queue.deliverAllDespiteGoexit, queue})
 		if l.deferredMail == nil {
 			l.deferredMail = make(map[*engine.Conn]*connMailQueue)
 		}
@@ -107,31 +107,31 @@ func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
 			l.mailQueues.deferredMemory -= run.memoryBytes()
-			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfBytes)), nil
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.QueuedRequest.DropIfCarriesBytes)), nil
 			l.mailQueues.deferredMemory += run.memoryBytes()
 		}
 	}
 	l.updateMailMemoryCounter()
-	l.closeWhenReturned(c, engine.ErrOverBudget)
+	l.abortWhenWorkerReturns(c, engine.ErrOverBudget)
 }
 
-// closeWhenReturned closes a busy connection when it returns.
-func (l *Loop) closeWhenReturned(c *engine.Conn, reason error) {
+// abortWhenWorkerReturns closes a busy connection when it returns.
+func (l *Loop) abortWhenWorkerReturns(c *engine.Conn, reason error) {
 	if c.DriverFlags()&CloseOnReturn == 0 {
 		c.SetDriverFlags(c.DriverFlags() | CloseOnReturn)
-		l.DeferUntilReturned(c, func() { c.Abort(reason) })
+		l.DeferUntilWorkerReturns(c, func() { c.Abort(reason) })
 	}
 }
 
-func (l *Loop) forgetDeferred(c *engine.Conn) {
+func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.mailQueues.deferredMemory -= l.deferredMailBytes(c)
 	delete(l.deferred, c)
 	delete(l.deferredMail, c)
 	l.updateMailMemoryCounter()
 }
 
-// deliverAll delivers all mail. If a handler calls runtime.Goexit, the rest is released.
-func (r *connMailQueue) deliverAll() {
+// deliverAllDespiteGoexit delivers all mail. If a handler calls runtime.Goexit, the rest is released.
+func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
 }
@@ -139,7 +139,7 @@ func (r *connMailQueue) deliverAll() {
 func (r *connMailQueue) deliverRemaining() {
 	for r.delivered < len(r.mail) {
 		m, data := r.dequeue()
-		m.Conn.OnRequest(m, data)
+		m.Conn.HandleOrDeferRequest(m, data)
 	}
 }
 
@@ -158,9 +158,9 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeReturned resumes the connections that the pool has returned. Those that have not run, and may not be
+// resumeConnsReturnedByPool resumes the connections that the pool has returned. Those that have not run, and may not be
 // shed, stay busy and wait.
-func (l *Loop) resumeReturned() {
+func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
 			return
@@ -181,17 +181,17 @@ func (l *Loop) resumeReturned() {
 			l.shedConns = append(l.shedConns, returned.conn)
 			continue
 		}
-		l.resumeConn(returned.conn, returned.rejection)
+		l.resumeReturnedConn(returned.conn, returned.rejection)
 	}
-	l.requeueShedAndSubmit(ran, l.shedConns, l.host.Clock())
+	l.requeueShedAndSubmitWaiting(ran, l.shedConns, l.host.Clock())
 	clear(l.shedConns)
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeConn resumes a returned connection: it sheds its input if rejection is not nil, and runs its deferred
+// resumeReturnedConn resumes a returned connection: it sheds its input if rejection is not nil, and runs its deferred
 // actions. That happens even if a handler calls runtime.Goexit: the connection has failed then, and no
 // handler is called any more.
-func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
+func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddMissedMessages(l.missedBroadcasts[c])
 	delete(l.missedBroadcasts, c)
@@ -201,17 +201,17 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 			c.UndeferClosed()
 		}
 		actions = slices.DeleteFunc(actions, func(k deferredAction) bool { return k.mail == nil })
-		defer l.freeConn(c)
-		defer l.forgetDeferred(c)
-		defer runDeferred(&actions)
+		defer l.freeConnSlot(c)
+		defer l.discardDeferred(c)
+		defer runDeferredActions(&actions)
 		c.OnClosed()
 		return
 	}
 	settled := false
 	defer func() {
 		if !settled {
-			runDeferred(&actions)
-			l.forgetDeferred(c)
+			runDeferredActions(&actions)
+			l.discardDeferred(c)
 		}
 	}()
 	switch {
@@ -221,13 +221,13 @@ func (l *Loop) resumeConn(c *engine.Conn, rejection error) {
 	default:
 		c.ShedInput(rejection)
 	}
-	runDeferred(&actions)
-	l.forgetDeferred(c)
+	runDeferredActions(&actions)
+	l.discardDeferred(c)
 	settled = true
 	l.driver.PerformActions(c)
 }
 
-func runDeferred(actions *[]deferredAction) {
+func runDeferredActions(actions *[]deferredAction) {
 	for len(*actions) > 0 {
 		run := (*actions)[0].do
 		*actions = (*actions)[1:]

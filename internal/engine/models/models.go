@@ -19,22 +19,22 @@ func All() []engine.Model {
 
 // BestAvailable returns the preferred model that can run on this machine, and why the most
 // preferred one can't.
-func BestAvailable() (m engine.Model, skipped error) {
+func BestAvailable() (m engine.Model, preferredErr error) {
 	all := All()
-	skipped = all[len(all)-1].Available()
+	preferredErr = all[len(all)-1].Available()
 	for i := len(all) - 1; i > 0; i-- {
 		if all[i].Available() == nil {
-			return all[i], skipped
+			return all[i], preferredErr
 		}
 	}
-	return all[0], skipped
+	return all[0], preferredErr
 }
 
 // Auto selects the best model that can run on this machine.
 const Auto = "auto"
 
-// Find returns the model with a name; "" and Auto select the best one.
-func Find(name string) (engine.Model, error) {
+// FindAvailable returns the model with a name; "" and Auto select the best one.
+func FindAvailable(name string) (engine.Model, error) {
 	if name == "" || name == Auto {
 		best, _ := BestAvailable()
 		return best, nil

@@ -67,7 +67,7 @@ func newBufferRing(r *ring) (*bufferRing, error) {
 func (p *bufferRing) registerWith(r *ring) error {
 	for _, flags := range []uint16{bufRingIncremental, 0} {
 		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: maxBuffers, flags: flags}
-		errno := retryNoMemory(func() syscall.Errno {
+		errno := retryWhileNoMemory(func() syscall.Errno {
 			_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
 			return errno
 		})
@@ -143,10 +143,10 @@ func (p *bufferRing) recycleBuffer(completion cqe) {
 	p.publishTail()
 }
 
-// releasePages returns the memory to the system; the buffers stay where they are and get pages again when
+// returnPagesToOS returns the memory to the system; the buffers stay where they are and get pages again when
 // bytes arrive. Half a megabyte for each of dozens of loops would be most of an idle server's memory. No
 // receive may be in progress, and no completion unhandled.
-func (p *bufferRing) releasePages() {
+func (p *bufferRing) returnPagesToOS() {
 	if !p.used {
 		return
 	}

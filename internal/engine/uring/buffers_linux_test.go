@@ -31,12 +31,12 @@ func TestReleasePages(t *testing.T) {
 	if n := countResidentPages(t, memory); n == 0 {
 		t.Fatal("no page is there after a byte was written")
 	}
-	p.releasePages()
+	p.returnPagesToOS()
 	if n := countResidentPages(t, memory); n != 0 || p.used {
 		t.Errorf("%d pages are there after the release", n)
 	}
 	memory[0] = 1 // nothing was used, so there is nothing to release
-	if p.releasePages(); countResidentPages(t, memory) == 0 {
+	if p.returnPagesToOS(); countResidentPages(t, memory) == 0 {
 		t.Error("released again though nothing was used")
 	}
 }

@@ -9,13 +9,13 @@ const (
 	maxBuffers = 64 // 4 MiB per loop
 )
 
-// LockedMemory returns how many bytes the kernel counts against RLIMIT_MEMLOCK for the ring of one loop, with
+// LockedMemoryPerLoop returns how many bytes the kernel counts against RLIMIT_MEMLOCK for the ring of one loop, with
 // pages of this size: the queues of submissions and of completions and the ring of buffers, in whole pages
 // each. The buffers themselves are not locked. Linux before 6.13 counts less.
-func LockedMemory(page int64) (bytes int64) {
+func LockedMemoryPerLoop(pageSize int64) (bytes int64) {
 	const submission, completion, buffer, counters = 64, 16, 16, 320
 	for _, region := range [...]int64{sqEntries * submission, counters + cqEntries*completion, maxBuffers * buffer} {
-		bytes += (region + page - 1) / page * page
+		bytes += (region + pageSize - 1) / pageSize * pageSize
 	}
 	return bytes
 }

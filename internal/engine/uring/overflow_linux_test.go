@@ -34,7 +34,7 @@ func newTestRing(t *testing.T) *ring {
 // submitNops fills n submissions that complete at submission, with the user data 0..n-1.
 func submitNops(r *ring, n int) {
 	for i := range n {
-		r.nextSubmission().user = uint64(i) // operation 0 does nothing
+		r.nextFreeSubmission().user = uint64(i) // operation 0 does nothing
 	}
 }
 
@@ -56,7 +56,7 @@ func consumeCompletions(t *testing.T, r *ring, each func(cqe)) {
 			return
 		}
 		for range n {
-			each(r.nextCompletion())
+			each(r.popCompletion())
 		}
 	}
 }

@@ -14,28 +14,28 @@ import (
 // handleRecvCompletion handles the completion of a receive. Bytes for a busy connection are deferred, and its
 // receive is cancelled to limit them.
 func (d *driver) handleRecvCompletion(c *engine.Conn, completion cqe) {
-	d.consumeRecvCompletion(c, completion)
+	d.deliverOrDeferRecvCompletion(c, completion)
 	d.PerformActions(c)
 }
 
-// consumeRecvCompletion passes the bytes on and recycles the buffer, even after a runtime.Goexit.
-func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
+// deliverOrDeferRecvCompletion passes the bytes on and recycles the buffer, even after a runtime.Goexit.
+func (d *driver) deliverOrDeferRecvCompletion(c *engine.Conn, completion cqe) {
 	if completion.flags&cqeBuffer != 0 {
 		defer d.buffers.recycleBuffer(completion)
 	}
 	if completion.flags&cqeMore == 0 {
-		d.clearOps(c, receiving|canceling)
+		d.clearOpFlags(c, receiving|canceling)
 	}
 	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
-		d.deferRecvCompletion(c, completion)
+		d.deferRecvUntilWorkerReturns(c, completion)
 	case armed&closing == 0:
 		var in []byte
 		if completion.res > 0 {
 			in = d.buffers.receivedBytes(completion)
 		}
 		d.handleRecvResult(c, completion.res, in)
-		d.classifyReceiveSize(c, completion)
+		d.chooseReceiveModeBySize(c, completion)
 	}
 }
 
@@ -44,47 +44,47 @@ func (d *driver) consumeRecvCompletion(c *engine.Conn, completion cqe) {
 // none from the ring's buffers if these may not be enough.
 const multishotMax = 8 << 10
 
-// classifyReceiveSize records whether the connection sends much, including more than its buffer could hold.
-func (d *driver) classifyReceiveSize(c *engine.Conn, completion cqe) {
+// chooseReceiveModeBySize records whether the connection sends much, including more than its buffer could hold.
+func (d *driver) chooseReceiveModeBySize(c *engine.Conn, completion cqe) {
 	switch armed := c.DriverFlags(); {
 	case completion.res >= multishotMax, completion.res > 0 && d.buffers.completionFilledBuffer(completion):
 		c.SetDriverFlags(armed &^ smallReceives)
-		d.cancelReceive(c)
+		d.cancelReceiveIfPending(c)
 	case completion.res > 0:
 		c.SetDriverFlags(armed | smallReceives)
 	}
 }
 
-// handleRecvResult passes the result of a receive, a size or a negative errno, to the core.
-func (d *driver) handleRecvResult(c *engine.Conn, result int32, received []byte) {
+// handleRecvResult passes the sizeOrErrno of a receive, a size or a negative errno, to the core.
+func (d *driver) handleRecvResult(c *engine.Conn, sizeOrErrno int32, received []byte) {
 	switch {
-	case result > 0:
+	case sizeOrErrno > 0:
 		c.SetDriverFlags(c.DriverFlags() | recentlyActive)
 		c.OnRead(received)
-		d.loop.QueueIfBulk(c, int(result))
-	case result == 0:
+		d.loop.QueueIfBulk(c, int(sizeOrErrno))
+	case sizeOrErrno == 0:
 		c.OnEOF()
-	case result == -int32(unix.ENOBUFS):
+	case sizeOrErrno == -int32(unix.ENOBUFS):
 		if !d.buffers.provideMoreBuffers() {
-			d.loop.QueueYielded(c)
+			d.loop.QueueForLaterRead(c)
 		}
-	case result == -int32(unix.ECANCELED), result == -int32(unix.EAGAIN), result == -int32(unix.EINTR):
+	case sizeOrErrno == -int32(unix.ECANCELED), sizeOrErrno == -int32(unix.EAGAIN), sizeOrErrno == -int32(unix.EINTR):
 	default:
-		c.OnTransportError(syscall.Errno(-result))
+		c.OnTransportError(syscall.Errno(-sizeOrErrno))
 	}
 }
 
-// deferRecvCompletion keeps a copy of the received bytes until a busy connection returns.
-func (d *driver) deferRecvCompletion(c *engine.Conn, completion cqe) {
+// deferRecvUntilWorkerReturns keeps a copy of the received bytes until a busy connection returns.
+func (d *driver) deferRecvUntilWorkerReturns(c *engine.Conn, completion cqe) {
 	var received []byte
 	if completion.res > 0 {
 		received = slices.Clone(d.buffers.receivedBytes(completion))
 	}
-	d.loop.DeferUntilReturned(c, func() { d.handleRecvResult(c, completion.res, received) })
-	d.cancelReceive(c)
+	d.loop.DeferUntilWorkerReturns(c, func() { d.handleRecvResult(c, completion.res, received) })
+	d.cancelReceiveIfPending(c)
 }
 
-func (d *driver) cancelReceive(c *engine.Conn) {
+func (d *driver) cancelReceiveIfPending(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&(receiving|canceling) == receiving {
 		c.SetDriverFlags(armed | canceling)
 		d.submitCancel(tagRecv | uint64(c.Slot()))
@@ -92,8 +92,8 @@ func (d *driver) cancelReceive(c *engine.Conn) {
 }
 
 func (d *driver) cancelInputOps(c *engine.Conn) {
-	d.loop.TrackExpiry(c)
-	d.cancelReceive(c)
+	d.loop.UpdateExpiryTracking(c)
+	d.cancelReceiveIfPending(c)
 	if c.DriverFlags()&polling != 0 {
 		d.submitCancel(tagPoll | uint64(c.Slot()))
 	}
@@ -119,13 +119,13 @@ func (d *driver) ReadOnce(c *engine.Conn) bool {
 			c.SetDriverFlags(c.DriverFlags() | smallReceives)
 		}
 		if n < len(d.readBuffer) {
-			c.OnReadEmpty()
+			c.CloseIfTimedOutAfterEmptyRead()
 		}
 		return true
 	case errno == 0:
 		c.OnEOF()
 	case errno == unix.EAGAIN:
-		c.OnReadEmpty()
+		c.CloseIfTimedOutAfterEmptyRead()
 	default:
 		c.OnTransportError(errno)
 	}
@@ -137,8 +137,8 @@ func (d *driver) submitReceive(c *engine.Conn) {
 	armed := c.DriverFlags()
 	c.SetDriverFlags(armed | receiving)
 	d.pendingReceives++
-	d.loop.AddFastSweepReasons(1)
-	s := d.ring.nextSubmission()
+	d.loop.AdjustFastSweepReasons(1)
+	s := d.ring.nextFreeSubmission()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&smallReceives != 0 {
 		s.ioprio = recvMultishot

@@ -102,7 +102,7 @@ type ring struct {
 	cqes                                    []cqe
 	tail, submitted                         uint32        // submissions filled, and given to the kernel
 	broken                                  syscall.Errno // why the ring cannot be used any more; 0 if it can
-	scratch                                 sqe           // returned by nextSubmission when the ring is broken
+	scratch                                 sqe           // returned by nextFreeSubmission when the ring is broken
 
 	arg  waitArg
 	time kernelTime
@@ -122,7 +122,7 @@ func newRing() (*ring, error) {
 	p := setupParams{cqEntries: cqEntries}
 	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupTaskrunFlag | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
 	var fd uintptr
-	if errno := retryNoMemory(func() (errno syscall.Errno) {
+	if errno := retryWhileNoMemory(func() (errno syscall.Errno) {
 		fd, _, errno = syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
 		return errno
 	}); errno != 0 {
@@ -133,7 +133,7 @@ func newRing() (*ring, error) {
 		unix.Close(r.file)
 		return nil, fmt.Errorf("io_uring: mapping the queues: %w", err)
 	}
-	r.registerFD()
+	r.registerRingFD()
 	return r, nil
 }
 
@@ -159,7 +159,7 @@ func lockedMemoryAdvice() string {
 	}
 	return fmt.Sprintf("no memory for an io_uring, or over the limit of locked memory: ulimit -l %d is enough for %d loops "+
 		"in all processes of a user; run fewer loops, raise the limit (LimitMEMLOCK), or use the model epoll",
-		limit.Cur>>10, limit.Cur/uint64(LockedMemory(int64(unix.Getpagesize()))))
+		limit.Cur>>10, limit.Cur/uint64(LockedMemoryPerLoop(int64(unix.Getpagesize()))))
 }
 
 // The kernel frees a ring and its locked memory some time after it was closed or its process has ended. So a
@@ -169,8 +169,8 @@ const (
 	noMemoryRetryInterval = 5 * time.Millisecond
 )
 
-// retryNoMemory retries a call while it fails with ENOMEM, up to noMemoryTimeout.
-func retryNoMemory(call func() syscall.Errno) syscall.Errno {
+// retryWhileNoMemory retries a call while it fails with ENOMEM, up to noMemoryTimeout.
+func retryWhileNoMemory(call func() syscall.Errno) syscall.Errno {
 	for end := time.Now().Add(noMemoryTimeout); ; time.Sleep(noMemoryRetryInterval) {
 		if errno := call(); errno != unix.ENOMEM || time.Now().After(end) {
 			return errno
@@ -203,8 +203,8 @@ type fdRegistration struct {
 	data             uint64
 }
 
-// registerFD registers the descriptor, if the kernel can, to save a look-up in each enter.
-func (r *ring) registerFD() {
+// registerRingFD registers the descriptor, if the kernel can, to save a look-up in each enter.
+func (r *ring) registerRingFD() {
 	up := fdRegistration{offset: ^uint32(0), data: uint64(r.file)}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
 	if errno == 0 && n == 1 {
@@ -228,7 +228,7 @@ func (r *ring) close() {
 // to about 0.1 s.
 const maxFullQueueRetries = 1 << 18
 
-func (r *ring) nextSubmission() *sqe {
+func (r *ring) nextFreeSubmission() *sqe {
 	for retries := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; retries++ {
 		if r.enter(0, 0); r.broken == 0 && retries == maxFullQueueRetries {
 			r.broken = unix.EBUSY
@@ -262,13 +262,13 @@ func (r *ring) handleEnterResult(submitted uintptr, errno syscall.Errno) {
 	}
 }
 
-// enterAndWait submits, and blocks until there is a completion or limit has passed; a negative limit is none.
+// enterAndWait submits, and blocks until there is a completion or timeout has passed; a negative timeout is none.
 // The Go scheduler knows that the thread blocks.
-func (r *ring) enterAndWait(limit time.Duration) {
+func (r *ring) enterAndWait(timeout time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
-	if limit >= 0 {
-		r.time = kernelTime{int64(limit / time.Second), int64(limit % time.Second)}
+	if timeout >= 0 {
+		r.time = kernelTime{int64(timeout / time.Second), int64(timeout % time.Second)}
 		r.arg.ts = uint64(uintptr(unsafe.Pointer(&r.time)))
 	}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
@@ -283,8 +283,8 @@ func (r *ring) hasDeferredWork() bool {
 	return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0
 }
 
-// nextCompletion removes the next completion from the queue, which must not be empty.
-func (r *ring) nextCompletion() cqe {
+// popCompletion removes the next completion from the queue, which must not be empty.
+func (r *ring) popCompletion() cqe {
 	head := *r.cqHead
 	c := r.cqes[head&r.cqMask]
 	atomic.StoreUint32(r.cqHead, head+1)

@@ -12,9 +12,9 @@ import (
 )
 
 func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
-	d.clearOps(c, sending)
+	d.clearOpFlags(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
-		d.loop.DeferUntilReturned(c, func() { d.handleSendResult(c, completion.res) })
+		d.loop.DeferUntilWorkerReturns(c, func() { d.handleSendResult(c, completion.res) })
 		return
 	}
 	d.handleSendResult(c, completion.res)
@@ -23,21 +23,21 @@ func (d *driver) handleSendCompletion(c *engine.Conn, completion cqe) {
 
 // handleWritable handles the completion of a poll for writability.
 func (d *driver) handleWritable(c *engine.Conn) {
-	d.clearOps(c, sending)
+	d.clearOpFlags(c, sending)
 	if c.DriverFlags()&loop.Busy != 0 {
-		d.loop.DeferUntilReturned(c, c.OnWritable)
+		d.loop.DeferUntilWorkerReturns(c, c.OnWritable)
 		return
 	}
 	c.OnWritable()
 	d.PerformActions(c)
 }
 
-// handleSendResult passes the result of a send, a size or a negative errno, to the core.
-func (d *driver) handleSendResult(c *engine.Conn, result int32) {
-	c.OnSent(int(max(result, 0)))
+// handleSendResult passes the sizeOrErrno of a send, a size or a negative errno, to the core.
+func (d *driver) handleSendResult(c *engine.Conn, sizeOrErrno int32) {
+	c.OnSent(int(max(sizeOrErrno, 0)))
 	c.OnWritable()
-	if result < 0 && c.DriverFlags()&closing == 0 {
-		switch errno := syscall.Errno(-result); errno {
+	if sizeOrErrno < 0 && c.DriverFlags()&closing == 0 {
+		switch errno := syscall.Errno(-sizeOrErrno); errno {
 		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
 		default:
 			c.OnTransportError(errno)
@@ -50,7 +50,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 	out := c.Output()
 	c.OnSendStarted()
 	c.SetDriverFlags(c.DriverFlags() | sending)
-	s := d.ring.nextSubmission()
+	s := d.ring.nextFreeSubmission()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
 	s.user = tagSend | uint64(c.Slot())
@@ -58,7 +58,7 @@ func (d *driver) submitSend(c *engine.Conn) {
 
 // sendFileOutput sends a part of a file by a system call, because the ring has no operation for that.
 func (d *driver) sendFileOutput(c *engine.Conn) {
-	if d.loop.SendFile(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
+	if d.loop.SendNextFilePart(c, sock.SendFileOnBlockingSocket); c.WantsWritable() {
 		c.SetDriverFlags(c.DriverFlags() | sending)
 		d.submitPoll(c.FD(), tagWritable|uint64(c.Slot()), unix.POLLOUT, 0)
 	}

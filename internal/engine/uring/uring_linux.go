@@ -49,7 +49,7 @@ func probeRing() (err error) {
 		var p *bufferRing
 		if p, err = newBufferRing(r); err == nil {
 			defer p.close()
-			r.nextSubmission().op = opNop
+			r.nextFreeSubmission().op = opNop
 			if r.enter(enterGetEvents, 1); r.broken != 0 {
 				err = describeSetupError(r.broken)
 			}
@@ -139,10 +139,10 @@ func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(liste
 // kernel run deferred work; otherwise completions would pile up, and with them the buffers that they hold.
 // But then it always does: what completes at submission belongs to the next round. Otherwise connections
 // whose sends and receives complete at once would starve all others.
-func (d *driver) HandleEvents() (handled, left bool) {
+func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
-		d.startCompletionRound()
+		d.runDeferredWorkAndStartRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
@@ -150,11 +150,11 @@ func (d *driver) HandleEvents() (handled, left bool) {
 	return handled, d.roundLeft > 0
 }
 
-// startCompletionRound makes the kernel run deferred work, some 20 items per call. It asks for as many as
+// runDeferredWorkAndStartRound makes the kernel run deferred work, some 20 items per call. It asks for as many as
 // complete at once, so that connections that wait for deferred work get an even share, but not more than a
 // few turns can handle: the sends that they cause complete in a later round and hold a buffer each until
 // then.
-func (d *driver) startCompletionRound() {
+func (d *driver) runDeferredWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
 	d.ring.enter(enterGetEvents, 0)
@@ -168,7 +168,7 @@ func (d *driver) startCompletionRound() {
 // progress, and no completion is unhandled.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
-		d.buffers.releasePages()
+		d.buffers.returnPagesToOS()
 	}
 	d.ring.enterAndWait(limit)
 	d.roundLeft = d.ring.completionCount()
@@ -176,10 +176,10 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// recreateRing replaces a ring that has failed. Operations in progress will not complete, so its connections
+// replaceBrokenRing replaces a ring that has failed. Operations in progress will not complete, so its connections
 // are closed. The listeners wait for the new ring. A ring that fails again at once has no operations, and
 // waits for recreateInterval.
-func (d *driver) recreateRing() {
+func (d *driver) replaceBrokenRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
 	d.lastRecreated, d.roundLeft = engine.MonotonicNow(), 0
@@ -191,23 +191,23 @@ func (d *driver) recreateRing() {
 	}
 	d.loop.WatchListenersAndChannels()
 	d.loop.ForEachConn(func(c *engine.Conn) {
-		d.clearOps(c, pendingOps|canceling)
+		d.clearOpFlags(c, pendingOps|canceling)
 		if d.loop.AbortConn(c, engine.NormalizeError(errno)); c.DriverFlags()&closing != 0 && !c.IsOpen() {
-			d.closeWhenOpsDone(c)
+			d.closeOrShutToEndOps(c)
 		}
 	})
 }
 
 // handleCompletions handles the completions left of the round, up to a limit. It reports whether there were
 // any.
-func (d *driver) handleCompletions() bool {
+func (d *driver) handleCompletions() (handledAny bool) {
 	if d.ring.broken != 0 {
-		d.recreateRing()
+		d.replaceBrokenRing()
 		return true
 	}
 	handled := d.roundLeft > 0
 	for n := 0; d.roundLeft > 0 && n < 4*completionsPerTurn; {
-		completion := d.ring.nextCompletion()
+		completion := d.ring.popCompletion()
 		d.roundLeft-- // before the handler, which may call runtime.Goexit
 		n += 4
 		switch completion.user &^ (1<<32 - 1) {
@@ -221,7 +221,7 @@ func (d *driver) handleCompletions() bool {
 		case tagPoll:
 			d.handlePollCompletion(d.loop.Conn(uint32(completion.user)))
 		case tagListener:
-			d.acceptConns()
+			d.rearmListenerPollAndAccept()
 		case tagEventfd:
 			d.loop.Eventfd().Clear()
 			if completion.flags&cqeMore == 0 {
@@ -232,27 +232,27 @@ func (d *driver) handleCompletions() bool {
 	return handled
 }
 
-// acceptConns watches the listeners again before it accepts, in case a handler calls runtime.Goexit.
-func (d *driver) acceptConns() {
+// rearmListenerPollAndAccept watches the listeners again before it accepts, in case a handler calls runtime.Goexit.
+func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
-	d.loop.AcceptConns()
+	d.loop.AcceptAndReceiveConns()
 }
 
 // handlePollCompletion handles input of a silent connection, or the end of a dial.
 func (d *driver) handlePollCompletion(c *engine.Conn) {
-	d.clearOps(c, polling)
+	d.clearOpFlags(c, polling)
 	switch {
 	case c.DriverFlags()&closing != 0:
 		d.PerformActions(c)
 	case c.DriverFlags()&loop.Connecting != 0:
-		d.loop.FinishDial(c)
+		d.loop.OpenOrFailDial(c)
 	default:
 		was := c.DriverFlags()
 		c.SetDriverFlags(was | recentlyActive)
 		switch {
 		case was&(smallReceives|loop.Busy) != 0 || !c.WantsInput():
 		case was&recentlyActive != 0: // it has sent much a moment ago
-			d.loop.QueueYielded(c)
+			d.loop.QueueForLaterRead(c)
 		default:
 			d.ReadOnce(c)
 		}
@@ -278,14 +278,14 @@ func (d *driver) WatchEstablished(c *engine.Conn) syscall.Errno {
 	return d.WatchConn(c)
 }
 
-func (d *driver) DropUnopened(c *engine.Conn) { d.closeWhenOpsDone(c) }
+func (d *driver) DropUnopened(c *engine.Conn) { d.closeOrShutToEndOps(c) }
 
 func (d *driver) PerformActions(c *engine.Conn) {
 	switch armed := c.DriverFlags(); {
 	case armed&loop.Busy != 0:
 		return
 	case armed&closing != 0:
-		d.closeWhenOpsDone(c)
+		d.closeOrShutToEndOps(c)
 		return
 	}
 	for {
@@ -295,7 +295,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 		case engine.SendFile:
 			d.sendFileOutput(c)
 		case engine.FeedHandler:
-			if !d.loop.CallHandler(c) {
+			if !d.loop.CallHandlerOrSubmit(c) {
 				return
 			}
 		case engine.DetachOrExport:
@@ -306,30 +306,30 @@ func (d *driver) PerformActions(c *engine.Conn) {
 				d.cancelInputOps(c)
 				return
 			}
-			d.loop.DetachConn(c)
+			d.loop.DetachOrMarkExportReady(c)
 		case engine.ShutWrite:
 			d.loop.ShutdownWrite(c)
 		case engine.Close:
-			d.closeWhenOpsDone(c)
+			d.closeOrShutToEndOps(c)
 			return
 		case engine.Read:
 			switch {
 			case c.DriverFlags()&receiving != 0:
-				d.cancelReceive(c)
+				d.cancelReceiveIfPending(c)
 			case !d.loop.IsReadQueued(c):
 				d.ReadOnce(c)
 				continue
 			}
 			fallthrough
 		case engine.Wait:
-			d.watchInput(c)
+			d.updateInputWatch(c)
 			return
 		}
 	}
 }
 
-// closeWhenOpsDone closes a connection when no operation is in progress, and ends those that are.
-func (d *driver) closeWhenOpsDone(c *engine.Conn) {
+// closeOrShutToEndOps closes a connection when no operation is in progress, and ends those that are.
+func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
 	case armed&pendingOps == 0:
@@ -341,23 +341,23 @@ func (d *driver) closeWhenOpsDone(c *engine.Conn) {
 	case armed&closing == 0:
 		c.SetDriverFlags(armed | closing)
 		c.DiscardBuffers(armed&sending == 0)
-		d.shutdownConn(c)
+		d.shutdownOrResetConn(c)
 	}
 }
 
-// shutdownConn ends the connection but not its descriptor, so that all operations complete and the descriptor
+// shutdownOrResetConn ends the connection but not its descriptor, so that all operations complete and the descriptor
 // can be closed. Cancelling by descriptor would make the kernel look at all operations of the ring, and
 // closing many connections would take quadratic time.
-func (d *driver) shutdownConn(c *engine.Conn) {
+func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// watchInput submits a receive or a poll if the connection wants input, and cancels the receive if it does
+// updateInputWatch submits a receive or a poll if the connection wants input, and cancels the receive if it does
 // not. Completions of sends report writability.
-func (d *driver) watchInput(c *engine.Conn) {
-	d.loop.TrackExpiry(c)
+func (d *driver) updateInputWatch(c *engine.Conn) {
+	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
 	switch wants := c.WantsInput() && !d.loop.IsReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
@@ -368,7 +368,7 @@ func (d *driver) watchInput(c *engine.Conn) {
 			d.submitPoll(c.FD(), tagPoll|uint64(c.Slot()), unix.POLLIN, 0)
 		}
 	case !wants:
-		d.cancelReceive(c)
+		d.cancelReceiveIfPending(c)
 	}
 }
 
@@ -378,25 +378,25 @@ func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
 		c.SetDriverFlags(armed &^ recentlyActive)
 	} else {
-		d.cancelReceive(c)
+		d.cancelReceiveIfPending(c)
 	}
 }
 
-func (d *driver) clearOps(c *engine.Conn, bits uint16) {
+func (d *driver) clearOpFlags(c *engine.Conn, bits uint16) {
 	if c.DriverFlags()&bits&receiving != 0 {
 		d.pendingReceives--
-		d.loop.AddFastSweepReasons(-1)
+		d.loop.AdjustFastSweepReasons(-1)
 	}
 	c.SetDriverFlags(c.DriverFlags() &^ bits)
 }
 
 func (d *driver) submitPoll(fd int32, userData uint64, events, flags uint32) {
-	s := d.ring.nextSubmission()
+	s := d.ring.nextFreeSubmission()
 	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, userData
 }
 
 // submitCancel cancels the operation with this user data.
 func (d *driver) submitCancel(userData uint64) {
-	s := d.ring.nextSubmission()
+	s := d.ring.nextFreeSubmission()
 	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, userData, tagIgnored
 }

@@ -124,7 +124,7 @@ func TestMoreBuffersAreProvided(t *testing.T) {
 	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.provided, h.driver.buffers.incremental)
 }
 
-// LockedMemory matches what the kernel has mapped for a ring, and permits 200 loops with the usual limit of 8
+// LockedMemoryPerLoop matches what the kernel has mapped for a ring, and permits 200 loops with the usual limit of 8
 // MiB.
 func TestLockedMemory(t *testing.T) {
 	r := newTestRing(t)
@@ -137,10 +137,10 @@ func TestLockedMemory(t *testing.T) {
 	for _, region := range [][]byte{r.queues, r.entries, p.ring} {
 		mapped += (len(region) + page - 1) / page * page
 	}
-	if got := LockedMemory(int64(page)); got != int64(mapped) {
-		t.Errorf("LockedMemory is %d, %d bytes are mapped", got, mapped)
+	if got := LockedMemoryPerLoop(int64(page)); got != int64(mapped) {
+		t.Errorf("LockedMemoryPerLoop is %d, %d bytes are mapped", got, mapped)
 	}
-	if loops := 8 << 20 / LockedMemory(4096); loops < 200 {
+	if loops := 8 << 20 / LockedMemoryPerLoop(4096); loops < 200 {
 		t.Errorf("8 MiB are enough for %d loops, want 200", loops)
 	}
 }

@@ -50,7 +50,7 @@ type Engine struct {
 	ownerLock     sync.Mutex // its holder owns what follows
 	now           time.Duration
 	lookAhead     time.Duration // how much later than now the core's clock is
-	openPeerList  []*Peer       // accepted peers; closed ones are removed by openPeers
+	openPeerList  []*Peer       // accepted peers; closed ones are removed by pruneAndListOpenPeers
 	acceptQueue   []*Peer       // peers waiting to be accepted
 	nextAdmission time.Duration // when the rate limit admits the next one; 0 if it does not apply
 	draining      bool          // Stop has begun
@@ -67,7 +67,7 @@ type pendingRequests struct {
 	peersToClose   []netip.AddrPort
 	acceptPaused   bool
 	stop, closeNow bool
-	stopWithin     time.Duration // from StopWithin; 0 means no limit
+	stopWithin     time.Duration // from ContextForStopWithin; 0 means no limit
 	ended          bool
 }
 
@@ -113,7 +113,7 @@ func (e *Engine) Loops() int { return 0 }
 
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
-	e.broadcasts.FillCounts(&sum)
+	e.broadcasts.SetBroadcastGauges(&sum)
 	return sum
 }
 
@@ -145,8 +145,8 @@ func (e *Engine) wakeTester() {
 	}
 }
 
-// postRequest calls update under the lock and wakes the tester, unless the engine has ended.
-func (e *Engine) postRequest(update func(*pendingRequests) error) error {
+// updateRequestsAndWake calls update under the lock and wakes the tester, unless the engine has ended.
+func (e *Engine) updateRequestsAndWake(update func(*pendingRequests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.requests.ended {
@@ -164,25 +164,25 @@ func (e *Engine) Broadcast(p []byte) error {
 	if err != nil {
 		return err
 	}
-	err = e.postRequest(func(w *pendingRequests) error {
+	err = e.updateRequestsAndWake(func(w *pendingRequests) error {
 		w.broadcasts = append(w.broadcasts, b)
 		return nil
 	})
 	if err != nil {
-		b.OwnerDone()
+		b.MarkOwnerDone()
 	}
 	return err
 }
 
 func (e *Engine) PauseAccept(paused bool) error {
-	return e.postRequest(func(w *pendingRequests) error {
+	return e.updateRequestsAndWake(func(w *pendingRequests) error {
 		w.acceptPaused = paused
 		return nil
 	})
 }
 
 func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
-	return e.postRequest(func(w *pendingRequests) error {
+	return e.updateRequestsAndWake(func(w *pendingRequests) error {
 		if len(w.peersToClose) == maxQueuedRequests {
 			return engine.ErrFull
 		}
@@ -191,7 +191,7 @@ func (e *Engine) ClosePeerConns(peer netip.AddrPort) error {
 	})
 }
 
-func (e *Engine) VisitConns(s *engine.Shared, beforePost func(), done func(full int)) error {
+func (e *Engine) PostToAllConns(s *engine.Shared, beforePost func(), onDone func(full int)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	full := 0
@@ -206,15 +206,15 @@ func (e *Engine) VisitConns(s *engine.Shared, beforePost func(), done func(full 
 		}
 	}
 	e.wakeTester()
-	done(full)
+	onDone(full)
 	return nil
 }
 
 type stopWithinKey struct{}
 
-// StopWithin returns a context that makes Stop return immediately. Connections still open after d
+// ContextForStopWithin returns a context that makes Stop return immediately. Connections still open after d
 // of virtual time are closed.
-func StopWithin(d time.Duration) context.Context {
+func ContextForStopWithin(d time.Duration) context.Context {
 	return context.WithValue(context.Background(), stopWithinKey{}, d)
 }
 
@@ -222,7 +222,7 @@ func StopWithin(d time.Duration) context.Context {
 // call it. The rest needs calls of the tester on another goroutine.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(stopWithinKey{}).(time.Duration)
-	_ = e.postRequest(func(w *pendingRequests) error { // fails only if the engine has ended
+	_ = e.updateRequestsAndWake(func(w *pendingRequests) error { // fails only if the engine has ended
 		if begin && !w.stop {
 			w.stopWithin = within
 		}
@@ -230,30 +230,30 @@ func (e *Engine) Stop(ctx context.Context) error {
 		return nil
 	})
 	e.broadcasts.Close()
-	if e.settleIfFree(); begin {
+	if e.runUntilIdleIfUnowned(); begin {
 		return nil
 	}
 	return engine.AwaitStop(ctx, e.done, e.host.Admission.OpenConns, func() {
-		_ = e.postRequest(func(w *pendingRequests) error {
+		_ = e.updateRequestsAndWake(func(w *pendingRequests) error {
 			w.closeNow = true
 			return nil
 		})
-		e.settleIfFree()
+		e.runUntilIdleIfUnowned()
 	})
 }
 
 func (e *Engine) Wait() { <-e.done }
 
-// settleIfFree settles unless another goroutine owns the connections.
-func (e *Engine) settleIfFree() {
+// runUntilIdleIfUnowned settles unless another goroutine owns the connections.
+func (e *Engine) runUntilIdleIfUnowned() {
 	if e.ownerLock.TryLock() {
 		defer e.ownerLock.Unlock()
-		e.settleAll()
+		e.runUntilIdle()
 	}
 }
 
-// settleAll does everything that can be done at this moment. It panics if that does not end.
-func (e *Engine) settleAll() {
+// runUntilIdle does everything that can be done at this moment. It panics if that does not end.
+func (e *Engine) runUntilIdle() {
 	for range maxSettleRounds {
 		if !e.runRound() {
 			return
@@ -271,30 +271,30 @@ func (e *Engine) runRound() (acted bool) {
 	e.requests.broadcasts, e.requests.peersToClose = nil, nil
 	e.mu.Unlock()
 	acted = e.acceptQueued(req.acceptPaused || req.stop)
-	for _, p := range e.openPeers() {
+	for _, p := range e.pruneAndListOpenPeers() {
 		p.applyEngineRequests(&req)
 		acted = p.handleMailbox() || acted
 		acted = p.driveConn() || acted
 	}
 	for _, b := range req.broadcasts {
-		b.OwnerDone()
+		b.MarkOwnerDone()
 	}
 	e.counters.Add(engine.Broadcasts, int64(len(req.broadcasts)))
-	acted = e.closeLargestConns() || acted
+	acted = e.closeLargestUntilWithinBudget() || acted
 	if req.stop {
-		acted = e.continueStop(req) || acted
+		acted = e.drainAndEndIfNoneOpen(req) || acted
 	}
 	return acted
 }
 
-func (e *Engine) openPeers() []*Peer {
+func (e *Engine) pruneAndListOpenPeers() []*Peer {
 	e.openPeerList = slices.DeleteFunc(e.openPeerList, func(p *Peer) bool { return !p.conn.IsOpen() })
 	return e.openPeerList
 }
 
 // acceptQueued accepts queued peers as far as limits allow.
 func (e *Engine) acceptQueued(paused bool) (acted bool) {
-	e.counters.SetBool(engine.AcceptPausedCount, paused)
+	e.counters.SetGaugeBool(engine.AcceptPausedCount, paused)
 	e.nextAdmission = 0
 	for !paused && len(e.acceptQueue) > 0 {
 		if wait := e.host.Admission.TakeRateToken(e.now); wait > 0 {
@@ -309,12 +309,12 @@ func (e *Engine) acceptQueued(paused bool) (acted bool) {
 	return acted
 }
 
-// closeLargestConns closes the connections with the largest buffers while MaxBuffered is exceeded.
-func (e *Engine) closeLargestConns() (acted bool) {
+// closeLargestUntilWithinBudget closes the connections with the largest buffers while MaxBuffered is exceeded.
+func (e *Engine) closeLargestUntilWithinBudget() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
 		var largest *Peer
-		for _, p := range e.openPeers() {
+		for _, p := range e.pruneAndListOpenPeers() {
 			if largest == nil || p.conn.BufferMemory() > largest.conn.BufferMemory() {
 				largest = p
 			}
@@ -329,26 +329,26 @@ func (e *Engine) closeLargestConns() (acted bool) {
 	return acted
 }
 
-// continueStop drains connections, closes them after the deadline, and ends the engine when none is
+// drainAndEndIfNoneOpen drains connections, closes them after the deadline, and ends the engine when none is
 // left.
-func (e *Engine) continueStop(req pendingRequests) (acted bool) {
+func (e *Engine) drainAndEndIfNoneOpen(req pendingRequests) (acted bool) {
 	if !e.draining {
 		e.draining = true
 		if req.stopWithin > 0 {
 			e.stopDeadline = e.now + min(req.stopWithin, 2*MaxTime)
 		}
 		for _, p := range e.acceptQueue {
-			p.reject(engine.ErrServerClosed)
+			p.markRejected(engine.ErrServerClosed)
 		}
 		e.acceptQueue = nil
 	}
-	for _, p := range e.openPeers() {
+	for _, p := range e.pruneAndListOpenPeers() {
 		if p.conn.StartDrain(); req.closeNow || e.stopDeadline > 0 && e.now >= e.stopDeadline {
 			p.conn.Abort(engine.ErrServerClosed)
 		}
 		acted = p.driveConn() || acted
 	}
-	if len(e.openPeers()) > 0 {
+	if len(e.pruneAndListOpenPeers()) > 0 {
 		return acted
 	}
 	e.mu.Lock()
@@ -360,28 +360,28 @@ func (e *Engine) continueStop(req pendingRequests) (acted bool) {
 	return acted
 }
 
-// DoSettled settles, calls f and settles again, as owner of the connections.
-func (e *Engine) DoSettled(f func()) {
+// DoAndRunUntilIdle settles, calls f and settles again, as owner of the connections.
+func (e *Engine) DoAndRunUntilIdle(f func()) {
 	e.ownerLock.Lock()
 	defer e.ownerLock.Unlock()
-	e.settleAll()
+	e.runUntilIdle()
 	f()
-	e.settleAll()
+	e.runUntilIdle()
 }
 
 // Wakeups returns a channel that receives when there may be something to do for the next call.
 func (e *Engine) Wakeups() <-chan struct{} { return e.wake }
 
-// Advance moves the clock by d and runs what is due, in order of time. It must be called within
-// DoSettled. If d is negative or exceeds maxAdvance, it returns false.
-func (e *Engine) Advance(d time.Duration) (ok bool, maxAdvance time.Duration) {
+// AdvanceClock moves the clock by d and runs what is due, in order of time. It must be called within
+// DoAndRunUntilIdle. If d is negative or exceeds maxAdvance, it returns false.
+func (e *Engine) AdvanceClock(d time.Duration) (ok bool, maxAdvance time.Duration) {
 	end := e.now + d
 	if maxAdvance = startTime + MaxTime - e.now; d < 0 || d > maxAdvance {
 		return false, maxAdvance
 	}
 	for {
 		e.now = min(e.nextTimeout(), end)
-		e.runTimeouts()
+		e.checkAllTimeouts()
 		if e.now == end {
 			return true, maxAdvance
 		}
@@ -396,7 +396,7 @@ func (e *Engine) nextTimeout() (at time.Duration) {
 	if e.nextAdmission > e.now {
 		at = min(at, e.nextAdmission)
 	}
-	for _, p := range e.openPeers() {
+	for _, p := range e.pruneAndListOpenPeers() {
 		if due, ok := p.conn.NextTimeout(); ok {
 			at = min(at, max(due, e.now+clockCoarseness/2))
 		}
@@ -404,13 +404,13 @@ func (e *Engine) nextTimeout() (at time.Duration) {
 	return at
 }
 
-func (e *Engine) runTimeouts() {
+func (e *Engine) checkAllTimeouts() {
 	e.host.SetClock(e.now)
 	e.lookAhead = clockCoarseness
-	for _, p := range e.openPeers() {
+	for _, p := range e.pruneAndListOpenPeers() {
 		p.conn.CheckTimeouts(e.host.Now())
 		p.driveConn()
 	}
 	e.lookAhead = 0
-	e.settleAll()
+	e.runUntilIdle()
 }

@@ -50,7 +50,7 @@ func startEngine(t *testing.T, h engine.Handler, with ...func(*engine.Config)) *
 func connect(t *testing.T, e *Engine) (p *Peer) {
 	t.Helper()
 	var err error
-	e.DoSettled(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
+	e.DoAndRunUntilIdle(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestEndlessWork(t *testing.T) {
 	if err := p.conn.Ref().Nudge(); err != nil {
 		t.Fatal(err)
 	}
-	e.DoSettled(func() {})
+	e.DoAndRunUntilIdle(func() {})
 }
 
 // TestRequestLimits exceeds the limits on requests.
@@ -87,9 +87,9 @@ func TestRequestLimits(t *testing.T) {
 		}
 	}
 	times(engine.MaxBroadcasts, func() error { return e.Broadcast(nil) })
-	e.DoSettled(func() {})
+	e.DoAndRunUntilIdle(func() {})
 	times(2, func() error { return e.Broadcast(make([]byte, 400)) })
-	e.DoSettled(func() {})
+	e.DoAndRunUntilIdle(func() {})
 	if n := len(p.Received()); n != 800 {
 		t.Errorf("%d bytes of two broadcasts, want 800", n)
 	}

@@ -13,7 +13,7 @@ import (
 const MaxInFlight = 16 << 20
 
 // Peer is the other end of a connection, including the kernels in between. Its methods must be
-// called within Engine.DoSettled.
+// called within Engine.DoAndRunUntilIdle.
 type Peer struct {
 	engine  *Engine
 	conn    engine.Conn
@@ -32,7 +32,7 @@ type Peer struct {
 }
 
 // Connect makes a peer connect from an address; the zero value means a unix socket.
-func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
+func (e *Engine) Connect(peerAddr netip.AddrPort) (*Peer, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -41,7 +41,7 @@ func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 	case e.draining:
 		return nil, syscall.ECONNREFUSED
 	}
-	p := &Peer{engine: e, Addr: from, window: -1}
+	p := &Peer{engine: e, Addr: peerAddr, window: -1}
 	p.mailbox.MaxRequests, p.mailbox.MaxBytes, p.mailbox.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
 	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
 	p.conn.SetListener(0)
@@ -70,15 +70,15 @@ func (p *Peer) Reset() {
 		p.incoming = nil
 		p.conn.OnTransportError(syscall.ECONNRESET)
 	} else if !p.done { // it was not accepted yet
-		p.reject(syscall.ECONNRESET)
+		p.markRejected(syscall.ECONNRESET)
 	}
 }
 
-// SetWindow makes the peer take n more bytes, or all if n is negative. A peer that has read EOF
+// SetReceiveWindow makes the peer take n more bytes, or all if n is negative. A peer that has read EOF
 // closes its end, too, as most programs do.
-func (p *Peer) SetWindow(n int) {
-	p.window = n
-	p.inputEnded = p.inputEnded || p.shut && n < 0
+func (p *Peer) SetReceiveWindow(maxBytes int) {
+	p.window = maxBytes
+	p.inputEnded = p.inputEnded || p.shut && maxBytes < 0
 }
 
 // Window returns how many more bytes the peer takes, negative for all.
@@ -88,8 +88,8 @@ func (p *Peer) Window() int { return p.window }
 func (p *Peer) Received() []byte { return p.received }
 
 // DiscardReceived discards the first n received bytes.
-func (p *Peer) DiscardReceived(n int) {
-	if p.received = p.received[n:]; len(p.received) == 0 {
+func (p *Peer) DiscardReceived(count int) {
+	if p.received = p.received[count:]; len(p.received) == 0 {
 		p.received = nil
 	}
 }
@@ -97,9 +97,9 @@ func (p *Peer) DiscardReceived(n int) {
 // Closed reports whether the connection was closed or refused, and why.
 func (p *Peer) Closed() (why error, ok bool) { return p.closeReason, p.done }
 
-// Paused reports whether the connection does not read until the peer takes output, because
+// PausedAtHighWater reports whether the connection does not read until the peer takes output, because
 // HighWater was exceeded and LowWater is not reached.
-func (p *Peer) Paused() (highWater, lowWater int, ok bool) {
+func (p *Peer) PausedAtHighWater() (highWater, lowWater int, ok bool) {
 	c, l := &p.conn, p.engine.cfg.Limits
 	return l.HighWater, l.LowWater, c.IsOpen() && !c.IsClosing() && c.IsPaused() && !c.IsReadPaused() && c.UnsentBytes() > l.LowWater
 }
@@ -122,7 +122,7 @@ func (p *Peer) admitOrReject() {
 	host := &p.engine.host
 	if err := host.Admit(0, p.Addr); err != nil {
 		p.received = append(p.received, host.BuildRefusalReply(p.Addr, err)...)
-		p.reject(err)
+		p.markRejected(err)
 		return
 	}
 	p.engine.openPeerList = append(p.engine.openPeerList, p)
@@ -130,13 +130,13 @@ func (p *Peer) admitOrReject() {
 	p.driveConn()
 }
 
-func (p *Peer) reject(why error) {
+func (p *Peer) markRejected(why error) {
 	p.done, p.closeReason = true, why
-	p.closeMailbox()
+	p.closeAndEmptyMailbox()
 }
 
-// closeMailbox stops visits to the peer and drops queued requests.
-func (p *Peer) closeMailbox() {
+// closeAndEmptyMailbox stops visits to the peer and drops queued requests.
+func (p *Peer) closeAndEmptyMailbox() {
 	p.engine.mu.Lock()
 	p.mailboxClosed = true
 	p.engine.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *Peer) driveConn() (acted bool) {
 }
 
 // performConnAction performs an action and reports whether there was one.
-func (p *Peer) performConnAction() bool {
+func (p *Peer) performConnAction() (performed bool) {
 	c := &p.conn
 	switch c.NextAction() {
 	case engine.Send:
@@ -175,12 +175,12 @@ func (p *Peer) performConnAction() bool {
 		}
 		c.OnSent(n)
 	case engine.SendFile:
-		c.LoadFilePiece()
+		c.LoadFilePieceIntoOutput()
 	case engine.FeedHandler:
-		c.FeedHandler()
+		c.MakeDueHandlerCalls()
 	case engine.Read:
 		if !p.readOnce() {
-			c.OnReadEmpty()
+			c.CloseIfTimedOutAfterEmptyRead()
 		}
 	case engine.ShutWrite:
 		p.shut = true
@@ -189,7 +189,7 @@ func (p *Peer) performConnAction() bool {
 	case engine.Close:
 		p.done, p.closeReason = true, c.CloseReason()
 		c.OnClosed()
-		p.closeMailbox()
+		p.closeAndEmptyMailbox()
 		p.incoming = nil
 		p.engine.host.Admission.ReleaseConn()
 	default:
@@ -199,7 +199,7 @@ func (p *Peer) performConnAction() bool {
 }
 
 // reportReadiness reports writability or input to the connection, and whether there was any.
-func (p *Peer) reportReadiness() bool {
+func (p *Peer) reportReadiness() (reported bool) {
 	switch {
 	case p.conn.WantsWritable() && p.receiveCapacity() > 0:
 		p.conn.OnWritable()
@@ -220,7 +220,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 	mail, data := p.mailbox.TakeAll()
 	rest := data
 	for _, m := range mail {
-		p.conn.OnRequest(m, rest[:m.Size])
+		p.conn.HandleOrDeferRequest(m, rest[:m.Size])
 		rest = rest[m.Size:]
 	}
 	p.engine.counters.Add(engine.Buffered, -int64(p.mailbox.Recycle(mail, data)))
@@ -228,7 +228,7 @@ func (p *Peer) handleMailbox() (acted bool) {
 }
 
 // readOnce passes input or EOF to the connection, and reports whether there was any.
-func (p *Peer) readOnce() bool {
+func (p *Peer) readOnce() (hadInput bool) {
 	switch n := min(len(p.incoming), engine.ReadSize); {
 	case n > 0:
 		part := p.incoming[:n]

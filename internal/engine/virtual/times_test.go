@@ -30,9 +30,9 @@ func TestTimes(t *testing.T) {
 	const limit, late = time.Second, 100 * time.Millisecond
 	long := bytes.Repeat([]byte("0123456789"), 9)
 	says := func(what string) func(*Peer) { return func(p *Peer) { p.Send([]byte(what)) } }
-	takes := func(n int) func(*Peer) { return func(p *Peer) { p.SetWindow(n) } }
+	takes := func(n int) func(*Peer) { return func(p *Peer) { p.SetReceiveWindow(n) } }
 	owed := func(p *Peer) {
-		p.SetWindow(0)
+		p.SetReceiveWindow(0)
 		p.Send(append(long, '\n'))
 	}
 	nothing := func(*Peer) {}
@@ -79,12 +79,12 @@ func TestTimes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			e := startEngine(t, &lines{}, c.set)
 			p := connect(t, e)
-			e.DoSettled(func() { c.begin(p) })
+			e.DoAndRunUntilIdle(func() { c.begin(p) })
 			end := 20 * limit
 			if c.why != nil {
 				end = c.at + late
 			}
-			pass := func(d time.Duration) { e.DoSettled(func() { e.Advance(d) }) }
+			pass := func(d time.Duration) { e.DoAndRunUntilIdle(func() { e.AdvanceClock(d) }) }
 			step := c.each
 			if step == 0 {
 				step = c.at - 2*clockCoarseness
@@ -97,7 +97,7 @@ func TestTimes(t *testing.T) {
 					t.Fatalf("closed after %v because of %v", now, why)
 				}
 				if pass(step); c.then != nil {
-					e.DoSettled(func() { c.then(p) })
+					e.DoAndRunUntilIdle(func() { c.then(p) })
 				}
 			}
 			if c.why != nil {
@@ -114,16 +114,16 @@ func TestTimes(t *testing.T) {
 func TestTimesAfterPause(t *testing.T) {
 	e := startEngine(t, &lines{}, func(c *engine.Config) { c.Limits.MessageTimeout = time.Second })
 	p := connect(t, e)
-	e.DoSettled(func() { p.Send([]byte("deaf\nhalf a mess")) })
-	e.DoSettled(func() { e.Advance(time.Hour) })
+	e.DoAndRunUntilIdle(func() { p.Send([]byte("deaf\nhalf a mess")) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClock(time.Hour) })
 	if err := p.conn.Ref().Nudge(); err != nil {
 		t.Fatal(err)
 	}
-	e.DoSettled(func() { e.Advance(time.Second - 2*clockCoarseness) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClock(time.Second - 2*clockCoarseness) })
 	if why, closed := p.Closed(); closed {
 		t.Errorf("closed at once for what came while nobody listened: %v", why)
 	}
-	e.DoSettled(func() { e.Advance(4 * clockCoarseness) })
+	e.DoAndRunUntilIdle(func() { e.AdvanceClock(4 * clockCoarseness) })
 	if why, _ := p.Closed(); !errors.Is(why, engine.ErrMessageTimeout) {
 		t.Errorf("half a message that was waited for is given up for %v", why)
 	}

@@ -30,7 +30,7 @@ type Agent struct {
 	Sources []netip.Addr
 	// Allow lists the permitted targets, at most MaxAllowed. Default: every TCP server, and no unix
 	// socket.
-	Allow []Allowed
+	Allow []AllowedTarget
 	// MaxConnections limits the connections of a run. Default 0: the limit that the doctor finds.
 	MaxConnections int
 	// EventDir is a directory to which the events of each run are written, as RUN.jsonl. Default:
@@ -46,8 +46,8 @@ type Agent struct {
 	version string // of Myriad, for tests
 }
 
-// worker is a serving Agent.
-type worker struct {
+// agentWorker is a serving Agent.
+type agentWorker struct {
 	*Agent
 	conn             *nats.Conn
 	id               string
@@ -58,7 +58,7 @@ type worker struct {
 	lastCall         string    // the run that called last, and info the reply to it
 	info             agentInfo
 	heartbeat        *time.Ticker
-	lastLogged       atomic.Pointer[string] // the last line of logOnce
+	lastLogged       atomic.Pointer[string] // the last line of logUnlessRepeated
 	unreachableSince time.Time              // when NATS became unreachable, zero if it is reachable
 }
 
@@ -66,7 +66,7 @@ type worker struct {
 // has received its result. Serve reconnects to NATS at most twice a second. It returns an error if
 // NATS requires no credentials although it is not on loopback.
 func (a *Agent) Serve(ctx context.Context) error {
-	w := &worker{Agent: new(*a), id: newID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
+	w := &agentWorker{Agent: new(*a), id: newRandomID(), calls: make(chan *nats.Msg, 16), messages: make(chan *nats.Msg, maxQueued)}
 	w.URL, w.version = cmp.Or(a.URL, DefaultURL), cmp.Or(a.version, version.MyriadVersion())
 	if w.Logf == nil {
 		w.Logf = func(string, ...any) {}
@@ -82,28 +82,30 @@ func (a *Agent) Serve(ctx context.Context) error {
 	if err := w.Check(); err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
-	if err := w.connectNATS(); err != nil {
+	if err := w.connectNATSAndSubscribe(); err != nil {
 		return err
 	}
 	defer w.conn.Close()
-	return w.processMessages(ctx)
+	return w.processUntilStopped(ctx)
 }
 
 const maxName = 64
 
-func (w *worker) connectNATS() (err error) {
+func (w *agentWorker) connectNATSAndSubscribe() (err error) {
 	ready := func(c *nats.Conn) {
 		w.lastLogged.Store(nil)
-		if checkServer(c) == nil { // otherwise processMessages returns
+		if requireCredentialsOrLoopback(c) == nil { // otherwise processUntilStopped returns
 			w.Logf("ready, as %s, for the coordinator at %s", w.Name, c.ConnectedAddr())
 		}
 	}
-	w.conn, err = nats.Connect(w.URL, append(w.connOptions("myriad agent "+w.Name),
+	w.conn, err = nats.Connect(w.URL, append(w.natsConnOptions("myriad agent "+w.Name),
 		nats.RetryOnFailedConnect(true), nats.ConnectHandler(ready), nats.ReconnectHandler(ready),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { w.logUnreachable(err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { w.logOnce("NATS: %s", w.explainError(err)) }))...)
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			w.logUnlessRepeated("NATS: %s", w.explainNATSError(err))
+		}))...)
 	if err != nil {
-		return fmt.Errorf("agents: NATS at %s: %w", redactURLs(w.URL), err)
+		return fmt.Errorf("agents: NATS at %s: %w", redactCredentialsInURLs(w.URL), err)
 	}
 	if _, err = w.conn.ChanSubscribe(callSubject, w.calls); err == nil {
 		_, err = w.conn.ChanSubscribe(agentSubject+w.id, w.messages)
@@ -115,26 +117,26 @@ func (w *worker) connectNATS() (err error) {
 	return nil
 }
 
-// logOnce logs a line unless it equals the last one.
-func (w *worker) logOnce(format string, args ...any) {
+// logUnlessRepeated logs a line unless it equals the last one.
+func (w *agentWorker) logUnlessRepeated(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if last := w.lastLogged.Swap(&line); last == nil || *last != line {
 		w.Logf("%s", line)
 	}
 }
 
-func (w *worker) logUnreachable(err error) {
+func (w *agentWorker) logUnreachable(err error) {
 	if err != nil && !errors.Is(err, nats.ErrNoServers) { // its cause is reported separately
-		w.logOnce("waiting for NATS at %s: %s", redactURLs(w.URL), w.explainError(err))
+		w.logUnlessRepeated("waiting for NATS at %s: %s", redactCredentialsInURLs(w.URL), w.explainNATSError(err))
 	}
 }
 
-// processMessages processes messages until ctx has ended and the coordinator has the result of the
+// processUntilStopped processes messages until ctx has ended and the coordinator has the result of the
 // current run.
-func (w *worker) processMessages(ctx context.Context) error {
+func (w *agentWorker) processUntilStopped(ctx context.Context) error {
 	w.heartbeat = time.NewTicker(DefaultSilence / heartbeats)
 	defer w.heartbeat.Stop()
-	defer w.leaveRun("")
+	defer w.cancelAndLeaveRun("")
 	stopping, leaving := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		var over <-chan report
@@ -148,30 +150,30 @@ func (w *worker) processMessages(ctx context.Context) error {
 				return nil
 			}
 			stopping, leaving = nil, time.After(stopTime)
-			w.run.cancelLoad("the agent was stopped")
+			w.run.cancelLoadForReason("the agent was stopped")
 		case <-leaving:
 			return nil
 		case call = <-w.calls:
 		case msg = <-w.messages:
 		case last := <-over:
-			w.reportResult(&last)
+			w.sendRunResult(&last)
 		case now := <-w.heartbeat.C:
-			w.handleTick(now)
+			w.sendHeartbeatOrLeaveLostRun(now)
 		}
-		if err := checkServer(w.conn); err != nil { // before a message of that server is processed
+		if err := requireCredentialsOrLoopback(w.conn); err != nil { // before a message of that server is processed
 			return err
 		}
 		if call != nil {
-			w.handleCall(ctx, call)
+			w.replyToCoordinatorCall(ctx, call)
 		}
 		if msg != nil {
-			w.handleMessage(ctx, msg, time.Now())
+			w.joinRunAndProcessMessage(ctx, msg, time.Now())
 		}
 		if w.run == nil && (ctx.Err() != nil || w.Once && w.served) {
 			return nil
 		}
 		if w.Once && w.run == nil && !w.unreachableSince.IsZero() && time.Since(w.unreachableSince) > DefaultSilence {
-			return fmt.Errorf("agents: NATS at %s can't be reached", redactURLs(w.URL))
+			return fmt.Errorf("agents: NATS at %s can't be reached", redactCredentialsInURLs(w.URL))
 		}
 	}
 }
@@ -179,20 +181,20 @@ func (w *worker) processMessages(ctx context.Context) error {
 // stopTime limits the end of a run whose result must be delivered.
 const stopTime = 20 * time.Second
 
-func (w *worker) reportResult(last *report) {
-	if w.run.last = last; last.Failed != "" {
-		last.Failed = cmp.Or(w.run.endReason, last.Failed)
+func (w *agentWorker) sendRunResult(finalReport *report) {
+	if w.run.last = finalReport; finalReport.Failed != "" {
+		finalReport.Failed = cmp.Or(w.run.endReason, finalReport.Failed)
 	}
-	how := last.Failed
-	if last.Event != nil {
-		how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))
+	how := finalReport.Failed
+	if finalReport.Event != nil {
+		how = cmp.Or(how, fmt.Sprintf("%d answered", finalReport.Event.Result.Answered))
 	}
 	w.Logf("run %s: over, %s", shortID(w.run.id), how)
-	w.run.sendHeartbeat()
+	w.run.sendHeartbeatOrPendingReport()
 }
 
-// handleTick sends a heartbeat, and ends the run of a lost coordinator.
-func (w *worker) handleTick(now time.Time) {
+// sendHeartbeatOrLeaveLostRun sends a heartbeat, and ends the run of a lost coordinator.
+func (w *agentWorker) sendHeartbeatOrLeaveLostRun(now time.Time) {
 	if w.conn.IsConnected() {
 		w.unreachableSince = time.Time{}
 	} else {
@@ -206,29 +208,29 @@ func (w *worker) handleTick(now time.Time) {
 	}
 	if silent := now.Sub(w.run.heard); silent > w.run.silence {
 		w.Logf("run %s: nothing heard of the coordinator for %v; the run ends", shortID(w.run.id), silent.Round(time.Millisecond))
-		w.leaveRun("the coordinator is lost")
+		w.cancelAndLeaveRun("the coordinator is lost")
 		return
 	}
-	w.run.sendHeartbeat()
+	w.run.sendHeartbeatOrPendingReport()
 }
 
-// leaveRun ends the run and waits for it.
-func (w *worker) leaveRun(reason string) {
+// cancelAndLeaveRun ends the run and waits for it.
+func (w *agentWorker) cancelAndLeaveRun(reason string) {
 	if w.run == nil {
 		return
 	}
-	w.run.cancelLoad(reason)
+	w.run.cancelLoadForReason(reason)
 	w.run.running.Wait()
 	w.run, w.lastCall, w.served = nil, "", true
 	w.heartbeat.Reset(DefaultSilence / heartbeats)
 }
 
 func (a *Agent) newAgentInfo() agentInfo {
-	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: machineID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
+	return agentInfo{Name: a.Name, Host: fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOOS), Machine: bootID(), CPUs: min(runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 }
 
-// machineID identifies the machine until it is restarted.
-func machineID() string {
+// bootID identifies the machine until it is restarted.
+func bootID() string {
 	if boot, err := procfs.ReadSysctl("kernel.random.boot_id"); err == nil {
 		return boot
 	}
@@ -236,8 +238,8 @@ func machineID() string {
 	return host
 }
 
-func (w *worker) handleCall(ctx context.Context, msg *nats.Msg) {
-	m, err := decodeMessage(msg.Data, w.version)
+func (w *agentWorker) replyToCoordinatorCall(ctx context.Context, msg *nats.Msg) {
+	m, err := decodeMessageHeader(msg.Data, w.version)
 	if m == nil || m.Kind != callKind || w.run != nil && w.run.id == m.From {
 		return
 	}
@@ -245,25 +247,25 @@ func (w *worker) handleCall(ctx context.Context, msg *nats.Msg) {
 	info := w.newAgentInfo()
 	switch {
 	case err != nil:
-		info.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeText(m.Version), "(devel)"))
-		w.logOnce("refused a coordinator: %s", info.Refuses)
+		info.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(w.version, "(devel)"), cmp.Or(sanitizeForPrinting(m.Version), "(devel)"))
+		w.logUnlessRepeated("refused a coordinator: %s", info.Refuses)
 	case w.run != nil:
 		info.Refuses = "it is in another run"
 	case w.lastCall == m.From:
 		info = w.info
-	case m.parseBody(&c) != nil:
+	case m.decodeBodyStrictly(&c) != nil:
 		return
 	default:
-		info = w.examineMachine(ctx, c)
+		info = w.examineMachineForCall(ctx, c)
 		w.lastCall, w.info = m.From, info
 	}
 	if data, err := encodeMessage(w.version, infoKind, w.id, info); err == nil {
-		_ = publishMessage(w.conn, msg.Reply, data) // the call is repeated
+		_ = publishIfNotTooLarge(w.conn, msg.Reply, data) // the call is repeated
 	}
 }
 
-// sanitizeText makes a received text safe to print.
-func sanitizeText(text string) string {
+// sanitizeForPrinting makes a received text safe to print.
+func sanitizeForPrinting(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\ufffd' {
 			return '?'

@@ -17,7 +17,7 @@ import (
 // agentRun is an agent's part in a run. It belongs to the goroutine of Serve, except for the fields
 // under mu.
 type agentRun struct {
-	agent   *worker
+	agent   *agentWorker
 	id      string
 	heard   time.Time // when the coordinator's last message arrived
 	silence time.Duration
@@ -45,15 +45,15 @@ type agentRun struct {
 
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
-// handleMessage processes a message to this agent, and joins the sender's run if the agent is free.
-func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
-	m, err := decodeMessage(msg.Data, w.version)
+// processAgentMessage processes a message to this agent, and joins the sender's run if the agent is free.
+func (w *agentWorker) joinRunAndProcessMessage(ctx context.Context, msg *nats.Msg, now time.Time) {
+	m, err := decodeMessageHeader(msg.Data, w.version)
 	if err != nil {
 		return
 	}
 	if w.run == nil {
 		var c clockRequest
-		if m.Kind != clockKind || m.parseBody(&c) != nil || w.Once && w.served || ctx.Err() != nil {
+		if m.Kind != clockKind || m.decodeBodyStrictly(&c) != nil || w.Once && w.served || ctx.Err() != nil {
 			return
 		}
 		w.run = &agentRun{
@@ -64,20 +64,20 @@ func (w *worker) handleMessage(ctx context.Context, msg *nats.Msg, now time.Time
 	}
 	if m.From == w.run.id {
 		w.run.heard = now
-		w.run.handleCoordinator(ctx, m, msg.Reply, now)
+		w.run.processCoordinatorMessage(ctx, m, msg.Reply, now)
 	}
 }
 
-func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo string, now time.Time) {
+func (r *agentRun) processCoordinatorMessage(ctx context.Context, m *message, replyTo string, now time.Time) {
 	switch m.Kind {
 	case clockKind:
 		_ = r.sendMessage(replyTo, replyKind, clock{now.UnixNano(), time.Now().UnixNano()}) // the request is repeated
 	case planKind:
 		var p plan
-		if r.started || m.parseBody(&p) != nil {
+		if r.started || m.decodeBodyStrictly(&p) != nil {
 			return
 		}
-		cfg, err := r.agent.parsePlan(ctx, p)
+		cfg, err := r.agent.parseAndValidatePlan(ctx, p)
 		var reply planReply
 		if err != nil {
 			reply.Refuses = err.Error()
@@ -88,21 +88,21 @@ func (r *agentRun) handleCoordinator(ctx context.Context, m *message, replyTo st
 		_ = r.sendMessage(replyTo, replyKind, reply) // the request is repeated
 	case heartbeatKind:
 		var o orders
-		if m.parseBody(&o) == nil {
-			r.applyOrders(ctx, o)
+		if m.decodeBodyStrictly(&o) == nil {
+			r.applyCoordinatorOrders(ctx, o)
 		}
 	}
 }
 
-func (r *agentRun) applyOrders(ctx context.Context, o orders) {
+func (r *agentRun) applyCoordinatorOrders(ctx context.Context, o orders) {
 	if o.Start > 0 && !r.started && r.cfg != nil && !o.Stop && !o.Over {
-		r.startLoad(ctx, time.Unix(0, o.Start))
+		r.startLoadInBackground(ctx, time.Unix(0, o.Start))
 	}
 	if o.Begin > 0 && r.started && r.step < o.Step {
 		r.step = o.Step
-		r.clearUnconfirmed()
+		r.stopRepeatingReport()
 		r.running.Go(func() {
-			waitUntil(r.ended, time.Unix(0, o.Begin))
+			waitUntilDeadlineOrEnded(r.ended, time.Unix(0, o.Begin))
 			select {
 			case r.begin <- o.Rate:
 			case <-r.ended:
@@ -115,38 +115,38 @@ func (r *agentRun) applyOrders(ctx context.Context, o orders) {
 	}
 	if o.Published != nil && !r.totalsReceived {
 		r.totalsReceived = true
-		r.clearUnconfirmed()
+		r.stopRepeatingReport()
 		r.published <- o.Published
 	}
 	if o.Stop && r.started {
-		r.cancelLoad("the coordinator has stopped it")
+		r.cancelLoadForReason("the coordinator has stopped it")
 	} else if o.Stop {
 		r.started = true
 		r.over <- report{Failed: "it was stopped before it began"}
 	}
 	if o.Over {
-		r.agent.leaveRun("")
+		r.agent.cancelAndLeaveRun("")
 	}
 }
 
-// waitUntil waits until deadline, at most maxSilence, or until ended is closed.
-func waitUntil(ended <-chan struct{}, deadline time.Time) {
+// waitUntilDeadlineOrEnded waits until deadline, at most maxSilence, or until ended is closed.
+func waitUntilDeadlineOrEnded(ended <-chan struct{}, deadline time.Time) {
 	select {
 	case <-time.After(min(time.Until(deadline), maxSilence)):
 	case <-ended:
 	}
 }
 
-func (r *agentRun) startLoad(ctx context.Context, at time.Time) {
+func (r *agentRun) startLoadInBackground(ctx context.Context, startAt time.Time) {
 	r.started = true
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoad cancels it
-	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeText(r.cfg.Target))
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // cancelLoadForReason cancels it
+	r.agent.Logf("run %s: %d connections to %s", shortID(r.id), r.cfg.Total(), sanitizeForPrinting(r.cfg.Target))
 	r.ended = ctx.Done()
-	r.running.Go(func() { r.over <- r.runLoad(ctx, at) })
+	r.running.Go(func() { r.over <- r.waitAndRunLoad(ctx, startAt) })
 }
 
-func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
-	keep, closeFile := r.openEventLog()
+func (r *agentRun) waitAndRunLoad(ctx context.Context, startAt time.Time) (finalReport report) {
+	keep, closeFile := r.openEventFile()
 	defer closeFile()
 	r.cfg.Begin, r.cfg.Histograms = r.begin, true
 	if r.cfg.Steady {
@@ -156,27 +156,27 @@ func (r *agentRun) runLoad(ctx context.Context, at time.Time) (last report) {
 		r.cfg.Published = r.published
 	}
 	r.cfg.Observe = func(e load.Event) {
-		r.sendEvent(e)
+		r.sendEventToCoordinator(e)
 		if r.agent.Observe != nil {
 			r.agent.Observe(e)
 		}
 		keep(e)
 	}
-	waitUntil(r.ended, at)
+	waitUntilDeadlineOrEnded(r.ended, startAt)
 	result, err := load.Run(ctx, *r.cfg)
-	last.At = time.Now().UnixNano()
+	finalReport.At = time.Now().UnixNano()
 	if err != nil {
-		last.Failed = err.Error()
+		finalReport.Failed = err.Error()
 	}
 	if result != nil {
-		last.Event = &load.Event{Phase: load.Done, Result: result}
+		finalReport.Event = &load.Event{Phase: load.Done, Result: result}
 	}
-	return last
+	return finalReport
 }
 
-// openEventLog opens the run's file in Agent.EventDir, if that is set. It returns functions that
+// openEventFile opens the run's file in Agent.EventDir, if that is set. It returns functions that
 // write an event and close the file.
-func (r *agentRun) openEventLog() (write func(load.Event), closeFile func()) {
+func (r *agentRun) openEventFile() (write func(load.Event), closeFile func()) {
 	if r.agent.EventDir == "" {
 		return func(load.Event) {}, func() {}
 	}
@@ -201,9 +201,9 @@ func (r *agentRun) openEventLog() (write func(load.Event), closeFile func()) {
 	}
 }
 
-// sendEvent sends an event of the run to the coordinator, except Done. It is called on the run's
+// sendEventToCoordinator sends an event of the run to the coordinator, except Done. It is called on the run's
 // goroutine.
-func (r *agentRun) sendEvent(e load.Event) {
+func (r *agentRun) sendEventToCoordinator(e load.Event) {
 	if e.Phase == load.Done {
 		return
 	}
@@ -220,27 +220,27 @@ func (r *agentRun) sendEvent(e load.Event) {
 		r.unconfirmed = &t
 	}
 	r.mu.Unlock()
-	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeat repeats the important ones
+	_ = r.sendMessage(runSubject+r.id, eventKind, t) // sendHeartbeatOrPendingReport repeats the important ones
 }
 
-// clearUnconfirmed stops the repetition of a report that the coordinator has received.
-func (r *agentRun) clearUnconfirmed() {
+// stopRepeatingReport stops the repetition of a report that the coordinator has received.
+func (r *agentRun) stopRepeatingReport() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unconfirmed = nil
 }
 
-// cancelLoad cancels the run without waiting for its end.
-func (r *agentRun) cancelLoad(reason string) {
+// cancelLoadForReason cancels the run without waiting for its end.
+func (r *agentRun) cancelLoadForReason(reason string) {
 	if r.endReason == "" {
 		r.endReason = reason
 	}
 	r.cancel()
 }
 
-// sendHeartbeat sends a heartbeat, or the unconfirmed report. After the run it sends the last
+// sendHeartbeatOrPendingReport sends a heartbeat, or the unconfirmed report. After the run it sends the last
 // report until the coordinator releases the agent.
-func (r *agentRun) sendHeartbeat() {
+func (r *agentRun) sendHeartbeatOrPendingReport() {
 	r.mu.Lock()
 	kind, body := heartbeatKind, any(r.state)
 	if r.unconfirmed != nil {
@@ -262,5 +262,5 @@ func (r *agentRun) sendMessage(subject, kind string, body any) error {
 	if err != nil {
 		return err
 	}
-	return publishMessage(r.agent.conn, subject, data)
+	return publishIfNotTooLarge(r.agent.conn, subject, data)
 }

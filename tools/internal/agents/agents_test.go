@@ -215,7 +215,7 @@ func TestRun(t *testing.T) {
 	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
 	var recorder load.Recorder
 	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: testkit.Timeout, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
-	r, err := Run(t.Context(), f.newOptions(2), cfg)
+	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
 		t.Fatal(err, f.log.String())
 	}
@@ -256,7 +256,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%d distributions besides the latency, want 4", len(r.Histograms))
 	}
 	cfg.Observe, cfg.Rate, cfg.Messages, cfg.Duration = nil, load.Rate{}, 10, 0
-	if r, err = Run(t.Context(), f.newOptions(2), cfg); err != nil || r.Answered != 70 {
+	if r, err = RunOnAgents(t.Context(), f.newOptions(2), cfg); err != nil || r.Answered != 70 {
 		t.Errorf("the next run: %v, %+v; want 10 messages on each of 7 connections", err, r)
 	}
 }
@@ -268,7 +268,7 @@ func TestTogether(t *testing.T) {
 	f.startAgent(Agent{Name: "a", EventDir: dirs[0], MaxConnections: 1})
 	f.startAgent(Agent{Name: "b", EventDir: dirs[1]})
 	cfg := load.Config{Target: target, Connections: 9, ConnectRate: 4, Messages: 1} // 1 and 8, who take 2 seconds
-	r, err := Run(t.Context(), f.newOptions(2), cfg)
+	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func runLosingAgent(t *testing.T, at load.Phase, config func(silence time.Durati
 			}
 		}
 		var err error
-		r, err = Run(t.Context(), o, cfg)
+		r, err = RunOnAgents(t.Context(), o, cfg)
 		cutting.Wait()
 		if err != nil {
 			continue // so short a silence that both were lost
@@ -375,7 +375,7 @@ func TestInterrupted(t *testing.T) {
 				cancel(errors.New("enough"))
 			}
 		}
-		r, err := Run(ctx, f.newOptions(2), cfg)
+		r, err := RunOnAgents(ctx, f.newOptions(2), cfg)
 		ending.Wait()
 		want := map[string]string{"coordinator": "enough", "agent": "agent a: the agent was stopped"}[who]
 		if err == nil || err.Error() != want || r == nil || !r.Interrupted || r.Connected != 2 {
@@ -396,7 +396,7 @@ func TestCoordinatorGone(t *testing.T) {
 		o.Silence = silence
 		stuck := make(chan bool, 2)
 		running.Go(func() {
-			_, _ = Run(t.Context(), o, load.Config{Target: target, Connections: 2, Duration: time.Hour, Observe: func(e load.Event) {
+			_, _ = RunOnAgents(t.Context(), o, load.Config{Target: target, Connections: 2, Duration: time.Hour, Observe: func(e load.Event) {
 				if e.Phase == load.Measuring { // it says nothing more
 					stuck <- true
 					<-gone
@@ -409,7 +409,7 @@ func TestCoordinatorGone(t *testing.T) {
 		}
 	}
 	testkit.WaitFor(t, "the run ends", func() bool { return f.log.contains("nothing heard of the coordinator for") })
-	r, err := Run(t.Context(), f.newOptions(1), load.Config{Target: target, Connections: 2, Messages: 1})
+	r, err := RunOnAgents(t.Context(), f.newOptions(1), load.Config{Target: target, Connections: 2, Messages: 1})
 	if err != nil || r.Answered != 2 {
 		t.Errorf("the next run: %v, %+v", err, r)
 	}
@@ -447,7 +447,7 @@ func TestRefused(t *testing.T) {
 			if cfg.Target == "" {
 				cfg.Target = target
 			}
-			_, err := Run(ctx, o, cfg)
+			_, err := RunOnAgents(ctx, o, cfg)
 			if err == nil || !f.log.contains(test.want) && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, and said:\n%s\nwant %s", err, f.log.String(), test.want)
 			}
@@ -455,10 +455,10 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func parseAllowedList(t *testing.T, texts ...string) (all []Allowed) {
+func parseAllowedList(t *testing.T, texts ...string) (all []AllowedTarget) {
 	t.Helper()
 	for _, text := range texts {
-		a, err := ParseAllowed(text)
+		a, err := ParseAllowedTarget(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -467,7 +467,7 @@ func parseAllowedList(t *testing.T, texts ...string) (all []Allowed) {
 	return all
 }
 
-// TestOpenFails makes each step of openConns fail: Run returns an error and leaves nothing behind.
+// TestOpenFails makes each step of connectAndStartLocalAgents fail: Run returns an error and leaves nothing behind.
 func TestOpenFails(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -490,7 +490,7 @@ func TestOpenFails(t *testing.T) {
 		{"no local agents", Options{Listen: "127.0.0.1:0", StartLocal: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
 	} {
 		c.o.Agents = 1
-		if _, err := Run(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := RunOnAgents(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v; expected %q", c.name, err, c.want)
 		}
 	}
@@ -503,7 +503,7 @@ func TestTooFew(t *testing.T) {
 	for wait := range growingSilences(t) {
 		o := f.newOptions(2)
 		o.JoinTimeout = wait
-		_, err := Run(t.Context(), o, load.Config{Target: "127.0.0.1:1", Connections: 2})
+		_, err := RunOnAgents(t.Context(), o, load.Config{Target: "127.0.0.1:1", Connections: 2})
 		if err == nil {
 			t.Fatal("a run of two agents, with one")
 		}
@@ -523,11 +523,11 @@ func TestConfigure(t *testing.T) {
 		`{"target":"127.0.0.1:1","connections":0.5}`:            "connections",
 		`[]`: "array",
 	} {
-		if _, err := a.parsePlan(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := a.parseAndValidatePlan(t.Context(), plan{Config: []byte(config)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want an error that names %s", config, err, want)
 		}
 	}
-	if cfg, err := a.parsePlan(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")}); err == nil {
+	if cfg, err := a.parseAndValidatePlan(t.Context(), plan{Config: []byte(`{"target":"tls://127.0.0.1:1"}`), CA: []byte("none")}); err == nil {
 		t.Errorf("certificates that are none: %+v; want an error", cfg.TLS)
 	}
 }

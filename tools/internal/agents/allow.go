@@ -23,33 +23,33 @@ const (
 	MaxAllowed = 1024
 )
 
-// Allowed is a target that an agent may load: the addresses of a network, or a unix socket.
-type Allowed struct {
+// AllowedTarget is a target that an agent may load: the addresses of a network, or a unix socket.
+type AllowedTarget struct {
 	network netip.Prefix
 	path    string
 }
 
-// ParseAllowed parses an address, a network such as 10.0.0.0/8, or unix:PATH.
-func ParseAllowed(text string) (Allowed, error) {
+// ParseAllowedTarget parses an address, a network such as 10.0.0.0/8, or unix:PATH.
+func ParseAllowedTarget(text string) (AllowedTarget, error) {
 	if path, ok := strings.CutPrefix(text, unixPrefix); ok && path != "" {
-		return Allowed{path: path}, nil
+		return AllowedTarget{path: path}, nil
 	}
 	if addr, err := netip.ParseAddr(text); err == nil {
-		return Allowed{network: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())}, nil
+		return AllowedTarget{network: netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())}, nil
 	}
 	network, err := netip.ParsePrefix(text)
 	if err != nil {
-		return Allowed{}, quantity.Error("an address, a network such as 10.0.0.0/8, or unix:PATH")
+		return AllowedTarget{}, quantity.Error("an address, a network such as 10.0.0.0/8, or unix:PATH")
 	}
-	return Allowed{network: network}, nil
+	return AllowedTarget{network: network}, nil
 }
 
-// resolveAllowed resolves targets and returns an error if one is not allowed. Unix sockets must be
+// resolveAndCheckAllowed resolves targets and returns an error if one is not allowed. Unix sockets must be
 // listed in Allow, other targets only if Allow is not empty.
-func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
+func (a *Agent) resolveAndCheckAllowed(ctx context.Context, targets []string) (addrs []netip.AddrPort, err error) {
 	for _, target := range targets {
 		if path, ok := strings.CutPrefix(target, unixPrefix); ok {
-			if !slices.ContainsFunc(a.Allow, func(w Allowed) bool { return w.path == path }) {
+			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.path == path }) {
 				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
 			}
 			continue
@@ -71,7 +71,7 @@ func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []n
 		}
 		for i := range found {
 			found[i] = found[i].Unmap()
-			if !slices.ContainsFunc(a.Allow, func(w Allowed) bool { return w.network.Contains(found[i].WithZone("")) }) && len(a.Allow) > 0 {
+			if !slices.ContainsFunc(a.Allow, func(w AllowedTarget) bool { return w.network.Contains(found[i].WithZone("")) }) && len(a.Allow) > 0 {
 				return nil, fmt.Errorf("target %s is not allowed here; see --allow", target)
 			}
 		}
@@ -81,10 +81,10 @@ func (a *Agent) resolveAllowed(ctx context.Context, targets []string) (addrs []n
 	return addrs, nil
 }
 
-// examineMachine lets the doctor assess whether this machine can carry the load of a call.
-func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
+// examineMachineForCall lets the doctor assess whether this machine can carry the load of a call.
+func (a *Agent) examineMachineForCall(ctx context.Context, c call) agentInfo {
 	h := a.newAgentInfo()
-	addrs, err := a.resolveAllowed(ctx, c.Targets)
+	addrs, err := a.resolveAndCheckAllowed(ctx, c.Targets)
 	if err != nil {
 		h.Refuses = err.Error()
 		return h
@@ -108,9 +108,9 @@ func (a *Agent) examineMachine(ctx context.Context, c call) agentInfo {
 	return h
 }
 
-// parsePlan returns the validated configuration of a plan.
-func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
-	if err := rejectLocalKeys(p.Config); err != nil {
+// parseAndValidatePlan returns the validated configuration of a plan.
+func (a *Agent) parseAndValidatePlan(ctx context.Context, p plan) (cfg load.Config, err error) {
+	if err := rejectKeysNamingLocalFiles(p.Config); err != nil {
 		return cfg, err
 	}
 	if err := json.Unmarshal(p.Config, &cfg); err != nil {
@@ -119,7 +119,7 @@ func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err err
 	if a.MaxConnections > 0 && cfg.Total() > a.MaxConnections {
 		return cfg, fmt.Errorf("%d connections; expected at most %d, its --max-connections", cfg.Total(), a.MaxConnections)
 	}
-	if _, err := a.resolveAllowed(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
+	if _, err := a.resolveAndCheckAllowed(ctx, append([]string{cfg.Target}, cfg.Also...)); err != nil {
 		return cfg, err
 	}
 	if len(p.CA) > 0 && cfg.TLS != nil {
@@ -132,11 +132,11 @@ func (a *Agent) parsePlan(ctx context.Context, p plan) (cfg load.Config, err err
 	return cfg, cfg.Validate()
 }
 
-// rejectLocalKeys returns an error if a key of a configuration names a file or an address of this
+// rejectKeysNamingLocalFiles returns an error if a key of a configuration names a file or an address of this
 // machine.
-func rejectLocalKeys(config []byte) error {
+func rejectKeysNamingLocalFiles(configJSON []byte) error {
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(config, &keys); err != nil {
+	if err := json.Unmarshal(configJSON, &keys); err != nil {
 		return err
 	}
 	for key := range keys {

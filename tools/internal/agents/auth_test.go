@@ -30,7 +30,7 @@ func TestWrongToken(t *testing.T) {
 				url <- at
 			}
 		}}
-		_, _ = Run(ctx, o, load.Config{Target: "127.0.0.1:1", Connections: 1})
+		_, _ = RunOnAgents(ctx, o, load.Config{Target: "127.0.0.1:1", Connections: 1})
 	})
 	at := testkit.Receive(t, url, "the server")
 	for token, say := range map[string]*logBuffer{"another": &wrong, "": &without} {
@@ -58,10 +58,10 @@ func TestWarnings(t *testing.T) {
 	c := &coordinator{Options: Options{Logf: said.logf}, warnings: make(chan string, 1)}
 	for _, line := range []string{"a", "a", "b"} {
 		for range 1000 {
-			c.keepWarning(line)
+			c.keepServerWarning(line)
 		}
-		c.logWarning()
-		c.logWarning()
+		c.logPendingWarning()
+		c.logPendingWarning()
 	}
 	if got := said.String(); got != "NATS: a\nNATS: b\n" {
 		t.Errorf("it says %q", got)
@@ -121,11 +121,11 @@ func TestCheckServer(t *testing.T) {
 		defer server.Close()
 		n := NATS{URL: "nats://" + server.Addr().String(), Token: secret}
 		for _, n.dialer = range []nats.CustomDialer{nil, remoteConn{}} {
-			conn, err := nats.Connect(n.URL, n.connOptions("test")...)
+			conn, err := nats.Connect(n.URL, n.natsConnOptions("test")...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := checkServer(conn); (err != nil) != (token == "" && n.dialer != nil) {
+			if err := requireCredentialsOrLoopback(conn); (err != nil) != (token == "" && n.dialer != nil) {
 				t.Errorf("token %q, elsewhere %v: error %v", token, n.dialer != nil, err)
 			}
 			conn.Close()
@@ -133,7 +133,7 @@ func TestCheckServer(t *testing.T) {
 		if token != "" {
 			continue
 		}
-		_, err = Run(t.Context(), Options{Agents: 1, NATS: n}, load.Config{Target: "127.0.0.1:1", Connections: 1})
+		_, err = RunOnAgents(t.Context(), Options{Agents: 1, NATS: n}, load.Config{Target: "127.0.0.1:1", Connections: 1})
 		for by, err := range map[string]error{"agent": (&Agent{NATS: n}).Serve(t.Context()), "coordinator": err} {
 			if err == nil || !strings.Contains(err.Error(), "NATS at 192.0.2.1:4222 admits clients without credentials") {
 				t.Errorf("the %s: error %v", by, err)

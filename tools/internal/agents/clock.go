@@ -17,7 +17,7 @@ func (t roundTrip) clockOffset() (offset, uncertainty time.Duration) {
 	return (there + back) / 2, max(around, 0) / 2
 }
 
-func bestOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
+func mostCertainOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	for i, t := range trips {
 		if o, u := t.clockOffset(); i == 0 || u < uncertainty {
 			offset, uncertainty = o, u
@@ -26,7 +26,7 @@ func bestOffset(trips []roundTrip) (offset, uncertainty time.Duration) {
 	return offset, uncertainty
 }
 
-// toLocalTime converts a time of the peer's clock to the local clock.
-func toLocalTime(nanoseconds int64, offset time.Duration) time.Time {
-	return time.Unix(0, nanoseconds).Add(-offset)
+// peerTimeToLocal converts a time of the peer's clock to the local clock.
+func peerTimeToLocal(peerUnixNano int64, peerAhead time.Duration) time.Time {
+	return time.Unix(0, peerUnixNano).Add(-peerAhead)
 }

@@ -55,17 +55,17 @@ type coordinator struct {
 	messages      chan *nats.Msg
 	warnings      chan string // of its own server
 	warned        string      // the last warning that was logged
-	members       []*member
+	members       []*memberAgent
 	began         bool // events of the run have been observed
 	step          int  // of the current traffic, from 1
-	timers        *timers
+	timers        *coordinatorTimers
 	steady        load.Steadiness  // of the sum of all receive rates
 	observedUntil time.Duration    // the end of the last interval that was observed
 	losses        map[string]int64 // of agents since then
 }
 
-// member is an agent of a run.
-type member struct {
+// memberAgent is an agent of a run.
+type memberAgent struct {
 	agentInfo
 	id          string
 	connections int // its part
@@ -88,17 +88,17 @@ type member struct {
 	lost      string // why its result is missing
 }
 
-// isActive reports whether the agent still has something to report.
-func (m *member) isActive() bool { return m.result == nil && m.lost == "" }
+// isReportPending reports whether the agent still has something to report.
+func (m *memberAgent) isReportPending() bool { return m.result == nil && m.lost == "" }
 
-// Run loads the targets from agents, as load.Run does from this process. Result.Agents lists lost
+// RunOnAgents loads the targets from agents, as load.Run does from this process. Result.Agents lists lost
 // agents; their parts are missing in the Result. The Result is nil if the configuration is wrong or
 // cannot be divided, if NATS requires no credentials although it is not on loopback, if there are
 // too few agents, if one of them refuses its part, or if all are lost.
 //
 // When ctx ends, all agents end their runs early, and Run returns the Result so far with ctx's
 // cause.
-func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
+func RunOnAgents(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -117,20 +117,20 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 		o.Logf = func(string, ...any) {}
 	}
 	o.version = cmp.Or(o.version, version.MyriadVersion())
-	c := &coordinator{Options: o, cfg: cfg, run: newID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
-	defer c.closeConns()
-	if err := c.openConns(); err != nil {
+	c := &coordinator{Options: o, cfg: cfg, run: newRandomID(), messages: make(chan *nats.Msg, maxQueued), warnings: make(chan string, 1)}
+	defer c.stopLocalAgentsAndClose()
+	if err := c.connectAndStartLocalAgents(); err != nil {
 		return nil, err
 	}
-	defer c.releaseAgents()
-	if err := c.gatherAgents(ctx); err != nil {
+	defer c.stopAndReleaseAgents()
+	if err := c.callAndAdmitAgents(ctx); err != nil {
 		return nil, err
 	}
-	c.sendOrders() // the first agents have waited for the others
-	if err := c.sendParts(ctx); err != nil {
+	c.sendOrdersToAll() // the first agents have waited for the others
+	if err := c.divideLoadAndPrepareMembers(ctx); err != nil {
 		return nil, err
 	}
-	return c.runAndMerge(ctx)
+	return c.runStepsAndMergeResults(ctx)
 }
 
 // Check returns an error if the server is not on loopback and there are no credentials for it.
@@ -138,38 +138,38 @@ func (o *Options) Check() error {
 	if o.URL != "" {
 		return o.NATS.Check()
 	}
-	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopback(listen) {
+	if listen := cmp.Or(o.Listen, DefaultListen); o.Token == "" && !isLoopbackAddr(listen) {
 		return fmt.Errorf("the NATS server at %s is not on loopback, and anyone who reaches it could control agents; expected a secret (%s), or an address on loopback", listen, SecretVariable)
 	}
 	return nil
 }
 
-// openConns connects to NATS, starts the coordinator's own server if there is no other, and starts
-// local agents. closeConns reverses that.
-func (c *coordinator) openConns() (err error) {
+// connectAndStartLocalAgents connects to NATS, starts the coordinator's own server if there is no other, and starts
+// local agents. stopLocalAgentsAndClose reverses that.
+func (c *coordinator) connectAndStartLocalAgents() (err error) {
 	url, connect := c.URL, func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
-		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepWarning})
+		c.server, err = natsd.Start(natsd.Config{Addr: c.Listen, Token: c.Token, MaxPayload: maxMessage, TLS: c.ListenTLS, Warn: c.keepServerWarning})
 		if err != nil {
 			return fmt.Errorf("agents: %w", err)
 		}
-		connect, url = c.server.Connect, "nats://"+reachableAddr(c.server.Addr())
+		connect, url = c.server.Connect, "nats://"+loopbackForUnspecified(c.server.Addr())
 		if c.ListenTLS != nil {
 			url = "tls" + strings.TrimPrefix(url, "nats")
 		}
 	}
 	ignore := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // lost messages are repeated
-	if c.conn, err = connect(append(c.connOptions("myriad load"), ignore)...); err != nil {
-		return fmt.Errorf("agents: NATS at %s: %s", redactURLs(url), c.explainError(err))
+	if c.conn, err = connect(append(c.natsConnOptions("myriad load"), ignore)...); err != nil {
+		return fmt.Errorf("agents: NATS at %s: %s", redactCredentialsInURLs(url), c.explainNATSError(err))
 	}
-	if err := c.checkServer(); err != nil {
+	if err := c.requireSecureExternalServer(); err != nil {
 		return err
 	}
 	if _, err = c.conn.ChanSubscribe(runSubject+c.run, c.messages); err != nil {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	if c.StartLocal == nil {
-		c.Logf("waiting on %s for agents: %d are wanted", redactURLs(url), c.Agents)
+		c.Logf("waiting on %s for agents: %d are wanted", redactCredentialsInURLs(url), c.Agents)
 		return nil
 	}
 	if c.stopLocal, err = c.StartLocal(url); err != nil {
@@ -178,7 +178,7 @@ func (c *coordinator) openConns() (err error) {
 	return nil
 }
 
-func (c *coordinator) closeConns() {
+func (c *coordinator) stopLocalAgentsAndClose() {
 	if c.stopLocal != nil {
 		c.stopLocal()
 	}
@@ -190,26 +190,26 @@ func (c *coordinator) closeConns() {
 	}
 }
 
-// checkServer returns an error if an external server is insecure.
-func (c *coordinator) checkServer() error {
+// requireCredentialsOrLoopback returns an error if an external server is insecure.
+func (c *coordinator) requireSecureExternalServer() error {
 	if c.server != nil {
 		return nil
 	}
-	return checkServer(c.conn)
+	return requireCredentialsOrLoopback(c.conn)
 }
 
-// keepWarning keeps a warning of the coordinator's server for logWarning, unless one is already
+// keepServerWarning keeps a warning of the coordinator's server for logPendingWarning, unless one is already
 // pending. The server's goroutines call it, also for events that unauthenticated clients cause.
-func (c *coordinator) keepWarning(line string) {
+func (c *coordinator) keepServerWarning(line string) {
 	select {
 	case c.warnings <- line:
 	default:
 	}
 }
 
-// logWarning logs the pending warning unless it equals the last one. The caller's ticker limits the
+// logPendingWarning logs the pending warning unless it equals the last one. The caller's ticker limits the
 // rate.
-func (c *coordinator) logWarning() {
+func (c *coordinator) logPendingWarning() {
 	select {
 	case line := <-c.warnings:
 		if line != c.warned {
@@ -220,8 +220,8 @@ func (c *coordinator) logWarning() {
 	}
 }
 
-// reachableAddr returns the address with loopback in place of an unspecified host.
-func reachableAddr(a net.Addr) string {
+// loopbackForUnspecified returns the address with loopback in place of an unspecified host.
+func loopbackForUnspecified(a net.Addr) string {
 	at, ok := a.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
 		return a.String()
@@ -229,7 +229,7 @@ func reachableAddr(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", fmt.Sprint(at.Port))
 }
 
-func (c *coordinator) newCall() call {
+func (c *coordinator) newCallMessage() call {
 	q := call{Targets: append([]string{c.cfg.Target}, c.cfg.Also...), Model: c.cfg.Model, Connections: c.cfg.Total()}
 	if c.cfg.Graceful && c.cfg.Lifetime > 0 {
 		q.Closing = int(float64(q.Connections) / c.cfg.Lifetime.Seconds() / float64(c.Agents))
@@ -243,7 +243,7 @@ const (
 	maxRefused = load.MaxGenerators
 )
 
-func (c *coordinator) gatherAgents(ctx context.Context) error {
+func (c *coordinator) callAndAdmitAgents(ctx context.Context) error {
 	answers := make(chan *nats.Msg, maxQueued)
 	inbox := nats.NewInbox()
 	sub, err := c.conn.ChanSubscribe(inbox, answers)
@@ -251,7 +251,7 @@ func (c *coordinator) gatherAgents(ctx context.Context) error {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	question, err := encodeMessage(c.version, callKind, c.run, c.newCall())
+	question, err := encodeMessage(c.version, callKind, c.run, c.newCallMessage())
 	if err != nil {
 		return fmt.Errorf("agents: %w", err)
 	}
@@ -266,55 +266,55 @@ func (c *coordinator) gatherAgents(ctx context.Context) error {
 		case <-patience:
 			return c.errTooFewAgents(refused)
 		case now := <-again.C:
-			if err := c.checkServer(); err != nil {
+			if err := c.requireSecureExternalServer(); err != nil {
 				return err
 			}
-			c.logWarning()
-			c.members = slices.DeleteFunc(c.members, func(m *member) bool {
+			c.logPendingWarning()
+			c.members = slices.DeleteFunc(c.members, func(m *memberAgent) bool {
 				gone := now.Sub(m.heard) > c.Silence
 				if gone {
 					c.Logf("agent %s is gone", m.Name)
 				}
 				return gone
 			})
-			c.sendOrders()
+			c.sendOrdersToAll()
 			_ = c.conn.PublishRequest(callSubject, inbox, question) // the next one repeats it
 		case msg := <-c.messages:
-			c.handleMessage(msg)
+			c.processAgentMessage(msg)
 		case msg := <-answers:
-			c.admitAgent(ctx, msg.Data, refused)
+			c.admitAgentFromReply(ctx, msg.Data, refused)
 		}
 	}
 	return nil
 }
 
-// admitAgent handles the reply to a call and makes the agent a member of the run.
-func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[string]string) {
-	reply, err := decodeMessage(data, c.version)
+// admitAgentFromReply handles the reply to a call and makes the agent a member of the run.
+func (c *coordinator) admitAgentFromReply(ctx context.Context, replyData []byte, refusalsByAgent map[string]string) {
+	reply, err := decodeMessageHeader(replyData, c.version)
 	if reply == nil || reply.Kind != infoKind || c.findMember(reply.From) != nil {
 		return
 	}
 	var info agentInfo
-	if e := reply.parseBody(&info); e != nil && err == nil {
+	if e := reply.decodeBodyStrictly(&info); e != nil && err == nil {
 		return
 	}
-	info.Name, info.Host, info.Wall, info.Refuses = sanitizeText(info.Name), sanitizeText(info.Host), sanitizeText(info.Wall), sanitizeText(info.Refuses)
+	info.Name, info.Host, info.Wall, info.Refuses = sanitizeForPrinting(info.Name), sanitizeForPrinting(info.Host), sanitizeForPrinting(info.Wall), sanitizeForPrinting(info.Refuses)
 	if err != nil {
 		info.Refuses = cmp.Or(info.Refuses, err.Error())
 	}
 	if info.Refuses != "" {
-		if refused[reply.From] != info.Refuses && len(refused) < maxRefused {
-			refused[reply.From] = info.Refuses
+		if refusalsByAgent[reply.From] != info.Refuses && len(refusalsByAgent) < maxRefused {
+			refusalsByAgent[reply.From] = info.Refuses
 			c.Logf("agent %s can't take part: %s", info.Name, info.Refuses)
 		}
 		return
 	}
-	m := &member{agentInfo: info, id: reply.From, heard: time.Now(), pending: make(map[load.Phase][]load.Event)}
-	for n := 2; slices.ContainsFunc(c.members, func(o *member) bool { return o.Name == m.Name }); n++ {
+	m := &memberAgent{agentInfo: info, id: reply.From, heard: time.Now(), pending: make(map[load.Phase][]load.Event)}
+	for n := 2; slices.ContainsFunc(c.members, func(o *memberAgent) bool { return o.Name == m.Name }); n++ {
 		m.Name = fmt.Sprintf("%s-%d", info.Name, n)
 	}
 	// The other members receive no heartbeat meanwhile.
-	if err := c.request(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
+	if err := c.requestUntilAnswered(ctx, m, c.Silence/2, clockKind, clockRequest{c.Silence}, new(clock)); err != nil {
 		c.Logf("agent %s can't take part: %v", m.Name, err)
 		return
 	}
@@ -329,7 +329,7 @@ func (c *coordinator) admitAgent(ctx context.Context, data []byte, refused map[s
 	c.Logf("agent %s, %s, carries %s", m.Name, m.Host, text)
 }
 
-func (c *coordinator) findMember(id string) *member {
+func (c *coordinator) findMember(id string) *memberAgent {
 	for _, m := range c.members {
 		if m.id == id {
 			return m
@@ -338,13 +338,13 @@ func (c *coordinator) findMember(id string) *member {
 	return nil
 }
 
-func (c *coordinator) errTooFewAgents(refused map[string]string) error {
+func (c *coordinator) errTooFewAgents(refusalsByAgent map[string]string) error {
 	text, separator := "", ": "
 	for _, m := range c.members {
 		text, separator = text+separator+m.Name, ", "
 	}
-	if len(refused) > 0 {
-		text += fmt.Sprintf("; %d more can't take part", len(refused))
+	if len(refusalsByAgent) > 0 {
+		text += fmt.Sprintf("; %d more can't take part", len(refusalsByAgent))
 	}
 	if c.warned != "" {
 		text += "; " + c.warned
@@ -357,8 +357,8 @@ const (
 	maxClock = 16 // round trips
 )
 
-// request sends a request to an agent, repeatedly, until it replies or limit has passed.
-func (c *coordinator) request(ctx context.Context, m *member, limit time.Duration, kind string, body, answer any) error {
+// requestUntilAnswered sends a request to an agent, repeatedly, until it replies or timeout has passed.
+func (c *coordinator) requestUntilAnswered(ctx context.Context, m *memberAgent, timeout time.Duration, kind string, body, answer any) error {
 	data, err := encodeMessage(c.version, kind, c.run, body)
 	if err != nil {
 		return err
@@ -366,15 +366,15 @@ func (c *coordinator) request(ctx context.Context, m *member, limit time.Duratio
 	if longest := min(c.conn.MaxPayload(), maxMessage); int64(len(data)) > longest {
 		return fmt.Errorf("its part of the configuration takes %d bytes; expected at most %d, the max_payload of NATS", len(data), longest)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it has not answered for %v", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it has not answered for %v", timeout))
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(ctx, askEvery)
 		msg, err := c.conn.RequestWithContext(once, agentSubject+m.id, data)
 		cancel()
 		if err == nil {
-			reply, err := decodeMessage(msg.Data, c.version)
-			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.parseBody(answer) != nil {
+			reply, err := decodeMessageHeader(msg.Data, c.version)
+			if err != nil || reply.Kind != replyKind || reply.From != m.id || reply.decodeBodyStrictly(answer) != nil {
 				return errors.New("its answer is malformed")
 			}
 			m.heard = time.Now()
@@ -389,13 +389,13 @@ func (c *coordinator) request(ctx context.Context, m *member, limit time.Duratio
 	}
 }
 
-// sendParts divides the load and sends each agent its part, after comparing the clocks.
-func (c *coordinator) sendParts(ctx context.Context) error {
+// divideLoadAndPrepareMembers divides the load and sends each agent its part, after comparing the clocks.
+func (c *coordinator) divideLoadAndPrepareMembers(ctx context.Context) error {
 	var all []agentInfo
 	for _, m := range c.members {
 		all = append(all, m.agentInfo)
 	}
-	weights, err := partition(c.cfg.Total(), all)
+	weights, err := divideConnsByCPUs(c.cfg.Total(), all)
 	if err != nil {
 		return err
 	}
@@ -413,7 +413,7 @@ func (c *coordinator) sendParts(ctx context.Context) error {
 	}
 	now, errs := time.Now().Round(0), make(chan error, len(parts))
 	for i, m := range c.members {
-		go func() { errs <- c.prepareMember(ctx, m, parts[i], ca, now) }()
+		go func() { errs <- c.measureClockAndSendPart(ctx, m, parts[i], ca, now) }()
 	}
 	for range parts {
 		err = cmp.Or(err, <-errs)
@@ -431,53 +431,53 @@ func (c *coordinator) sendParts(ctx context.Context) error {
 	return nil
 }
 
-// prepareMember measures the offset of an agent's clock and sends the agent its part. It runs
+// measureClockAndSendPart measures the offset of an agent's clock and sends the agent its part. It runs
 // concurrently for all agents.
-func (c *coordinator) prepareMember(ctx context.Context, m *member, part load.Config, ca []byte, since time.Time) error {
+func (c *coordinator) measureClockAndSendPart(ctx context.Context, m *memberAgent, part load.Config, ca []byte, timeOrigin time.Time) error {
 	var trips []roundTrip
 	for range maxClock {
 		var there clock
 		left := time.Now()
-		if err := c.request(ctx, m, c.Silence, clockKind, clockRequest{c.Silence}, &there); err != nil {
+		if err := c.requestUntilAnswered(ctx, m, c.Silence, clockKind, clockRequest{c.Silence}, &there); err != nil {
 			return fmt.Errorf("agent %s: %w", m.Name, err)
 		}
 		trips = append(trips, roundTrip{left.Round(0), time.Now().Round(0), time.Unix(0, there.Came), time.Unix(0, there.Left)})
 	}
-	m.offset, m.uncertainty = bestOffset(trips)
+	m.offset, m.uncertainty = mostCertainOffset(trips)
 	m.connections = part.Total()
 	if p := part.PubSub; p != nil {
-		m.publishers, p.Since = max(p.Publishers, 1), since.Add(m.offset)
+		m.publishers, p.Since = max(p.Publishers, 1), timeOrigin.Add(m.offset)
 	}
 	text, err := part.MarshalJSON()
 	if err != nil {
 		return err
 	}
 	var r planReply
-	if err := c.request(ctx, m, c.Silence, planKind, plan{text, ca}, &r); err != nil {
+	if err := c.requestUntilAnswered(ctx, m, c.Silence, planKind, plan{text, ca}, &r); err != nil {
 		return fmt.Errorf("agent %s: %w", m.Name, err)
 	}
 	if r.Refuses != "" {
-		return fmt.Errorf("agent %s: %s", m.Name, sanitizeText(r.Refuses))
+		return fmt.Errorf("agent %s: %s", m.Name, sanitizeForPrinting(r.Refuses))
 	}
 	return nil
 }
 
-// sendOrders sends each agent its orders, which are also the coordinator's heartbeat.
-func (c *coordinator) sendOrders() {
+// sendOrdersToAll sends each agent its orders, which are also the coordinator's heartbeat.
+func (c *coordinator) sendOrdersToAll() {
 	for _, m := range c.members {
 		c.sendOrdersTo(m)
 	}
 }
 
-func (c *coordinator) sendOrdersTo(m *member) {
+func (c *coordinator) sendOrdersTo(m *memberAgent) {
 	if data, err := encodeMessage(c.version, heartbeatKind, c.run, m.orders); err == nil {
-		_ = publishMessage(c.conn, agentSubject+m.id, data) // the next heartbeat repeats it
+		_ = publishIfNotTooLarge(c.conn, agentSubject+m.id, data) // the next heartbeat repeats it
 	}
 }
 
-func (c *coordinator) releaseAgents() {
+func (c *coordinator) stopAndReleaseAgents() {
 	for _, m := range c.members {
-		m.orders = orders{Stop: m.isActive(), Over: true}
+		m.orders = orders{Stop: m.isReportPending(), Over: true}
 		c.sendOrdersTo(m)
 	}
 	_ = c.conn.FlushTimeout(writeTimeout) // agents that miss it notice the silence

@@ -15,9 +15,9 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// startLead returns how far in the future a common start is scheduled: longer than an order takes
+// startDelay returns how far in the future a common start is scheduled: longer than an order takes
 // to reach all agents.
-func (c *coordinator) startLead() time.Duration {
+func (c *coordinator) startDelay() time.Duration {
 	worst := time.Duration(0)
 	for _, m := range c.members {
 		worst = max(worst, m.uncertainty)
@@ -27,28 +27,28 @@ func (c *coordinator) startLead() time.Duration {
 
 const minLead = 50 * time.Millisecond
 
-func (c *coordinator) runAndMerge(ctx context.Context) (*load.Result, error) {
-	start := time.Now().Add(c.startLead()).Round(0)
+func (c *coordinator) runStepsAndMergeResults(ctx context.Context) (*load.Result, error) {
+	start := time.Now().Add(c.startDelay()).Round(0)
 	for _, m := range c.members {
 		m.heard = time.Now()
 		m.orders.Start = start.Add(m.offset).UnixNano()
 	}
-	c.sendOrders()
-	c.timers = newTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
+	c.sendOrdersToAll()
+	c.timers = newCoordinatorTimers(ctx, start, cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/heartbeats)
 	defer c.timers.stop()
-	c.processWhile(func(m *member) bool { return !m.connected })
+	c.processEventsWhile(func(m *memberAgent) bool { return !m.connected })
 	conclude, failed := func(end *load.Result) *load.Result { return end }, error(nil)
 	if c.cfg.Rate.Goal.Under > 0 {
 		conclude, failed = c.searchRate(ctx)
 	}
-	c.beginStep(0)
-	c.processWhile(func(*member) bool { return true })
-	result, err := c.mergeResults(ctx, conclude)
+	c.orderNextStep(0)
+	c.processEventsWhile(func(*memberAgent) bool { return true })
+	result, err := c.mergeResultsAndEmitDone(ctx, conclude)
 	return result, cmp.Or(err, failed)
 }
 
-// timers are the coordinator's events other than messages.
-type timers struct {
+// coordinatorTimers are the coordinator's events other than messages.
+type coordinatorTimers struct {
 	stopping  <-chan struct{}  // closed when the run must end; nil afterwards
 	patience  <-chan time.Time // nil until then
 	every     time.Duration    // between observed intervals
@@ -57,43 +57,43 @@ type timers struct {
 	heartbeat *time.Ticker
 }
 
-// newTimers returns timers for a run that starts at a given time. Agents report at multiples of
-// every after the start; half an interval later all reports have arrived.
-func newTimers(ctx context.Context, start time.Time, every, heartbeat time.Duration) *timers {
-	showAt := start.Add(every + every/2)
-	return &timers{stopping: ctx.Done(), every: every, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeat)}
+// newCoordinatorTimers returns timers for a run that starts at a given time. Agents report at multiples of
+// observeEvery after the start; half an interval later all reports have arrived.
+func newCoordinatorTimers(ctx context.Context, start time.Time, observeEvery, heartbeatEvery time.Duration) *coordinatorTimers {
+	showAt := start.Add(observeEvery + observeEvery/2)
+	return &coordinatorTimers{stopping: ctx.Done(), every: observeEvery, showAt: showAt, show: time.NewTimer(time.Until(showAt)), heartbeat: time.NewTicker(heartbeatEvery)}
 }
 
-func (t *timers) stop() {
+func (t *coordinatorTimers) stop() {
 	t.show.Stop()
 	t.heartbeat.Stop()
 }
 
-// processWhile processes messages while waiting returns true for an active agent.
-func (c *coordinator) processWhile(waiting func(*member) bool) {
+// processEventsWhile processes messages while isWaitingFor returns true for an active agent.
+func (c *coordinator) processEventsWhile(isWaitingFor func(*memberAgent) bool) {
 	t := c.timers
-	for slices.ContainsFunc(c.activeMembers(), waiting) {
+	for slices.ContainsFunc(c.activeMembers(), isWaitingFor) {
 		select {
 		case <-t.stopping:
 			t.stopping, t.patience = nil, time.After(stopTime)
 			for _, m := range c.members {
 				m.orders.Stop = true
 			}
-			c.sendOrders()
+			c.sendOrdersToAll()
 		case <-t.patience:
-			c.dropMembers(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+			c.dropLostMembers(func(*memberAgent) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.messages:
-			c.handleMessage(m)
+			c.processAgentMessage(m)
 		case <-t.show.C:
 			t.showAt = t.showAt.Add(t.every)
 			t.show.Reset(time.Until(t.showAt))
-			c.processQueued()
-			c.observeInterval()
+			c.processQueuedMessages()
+			c.emitMergedInterval()
 		case now := <-t.heartbeat.C:
-			c.logWarning()
-			c.processQueued()
-			insecure := c.checkServer()
-			c.dropMembers(func(m *member) string {
+			c.logPendingWarning()
+			c.processQueuedMessages()
+			insecure := c.requireSecureExternalServer()
+			c.dropLostMembers(func(m *memberAgent) string {
 				if insecure != nil {
 					return insecure.Error()
 				}
@@ -102,63 +102,63 @@ func (c *coordinator) processWhile(waiting func(*member) bool) {
 				}
 				return ""
 			})
-			c.sendOrders()
+			c.sendOrdersToAll()
 		}
 	}
 }
 
-// processQueued processes messages that queued up while intervals were observed.
-func (c *coordinator) processQueued() {
+// processQueuedMessages processes messages that queued up while intervals were observed.
+func (c *coordinator) processQueuedMessages() {
 	for range len(c.messages) {
-		c.handleMessage(<-c.messages)
+		c.processAgentMessage(<-c.messages)
 	}
 }
 
-// beginStep orders all agents to begin the next step of traffic at the same time. In a search, rate
+// orderNextStep orders all agents to begin the next step of traffic at the same time. In a search, totalRate
 // is the total of messages a second, 0 after the last step.
-func (c *coordinator) beginStep(rate float64) {
+func (c *coordinator) orderNextStep(totalRate float64) {
 	c.step++
 	connections := 0
 	for _, m := range c.activeMembers() {
 		connections += m.connections
 	}
-	begin := time.Now().Add(c.startLead()).Round(0)
+	begin := time.Now().Add(c.startDelay()).Round(0)
 	for _, m := range c.members {
 		m.tried = nil
 		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
-		m.orders.Rate = rate * float64(m.connections) / float64(max(connections, 1))
+		m.orders.Rate = totalRate * float64(m.connections) / float64(max(connections, 1))
 	}
-	c.sendOrders()
+	c.sendOrdersToAll()
 }
 
-// errNoAgents ends a search without agents; the result, or mergeResults, reports why.
+// errNoAgents ends a search without agents; the result, or mergeResultsAndEmitDone, reports why.
 var errNoAgents = errors.New("agents: no agent is left")
 
 // searchRate searches for the goal's rate. conclude derives the result of the search from the last
 // result.
 func (c *coordinator) searchRate(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
-	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.tryRate(ctx, rate) }, func(step load.Step) {
+	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.measureAtRate(ctx, rate) }, func(step load.Step) {
 		for _, m := range c.members {
 			if steps == 0 || step.Kept {
 				m.best = m.tried
 			}
 		}
 		steps++
-		c.observeEvent(&load.Event{Phase: load.Tried, Step: &step})
+		c.emitEventWithTotals(&load.Event{Phase: load.Tried, Step: &step})
 	})
 	if errors.Is(err, errNoAgents) {
 		err = nil
 	}
-	return s.Conclude, err
+	return s.BuildSearchResult, err
 }
 
-// tryRate tries a rate, again if an agent was lost meanwhile.
-func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
+// measureAtRate tries a rate, again if an agent was lost meanwhile.
+func (c *coordinator) measureAtRate(ctx context.Context, rate float64) (result *load.Result, openConns int64, err error) {
 	for {
 		before := len(c.activeMembers())
-		c.beginStep(rate)
-		c.processWhile(func(m *member) bool { return m.tried == nil })
+		c.orderNextStep(rate)
+		c.processEventsWhile(func(m *memberAgent) bool { return m.tried == nil })
 		switch {
 		case ctx.Err() != nil:
 			return nil, 0, context.Cause(ctx)
@@ -169,34 +169,34 @@ func (c *coordinator) tryRate(ctx context.Context, rate float64) (result *load.R
 		}
 		var results []*load.Result
 		for _, m := range c.activeMembers() {
-			results, open = append(results, m.tried), open+m.snapshot.Open
+			results, openConns = append(results, m.tried), openConns+m.snapshot.Open
 		}
 		result, err = load.Merge(results...)
-		return result, open, err
+		return result, openConns, err
 	}
 }
 
-func (c *coordinator) activeMembers() (active []*member) {
+func (c *coordinator) activeMembers() (active []*memberAgent) {
 	for _, m := range c.members {
-		if m.isActive() {
+		if m.isReportPending() {
 			active = append(active, m)
 		}
 	}
 	return active
 }
 
-// dropMembers drops the active agents for which lossReason returns a reason.
-func (c *coordinator) dropMembers(lossReason func(*member) string) {
+// dropLostMembers drops the active agents for which lossReason returns a reason.
+func (c *coordinator) dropLostMembers(lossReason func(*memberAgent) string) {
 	for _, m := range c.activeMembers() {
 		if reason := lossReason(m); reason != "" {
-			c.dropMember(m, reason)
+			c.markMemberLost(m, reason)
 		}
 	}
-	c.observeCommon()
+	c.emitPhasesReachedByAll()
 }
 
-// dropMember marks an agent as lost and orders it to stop, in case it still receives orders.
-func (c *coordinator) dropMember(m *member, reason string) {
+// markMemberLost marks an agent as lost and orders it to stop, in case it still receives orders.
+func (c *coordinator) markMemberLost(m *memberAgent, reason string) {
 	m.lost, m.orders.Stop, m.orders.Over = reason, true, true
 	c.Logf("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), reason)
 	if c.losses == nil {
@@ -206,13 +206,13 @@ func (c *coordinator) dropMember(m *member, reason string) {
 	c.sendOrdersTo(m)
 }
 
-func (c *coordinator) handleMessage(msg *nats.Msg) {
-	from, err := decodeMessage(msg.Data, c.version)
+func (c *coordinator) processAgentMessage(msg *nats.Msg) {
+	from, err := decodeMessageHeader(msg.Data, c.version)
 	if err != nil {
 		return
 	}
 	m := c.findMember(from.From)
-	if m == nil || !m.isActive() {
+	if m == nil || !m.isReportPending() {
 		return
 	}
 	m.heard = time.Now()
@@ -221,9 +221,9 @@ func (c *coordinator) handleMessage(msg *nats.Msg) {
 		is agentState
 	)
 	switch {
-	case from.Kind == eventKind && from.parseBody(&t) == nil:
-		c.handleReport(m, t)
-	case from.Kind == heartbeatKind && from.parseBody(&is) == nil:
+	case from.Kind == eventKind && from.decodeBodyStrictly(&t) == nil:
+		c.processAgentReport(m, t)
+	case from.Kind == heartbeatKind && from.decodeBodyStrictly(&is) == nil:
 		m.connected = m.connected || is.Connected
 	}
 }
@@ -231,11 +231,11 @@ func (c *coordinator) handleMessage(msg *nats.Msg) {
 // commonPhases are the phases that are observed once all agents have reported them.
 var commonPhases = []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged}
 
-func (c *coordinator) handleReport(m *member, t report) {
+func (c *coordinator) processAgentReport(m *memberAgent, t report) {
 	e := t.Event
 	if e == nil {
-		c.dropMember(m, cmp.Or(sanitizeText(t.Failed), "it ended without a result"))
-		c.observeCommon()
+		c.markMemberLost(m, cmp.Or(sanitizeForPrinting(t.Failed), "it ended without a result"))
+		c.emitPhasesReachedByAll()
 		return
 	}
 	if e.Phase != load.Done {
@@ -243,7 +243,7 @@ func (c *coordinator) handleReport(m *member, t report) {
 	}
 	switch e.Phase {
 	case load.Done:
-		c.storeResult(m, e.Result, sanitizeText(t.Failed))
+		c.storeResultAndRelease(m, e.Result, sanitizeForPrinting(t.Failed))
 	case load.Progress:
 		if e.Interval == nil {
 			return
@@ -259,7 +259,7 @@ func (c *coordinator) handleReport(m *member, t report) {
 		}
 	case load.Tried:
 		if t.Step == c.step && m.tried == nil && e.Result != nil {
-			m.tried = m.localizeResult(e.Result)
+			m.tried = m.toLocalClockAndNameLimits(e.Result)
 		}
 		return
 	default:
@@ -267,31 +267,31 @@ func (c *coordinator) handleReport(m *member, t report) {
 			return
 		}
 		if e.Phase == load.Began {
-			e.Plan.Host = m.Name + ": " + sanitizeText(e.Plan.Host)
+			e.Plan.Host = m.Name + ": " + sanitizeForPrinting(e.Plan.Host)
 		}
 		if e.Phase == load.Measuring {
-			m.measuring = toLocalTime(t.At, m.offset)
+			m.measuring = peerTimeToLocal(t.At, m.offset)
 		}
 		if len(m.pending[e.Phase]) < maxIntervals {
 			m.pending[e.Phase] = append(m.pending[e.Phase], *e)
 		}
 		m.connected = m.connected || e.Phase == load.Connected
 	}
-	c.observeCommon()
+	c.emitPhasesReachedByAll()
 }
 
-func (c *coordinator) storeResult(m *member, result *load.Result, early string) {
+func (c *coordinator) storeResultAndRelease(m *memberAgent, result *load.Result, earlyEndReason string) {
 	if result == nil {
-		c.dropMember(m, "it has no result")
+		c.markMemberLost(m, "it has no result")
 		return
 	}
-	m.result, m.ended, m.orders.Over = m.localizeResult(result), early, true
+	m.result, m.ended, m.orders.Over = m.toLocalClockAndNameLimits(result), earlyEndReason, true
 	c.sendOrdersTo(m)
 }
 
-// localizeResult converts the start of a result to the local clock, and adds the agent's name to
+// toLocalClockAndNameLimits converts the start of a result to the local clock, and adds the agent's name to
 // its limits.
-func (m *member) localizeResult(result *load.Result) *load.Result {
+func (m *memberAgent) toLocalClockAndNameLimits(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
 		result.Limits[i].Evidence = "agent " + m.Name + ": " + result.Limits[i].Evidence
@@ -302,25 +302,25 @@ func (m *member) localizeResult(result *load.Result) *load.Result {
 // maxIntervals limits the events of a phase that wait for those of other agents.
 const maxIntervals = 256
 
-// observeCommon observes the phases that all active agents have reached.
-func (c *coordinator) observeCommon() {
-	c.sendPublishedTotals()
+// emitPhasesReachedByAll observes the phases that all active agents have reached.
+func (c *coordinator) emitPhasesReachedByAll() {
+	c.sendPublishedCountsIfComplete()
 	for _, phase := range commonPhases {
-		for events := c.takeCommonEvents(phase); events != nil; events = c.takeCommonEvents(phase) {
+		for events := c.takeEventsIfAllReached(phase); events != nil; events = c.takeEventsIfAllReached(phase) {
 			c.began = true // the first phase of all
 			if e := load.MergeEvents(events...); phase == load.Part {
-				c.addReceiveRate(e.Received)
+				c.addRateAndEndIfSteady(e.Received)
 			} else {
-				c.observeEvent(e)
+				c.emitEventWithTotals(e)
 			}
 		}
 	}
 }
 
-// takeCommonEvents removes and returns the next event of each agent in a phase, or nil if an active
+// takeEventsIfAllReached removes and returns the next event of each agent in a phase, or nil if an active
 // agent has not reported it.
-func (c *coordinator) takeCommonEvents(phase load.Phase) (events []load.Event) {
-	if slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return len(m.pending[phase]) == 0 }) {
+func (c *coordinator) takeEventsIfAllReached(phase load.Phase) (events []load.Event) {
+	if slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return len(m.pending[phase]) == 0 }) {
 		return nil
 	}
 	for _, m := range c.members {
@@ -331,9 +331,9 @@ func (c *coordinator) takeCommonEvents(phase load.Phase) (events []load.Event) {
 	return events
 }
 
-// sendPublishedTotals sends all agents the numbers of published messages, once all are known.
-func (c *coordinator) sendPublishedTotals() {
-	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *member) bool { return m.published == nil }) {
+// sendPublishedCountsIfComplete sends all agents the numbers of published messages, once all are known.
+func (c *coordinator) sendPublishedCountsIfComplete() {
+	if c.cfg.PubSub == nil || c.members[0].orders.Published != nil || slices.ContainsFunc(c.activeMembers(), func(m *memberAgent) bool { return m.published == nil }) {
 		return
 	}
 	var all []int64
@@ -346,24 +346,24 @@ func (c *coordinator) sendPublishedTotals() {
 	for _, m := range c.members {
 		m.orders.Published = all
 	}
-	c.sendOrders()
+	c.sendOrdersToAll()
 }
 
-// addReceiveRate adds the total receive rate in a part of the window. The window ends when the rate
+// addRateAndEndIfSteady adds the total receive rate in a part of the window. The window ends when the rate
 // is steady.
-func (c *coordinator) addReceiveRate(rate float64) {
+func (c *coordinator) addRateAndEndIfSteady(rate float64) {
 	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}
 	for _, m := range c.members {
 		m.orders.Steady = true
 	}
-	c.sendOrders()
+	c.sendOrdersToAll()
 }
 
-// observeEvent passes an event to the configuration's observer, with the sum of all agents'
+// emitEventWithTotals passes an event to the configuration's observer, with the sum of all agents'
 // snapshots.
-func (c *coordinator) observeEvent(e *load.Event) {
+func (c *coordinator) emitEventWithTotals(e *load.Event) {
 	if e == nil || c.cfg.Observe == nil {
 		return
 	}
@@ -382,8 +382,8 @@ func (c *coordinator) observeEvent(e *load.Event) {
 	c.cfg.Observe(*e)
 }
 
-// observeInterval observes the sum of the intervals that have arrived since the last call.
-func (c *coordinator) observeInterval() {
+// emitMergedInterval observes the sum of the intervals that have arrived since the last call.
+func (c *coordinator) emitMergedInterval() {
 	if !c.began {
 		return
 	}
@@ -412,12 +412,12 @@ func (c *coordinator) observeInterval() {
 		i.Histograms = nil
 	}
 	c.observedUntil, c.losses, e.Interval = i.To, nil, &i
-	c.observeEvent(e)
+	c.emitEventWithTotals(e)
 }
 
-// mergeResults merges the agents' results, and applies convert to the merged result.
-func (c *coordinator) mergeResults(ctx context.Context, convert func(end *load.Result) *load.Result) (*load.Result, error) {
-	c.observeInterval()
+// mergeResultsAndEmitDone merges the agents' results, and applies convertMerged to the merged result.
+func (c *coordinator) mergeResultsAndEmitDone(ctx context.Context, convertMerged func(end *load.Result) *load.Result) (*load.Result, error) {
+	c.emitMergedInterval()
 	var results []*load.Result
 	var early error
 	first := time.Time{}
@@ -439,25 +439,25 @@ func (c *coordinator) mergeResults(ctx context.Context, convert func(end *load.R
 	if err != nil {
 		return nil, err
 	}
-	if result = convert(result); c.cfg.Steady {
+	if result = convertMerged(result); c.cfg.Steady {
 		result.Variation = c.steady.Variation()
 	}
 	result.Connections = c.cfg.Total()
 	for _, m := range c.members {
-		result.Agents = append(result.Agents, m.resultEntry(first))
+		result.Agents = append(result.Agents, m.buildResultEntry(first))
 	}
-	c.observeEvent(&load.Event{Phase: load.Done, Result: result})
+	c.emitEventWithTotals(&load.Event{Phase: load.Done, Result: result})
 	return result, cmp.Or(context.Cause(ctx), early)
 }
 
-// resultEntry returns the agent's entry in the result; first is when the first window began.
-func (m *member) resultEntry(first time.Time) load.Agent {
+// buildResultEntry returns the agent's entry in the result; first is when the first window began.
+func (m *memberAgent) buildResultEntry(firstWindowStart time.Time) load.Agent {
 	a := load.Agent{
 		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,
 		Offset: m.offset, Uncertainty: m.uncertainty, Lost: m.lost,
 	}
 	if !m.measuring.IsZero() {
-		a.Behind = m.measuring.Sub(first)
+		a.Behind = m.measuring.Sub(firstWindowStart)
 	}
 	if r := cmp.Or(m.best, m.result); r != nil {
 		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.CPUShare()

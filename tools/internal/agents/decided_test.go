@@ -52,7 +52,7 @@ func TestSearch(t *testing.T) {
 			tried++
 		}
 	}}
-	r, err := Run(t.Context(), f.newOptions(2), cfg)
+	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
 		t.Fatal(err, f.log.String())
 	}
@@ -166,12 +166,12 @@ func TestSteady(t *testing.T) {
 		}
 	}
 	cfg := load.Config{Target: startServer(t, growing), Connections: 2, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
-	r, err := Run(t.Context(), f.newOptions(2), cfg)
+	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil || r.Variation <= load.SteadyVariation || r.Window < 3*cfg.Duration*9/10 {
 		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, load.SteadyVariation)
 	}
 	cfg.Target, cfg.Duration = startServer(t, silent), time.Second
-	if r, err = Run(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+	if r, err = RunOnAgents(t.Context(), f.newOptions(2), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
 		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
 	}
 }
@@ -187,14 +187,14 @@ func TestSteadyTogether(t *testing.T) {
 	} {
 		c := &coordinator{conn: connectInProcess(t)}
 		for _, name := range []string{"a", "b"} {
-			c.members = append(c.members, &member{agentInfo: agentInfo{Name: name}, pending: make(map[load.Phase][]load.Event)})
+			c.members = append(c.members, &memberAgent{agentInfo: agentInfo{Name: name}, pending: make(map[load.Phase][]load.Event)})
 		}
 		for n := range 10 {
 			if c.members[0].orders.Steady {
 				t.Fatalf("%s: enough after %d of 10 parts", name, n)
 			}
-			c.handleReport(c.members[0], report{Event: &load.Event{Phase: load.Part, Received: test.a[n%2]}})
-			c.handleReport(c.members[1], report{Event: &load.Event{Phase: load.Part, Received: test.b[n%2]}})
+			c.processAgentReport(c.members[0], report{Event: &load.Event{Phase: load.Part, Received: test.a[n%2]}})
+			c.processAgentReport(c.members[1], report{Event: &load.Event{Phase: load.Part, Received: test.b[n%2]}})
 		}
 		if got := c.members[0].orders.Steady && c.members[1].orders.Steady; got != test.enough {
 			t.Errorf("%s: enough %v, want %v", name, got, test.enough)
@@ -218,7 +218,7 @@ func TestPubSub(t *testing.T) {
 		Target: startHub(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
 		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: testkit.Timeout, Observe: recorder.Observe,
 	}
-	r, err := Run(t.Context(), f.newOptions(2), cfg)
+	r, err := RunOnAgents(t.Context(), f.newOptions(2), cfg)
 	if err != nil {
 		t.Fatal(err, f.log.String())
 	}

@@ -52,16 +52,16 @@ const maxMessage = 8 << 20
 var errVersion = errors.New("its version is different")
 
 // encodeMessage returns a message. Bodies are plain data of this package and of load.
-func encodeMessage(version, kind, from string, body any) ([]byte, error) {
+func encodeMessage(version, kind, senderID string, body any) ([]byte, error) {
 	return json.Marshal(struct {
 		header
 		Body any `json:"body"`
-	}{header{protocol, version, kind, from}, body})
+	}{header{protocol, version, kind, senderID}, body})
 }
 
-// decodeMessage parses a message except for its body. With errVersion it also returns the message,
+// decodeMessageHeader parses a message except for its body. With errVersion it also returns the message,
 // to name the sender.
-func decodeMessage(data []byte, version string) (*message, error) {
+func decodeMessageHeader(data []byte, version string) (*message, error) {
 	if len(data) > maxMessage {
 		return nil, fmt.Errorf("a message has %d bytes; expected at most %d", len(data), maxMessage)
 	}
@@ -78,8 +78,8 @@ func decodeMessage(data []byte, version string) (*message, error) {
 	return m, nil
 }
 
-// parseBody parses the body. It rejects unknown fields and trailing data.
-func (m *message) parseBody(body any) error {
+// decodeBodyStrictly parses the body. It rejects unknown fields and trailing data.
+func (m *message) decodeBodyStrictly(body any) error {
 	d := json.NewDecoder(bytes.NewReader(m.Body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {
@@ -93,7 +93,7 @@ func (m *message) parseBody(body any) error {
 
 const idBytes = 16
 
-func newID() string {
+func newRandomID() string {
 	var id [idBytes]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return hex.EncodeToString(id[:])

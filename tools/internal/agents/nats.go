@@ -50,10 +50,10 @@ func (n *NATS) Check() error {
 	for text := range strings.SplitSeq(n.URL, ",") {
 		u, err := url.Parse(text)
 		if err != nil {
-			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactURLs(text))
+			return fmt.Errorf("the URL %s of NATS can't be parsed; expected one such as nats://host:4222", redactCredentialsInURLs(text))
 		}
-		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopback(net.JoinHostPort(u.Hostname(), "0")) {
-			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactURLs(text), SecretVariable)
+		if u.User == nil && n.Creds == "" && n.Token == "" && !isLoopbackAddr(net.JoinHostPort(u.Hostname(), "0")) {
+			return fmt.Errorf("there are no credentials for NATS at %s, which is not on loopback; expected a secret (%s), a user and password in the URL, or a credentials file", redactCredentialsInURLs(text), SecretVariable)
 		}
 	}
 	return nil
@@ -62,24 +62,24 @@ func (n *NATS) Check() error {
 // SecretVariable is the environment variable with the secret.
 const SecretVariable = "MYRIAD_AGENTS_SECRET"
 
-// checkServer returns an error if the server of conn is not on loopback and admits clients without
+// requireCredentialsOrLoopback returns an error if the server of conn is not on loopback and admits clients without
 // credentials: any of these could control the agents.
-func checkServer(conn *nats.Conn) error {
-	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopback(addr) {
+func requireCredentialsOrLoopback(conn *nats.Conn) error {
+	if addr := conn.ConnectedAddr(); addr != "" && !conn.AuthRequired() && !isLoopbackAddr(addr) {
 		return fmt.Errorf("agents: NATS at %s admits clients without credentials, and any of them could control agents; expected a server that requires a token, users or nkeys, or one on loopback", addr)
 	}
 	return nil
 }
 
-// isLoopback reports whether an address is reachable only from this machine.
-func isLoopback(addr string) bool {
+// isLoopbackAddr reports whether an address is reachable only from this machine.
+func isLoopbackAddr(addr string) bool {
 	a, err := net.ResolveTCPAddr("tcp", addr)
 	return err == nil && a.IP.IsLoopback()
 }
 
-// connOptions returns the connection options of agents and coordinators. Messages that cannot be
+// natsConnOptions returns the connection options of agents and coordinators. Messages that cannot be
 // sent immediately are dropped, not buffered.
-func (n *NATS) connOptions(name string) []nats.Option {
+func (n *NATS) natsConnOptions(name string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectEvery), nats.ReconnectJitter(reconnectEvery, reconnectEvery),
@@ -100,8 +100,8 @@ func (n *NATS) connOptions(name string) []nats.Option {
 	return all
 }
 
-// explainError returns the text of an error, with the credentials that the server rejected.
-func (n *NATS) explainError(err error) string {
+// explainNATSError returns the text of an error, with the credentials that the server rejected.
+func (n *NATS) explainNATSError(err error) string {
 	text := strings.TrimPrefix(err.Error(), "nats: ")
 	if !errors.Is(err, nats.ErrAuthorization) {
 		return text
@@ -117,8 +117,8 @@ func (n *NATS) explainError(err error) string {
 	return text + ": there are no credentials; expected the secret of the coordinator (" + SecretVariable + "), a user and password in the URL, or a credentials file"
 }
 
-// redactURLs removes credentials from URLs.
-func redactURLs(urls string) string {
+// redactCredentialsInURLs removes credentials from URLs.
+func redactCredentialsInURLs(urls string) string {
 	var shown []string
 	for u := range strings.SplitSeq(urls, ",") {
 		if scheme, rest, ok := strings.Cut(u, "://"); ok {
@@ -131,8 +131,8 @@ func redactURLs(urls string) string {
 	return strings.Join(shown, ",")
 }
 
-// publishMessage sends a message. It returns an error if the message is too large for the server.
-func publishMessage(c *nats.Conn, subject string, data []byte) error {
+// publishIfNotTooLarge sends a message. It returns an error if the message is too large for the server.
+func publishIfNotTooLarge(c *nats.Conn, subject string, data []byte) error {
 	if limit := min(c.MaxPayload(), maxMessage); c.IsConnected() && int64(len(data)) > limit {
 		return fmt.Errorf("agents: a message of %d bytes; expected at most %d, the server's max_payload", len(data), limit)
 	}

@@ -14,9 +14,9 @@ import (
 // maxCPUs limits the processors that an agent reports, so that sums stay exact.
 const maxCPUs = 1 << 16
 
-// partition returns the weights with which connections are divided among agents: in proportion to
+// divideConnsByCPUs returns the weights with which connections are divided among agents: in proportion to
 // their processors, up to what each can carry. Agents on one machine share its resources.
-func partition(total int, members []agentInfo) ([]float64, error) {
+func divideConnsByCPUs(totalConns int, members []agentInfo) (connsByAgent []float64, _ error) {
 	agentsOnMachine := make(map[string]int)
 	for _, h := range members {
 		agentsOnMachine[h.Machine]++
@@ -34,11 +34,11 @@ func partition(total int, members []agentInfo) ([]float64, error) {
 		}
 		all, sum = all+limits[i], sum+speed[i]
 	}
-	if all < float64(total) {
-		return nil, errTooManyConns(total, members, limits)
+	if all < float64(totalConns) {
+		return nil, errConnsExceedLimits(totalConns, members, limits)
 	}
 	// Agents that reach their limits first come first; the others take the rest.
-	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(total)
+	order, parts, left := make([]int, len(members)), make([]float64, len(members)), float64(totalConns)
 	for i := range order {
 		order[i] = i
 	}
@@ -50,15 +50,15 @@ func partition(total int, members []agentInfo) ([]float64, error) {
 	return parts, nil
 }
 
-func errTooManyConns(total int, members []agentInfo, limits []float64) error {
+func errConnsExceedLimits(total int, members []agentInfo, limitByAgent []float64) error {
 	all, text := 0.0, ""
 	for i, h := range members {
 		wall := h.Wall
-		if h.Most > 0 && limits[i] == float64(h.Most) {
+		if h.Most > 0 && limitByAgent[i] == float64(h.Most) {
 			wall = "--max-connections"
 		}
-		all += limits[i]
-		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(limits[i])), wall)
+		all += limitByAgent[i]
+		text += fmt.Sprintf(", %s %s (%s)", h.Name, format.Count(int64(limitByAgent[i])), wall)
 	}
 	return errors.New("the agents carry " + format.Count(int64(all)) + " of " + format.Count(total) + " connections: " + strings.TrimPrefix(text, ", ") +
 		"; `myriad doctor --side client` on their machines says how to move these walls, or start more agents")

@@ -17,7 +17,7 @@ import (
 
 // Malformed messages are dropped, even those of authenticated peers.
 func TestMalformed(t *testing.T) {
-	id := newID()
+	id := newRandomID()
 	good := message{header{protocol, "v1", heartbeatKind, id}, []byte(`{"begin":5}`)}
 	for name, change := range map[string]func(m *message){
 		"good":            func(*message) {},
@@ -37,22 +37,22 @@ func TestMalformed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var o orders
-		got, err := decodeMessage(data, "v1")
+		got, err := decodeMessageHeader(data, "v1")
 		if err == nil {
-			err = got.parseBody(&o)
+			err = got.decodeBodyStrictly(&o)
 		}
 		if ok := err == nil && o.Begin == 5; ok != (name == "good") {
 			t.Errorf("%s: %v, %+v", name, err, o)
 		}
 	}
-	c, m := &coordinator{step: 1}, &member{id: id, agentInfo: agentInfo{Name: "a"}, publishers: 1}
-	c.members, m.pending = []*member{m}, make(map[load.Phase][]load.Event)
+	c, m := &coordinator{step: 1}, &memberAgent{id: id, agentInfo: agentInfo{Name: "a"}, publishers: 1}
+	c.members, m.pending = []*memberAgent{m}, make(map[load.Phase][]load.Event)
 	for _, e := range []string{
 		`{"phase":"nonsense"}`, `{"phase":"began"}`, `{"phase":"measuring","plan":{}}`, `{"phase":"progress"}`, `{"phase":"tried","result":{}}`, `{"phase":"published","published":[1,2]}`, `[]`, ``,
 	} {
-		c.handleMessage(&nats.Msg{Data: fmt.Appendf(nil, `{"protocol":%d,"kind":"event","from":"%s","body":{"event":%s}}`, protocol, id, e)})
+		c.processAgentMessage(&nats.Msg{Data: fmt.Appendf(nil, `{"protocol":%d,"kind":"event","from":"%s","body":{"event":%s}}`, protocol, id, e)})
 	}
-	if len(m.pending)+len(m.intervals)+len(m.published) > 0 || m.tried != nil || !m.isActive() {
+	if len(m.pending)+len(m.intervals)+len(m.published) > 0 || m.tried != nil || !m.isReportPending() {
 		t.Errorf("%+v; want nothing to be believed", m)
 	}
 }
@@ -65,15 +65,15 @@ func TestCompare(t *testing.T) {
 	for _, ways := range [][3]time.Duration{{9, 1, 1}, {2, 5, 1}, {1, 50, 70}} { // milliseconds there, stay, back
 		there, stay, back := ways[0]*time.Millisecond, ways[1]*time.Millisecond, ways[2]*time.Millisecond
 		trips = append(trips, roundTrip{noon, noon.Add(there + stay + back), noon.Add(there + ahead), noon.Add(there + stay + ahead)})
-		offset, uncertainty := bestOffset(trips[len(trips)-1:])
+		offset, uncertainty := mostCertainOffset(trips[len(trips)-1:])
 		if uncertainty != (there+back)/2 || (offset-ahead).Abs() > uncertainty {
 			t.Errorf("%v there, %v back: %v ± %v, want %v", there, back, offset, uncertainty, ahead)
 		}
 	}
-	if offset, uncertainty := bestOffset(trips); uncertainty != 1500*time.Microsecond || offset != ahead+500*time.Microsecond {
+	if offset, uncertainty := mostCertainOffset(trips); uncertainty != 1500*time.Microsecond || offset != ahead+500*time.Microsecond {
 		t.Errorf("of all %v ± %v; want the shortest's", offset, uncertainty)
 	}
-	if at := toLocalTime(noon.Add(ahead).UnixNano(), ahead); !at.Equal(noon) {
+	if at := peerTimeToLocal(noon.Add(ahead).UnixNano(), ahead); !at.Equal(noon) {
 		t.Errorf("noon there is %v here", at)
 	}
 }
@@ -90,7 +90,7 @@ func TestPartition(t *testing.T) {
 		"one machine":         {90, []agentInfo{{CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 2, Machine: "a", Holds: 60}, {CPUs: 1, Machine: "b"}}, []float64{30, 30, 30}},
 		"no more":             {30, []agentInfo{{CPUs: 4, Machine: "a", Holds: 10}, {CPUs: 4, Machine: "b", Holds: 20}}, []float64{10, 20}},
 	} {
-		got, err := partition(test.total, test.members)
+		got, err := divideConnsByCPUs(test.total, test.members)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -102,32 +102,32 @@ func TestPartition(t *testing.T) {
 			}
 		}
 	}
-	_, err := partition(31, []agentInfo{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
+	_, err := divideConnsByCPUs(31, []agentInfo{{Name: "a", Machine: "a", Holds: 10, Wall: "ports"}, {Name: "b", Machine: "b", Holds: 20, Wall: "nofile"}})
 	if err == nil || !strings.Contains(err.Error(), "30 of 31 connections: a 10 (ports), b 20 (nofile)") {
 		t.Errorf("%v; want who carries how many", err)
 	}
 }
 
 func TestClean(t *testing.T) {
-	if got := sanitizeText("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
+	if got := sanitizeForPrinting("a\x1b[2Jb\xffc" + strings.Repeat("d", 2*maxText)); !strings.HasPrefix(got, "a?[2Jb?cd") || len(got) > maxText+4 {
 		t.Errorf("%q", got)
 	}
-	if got := redactURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
+	if got := redactCredentialsInURLs("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
 		t.Errorf("%q", got)
 	}
 }
 
 // TestOtherRun checks that messages of another coordinator do not affect a run.
 func TestOtherRun(t *testing.T) {
-	w := &worker{Agent: &Agent{Logf: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
-	w.run = &agentRun{agent: w, id: newID(), cancel: func() {}}
-	for _, from := range []string{newID(), w.run.id} {
+	w := &agentWorker{Agent: &Agent{Logf: func(string, ...any) {}}, heartbeat: time.NewTicker(time.Hour)}
+	w.run = &agentRun{agent: w, id: newRandomID(), cancel: func() {}}
+	for _, from := range []string{newRandomID(), w.run.id} {
 		data, err := encodeMessage("", heartbeatKind, from, orders{Over: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		own := from == w.run.id
-		if w.handleMessage(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
+		if w.joinRunAndProcessMessage(t.Context(), &nats.Msg{Data: data}, time.Now()); (w.run == nil) != own {
 			t.Errorf("the run is over: %v; want %v", w.run == nil, own)
 		}
 	}
@@ -136,14 +136,14 @@ func TestOtherRun(t *testing.T) {
 // TestConnectedAgain checks that a heartbeat repeats the state of a lost event: that an agent is
 // connected.
 func TestConnectedAgain(t *testing.T) {
-	conn, run, agent := connectInProcess(t), newID(), newID()
+	conn, run, agent := connectInProcess(t), newRandomID(), newRandomID()
 	said, err := conn.SubscribeSync(runSubject + run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &agentRun{agent: &worker{Agent: &Agent{}, id: agent, conn: conn}, id: run}
-	m := &member{id: agent}
-	c := &coordinator{conn: conn, run: run, members: []*member{m}}
+	r := &agentRun{agent: &agentWorker{Agent: &Agent{}, id: agent, conn: conn}, id: run}
+	m := &memberAgent{id: agent}
+	c := &coordinator{conn: conn, run: run, members: []*memberAgent{m}}
 	next := func() *nats.Msg {
 		t.Helper()
 		msg, err := said.NextMsg(testkit.Timeout)
@@ -152,14 +152,14 @@ func TestConnectedAgain(t *testing.T) {
 		}
 		return msg
 	}
-	r.sendHeartbeat()
-	if c.handleMessage(next()); m.connected || m.heard.IsZero() {
+	r.sendHeartbeatOrPendingReport()
+	if c.processAgentMessage(next()); m.connected || m.heard.IsZero() {
 		t.Fatalf("connected %v, heard at %v before it is connected", m.connected, m.heard)
 	}
-	r.sendEvent(load.Event{Phase: load.Connected})
+	r.sendEventToCoordinator(load.Event{Phase: load.Connected})
 	next() // is lost
-	r.sendHeartbeat()
-	if c.handleMessage(next()); !m.connected {
+	r.sendHeartbeatOrPendingReport()
+	if c.processAgentMessage(next()); !m.connected {
 		t.Error("the next heartbeat does not say that it is connected")
 	}
 }
@@ -184,8 +184,8 @@ func connectInProcess(t *testing.T) *nats.Conn {
 func TestFinished(t *testing.T) {
 	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	c := &coordinator{conn: connectInProcess(t)}
-	m := &member{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
-	c.storeResult(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
+	m := &memberAgent{agentInfo: agentInfo{Name: "b"}, offset: time.Hour}
+	c.storeResultAndRelease(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
 		t.Errorf("%+v, %+v; want noon", m.result, m.orders)
 	}

@@ -11,15 +11,15 @@ import (
 )
 
 // Stats returns the number of open connections, which is all that a plain server knows.
-func (s *server) Stats() tcp.Stats {
+func (s *plainServer) Stats() tcp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return tcp.Stats{Model: "net", Open: int64(len(s.conns)), Draining: s.closed}
 }
 
-// startAdmin serves the server's figures on addr until the returned function is called, which
+// startAdminServer serves the server's figures on addr until the returned function is called, which
 // waits. onListening may be nil.
-func (s *server) startAdmin(ctx context.Context, addr string, onListening func(net.Addr)) (end func(), err error) {
+func (s *plainServer) startAdminServer(ctx context.Context, addr string, onListening func(net.Addr)) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	ready := make(chan error, 2) // what Serve returns, and that it listens
@@ -31,13 +31,13 @@ func (s *server) startAdmin(ctx context.Context, addr string, onListening func(n
 			ready <- nil
 		})
 	})
-	end = func() {
+	stop = func() {
 		cancel()
 		wait.Wait()
 	}
 	if err := <-ready; err != nil {
-		end()
+		stop()
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	return end, nil
+	return stop, nil
 }

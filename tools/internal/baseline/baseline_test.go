@@ -68,7 +68,7 @@ func TestEpolls(t *testing.T) {
 	}
 	testkit.WaitFor(t, "a listener for each loop", func() bool { return countListeners(t, s.Port) == loops })
 	for range 3 * loops {
-		if err := app.CheckServer(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
+		if err := app.CheckServerSpeaksApp(testkit.Dial(t, addr).Conn, app.Echo); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +114,7 @@ func TestServe(t *testing.T) {
 				times = 1 // it ends with its client, or takes long
 			}
 			for range times {
-				if err := app.CheckServer(conn.Conn, name); err != nil {
+				if err := app.CheckServerSpeaksApp(conn.Conn, name); err != nil {
 					t.Errorf("%s, %s: %v", design, name, err)
 				}
 			}
@@ -202,7 +202,7 @@ func TestHeartbeat(t *testing.T) {
 		server, client := net.Pipe()
 		ended := make(chan time.Time, 1)
 		go func() {
-			withHeartbeats(serveSink, time.Second)(server, MinBuffer)
+			withHeartbeatsAndReadDeadline(discardUntilError, time.Second)(server, MinBuffer)
 			ended <- time.Now()
 		}()
 		begin := time.Now()

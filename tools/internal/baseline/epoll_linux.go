@@ -45,7 +45,7 @@ const (
 
 // startEpollLoops starts the loops of a design and returns the function that gives each of them
 // connections.
-func (s *server) startEpollLoops(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
+func (s *plainServer) startEpollLoops(ctx context.Context, o Options) (addConnFuncs []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
 	if o.Design == Epolls {
@@ -62,15 +62,15 @@ func (s *server) startEpollLoops(ctx context.Context, o Options) (takes []func(n
 		loops = append(loops, l)
 	}
 	for _, l := range loops {
-		s.wait.Go(func() { l.waitAndServe(ctx, o) })
-		takes = append(takes, l.addConn)
+		s.wait.Go(func() { l.serveEventsUntilDone(ctx, o) })
+		addConnFuncs = append(addConnFuncs, l.registerConnOrClose)
 	}
-	return takes, nil
+	return addConnFuncs, nil
 }
 
 // epollLoop is an epoll instance with its connections.
 type epollLoop struct {
-	server  *server
+	server  *plainServer
 	fd      int
 	events  uint32
 	answer  func(line []byte) []byte // nil to echo all input
@@ -91,7 +91,7 @@ type epollConn struct {
 	served atomic.Uint64
 }
 
-func newEpollLoop(s *server, o Options) (*epollLoop, error) {
+func newEpollLoop(s *plainServer, o Options) (*epollLoop, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -104,8 +104,8 @@ func newEpollLoop(s *server, o Options) (*epollLoop, error) {
 	return l, nil
 }
 
-// addConn registers a connection with the loop, or closes it on error.
-func (l *epollLoop) addConn(conn net.Conn) {
+// registerConnOrClose registers a connection with the loop, or closes it on error.
+func (l *epollLoop) registerConnOrClose(conn net.Conn) {
 	c := &epollConn{Conn: conn}
 	var err error
 	if c.raw, err = conn.(syscall.Conn).SyscallConn(); err == nil {
@@ -115,18 +115,18 @@ func (l *epollLoop) addConn(conn net.Conn) {
 	l.conns[c.fd] = c
 	l.mu.Unlock()
 	if err != nil || l.epollCtl(unix.EPOLL_CTL_ADD, c) != nil {
-		l.closeConn(c)
+		l.unregisterAndCloseConn(c)
 	}
 }
 
-func (l *epollLoop) closeConn(c *epollConn) {
+func (l *epollLoop) unregisterAndCloseConn(c *epollConn) {
 	_ = l.epollCtl(unix.EPOLL_CTL_DEL, c) // closing does it, too
 	l.mu.Lock()
 	if l.conns[c.fd] == c {
 		delete(l.conns, c.fd)
 	}
 	l.mu.Unlock()
-	l.server.closeConn(c.Conn)
+	l.server.closeAndUntrackConn(c.Conn)
 }
 
 // epollCtl changes the registration of a connection.
@@ -138,13 +138,13 @@ func (l *epollLoop) epollCtl(op int, c *epollConn) error {
 	return errors.Join(err, errno)
 }
 
-// waitAndServe waits for events and serves connections until ctx ends.
-func (l *epollLoop) waitAndServe(ctx context.Context, o Options) {
+// serveEventsUntilDone waits for events and serves connections until ctx ends.
+func (l *epollLoop) serveEventsUntilDone(ctx context.Context, o Options) {
 	defer unix.Close(l.fd)
-	ready := l.newServeFunc(o)
+	ready := l.newReadAndAnswerFunc(o)
 	if o.Design == Reactor {
 		var end func()
-		ready, end = l.startWorkers(ctx, o)
+		ready, end = l.startReactorWorkers(ctx, o)
 		defer end()
 	}
 	for ctx.Err() == nil {
@@ -176,18 +176,18 @@ func (l *epollLoop) waitForReadyConns() ([]*epollConn, error) {
 	return conns, nil
 }
 
-// newServeFunc returns a function that serves a connection once, with its own buffer.
-func (l *epollLoop) newServeFunc(o Options) func(*epollConn) {
+// newReadAndAnswerFunc returns a function that serves a connection once, with its own buffer.
+func (l *epollLoop) newReadAndAnswerFunc(o Options) func(*epollConn) {
 	buf := make([]byte, o.Buffer)
 	return func(c *epollConn) {
-		if l.readAndAnswer(c, buf) != nil {
-			l.closeConn(c)
+		if l.readOnceAndAnswer(c, buf) != nil {
+			l.unregisterAndCloseConn(c)
 		}
 	}
 }
 
-// startWorkers starts the workers of a reactor. ready hands them a connection; end stops them.
-func (l *epollLoop) startWorkers(ctx context.Context, o Options) (ready func(*epollConn), end func()) {
+// startReactorWorkers starts the workers of a reactor. enqueue hands them a connection; end stops them.
+func (l *epollLoop) startReactorWorkers(ctx context.Context, o Options) (enqueue func(*epollConn), stop func()) {
 	queue := make(chan *epollConn, reactorQueue)
 	var workers sync.WaitGroup
 	for range reactorWorkers {
@@ -195,28 +195,28 @@ func (l *epollLoop) startWorkers(ctx context.Context, o Options) (ready func(*ep
 			buf := make([]byte, o.Buffer)
 			for c := range queue {
 				c.served.Load()
-				err := l.readAndAnswer(c, buf)
+				err := l.readOnceAndAnswer(c, buf)
 				c.served.Add(1)
 				if err != nil || l.epollCtl(unix.EPOLL_CTL_MOD, c) != nil {
-					l.closeConn(c)
+					l.unregisterAndCloseConn(c)
 				}
 			}
 		})
 	}
-	ready = func(c *epollConn) {
+	enqueue = func(c *epollConn) {
 		select {
 		case queue <- c:
 		case <-ctx.Done():
 		}
 	}
-	return ready, func() {
+	return enqueue, func() {
 		close(queue)
 		workers.Wait()
 	}
 }
 
-// readAndAnswer reads once and answers.
-func (l *epollLoop) readAndAnswer(c *epollConn, buf []byte) error {
+// readOnceAndAnswer reads once and answers.
+func (l *epollLoop) readOnceAndAnswer(c *epollConn, buf []byte) error {
 	n, err := c.Read(buf)
 	if err != nil {
 		return err

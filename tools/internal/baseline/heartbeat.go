@@ -12,11 +12,11 @@ import (
 // maxMissedHeartbeats is how many heartbeats a client may miss.
 const maxMissedHeartbeats = 2
 
-// withHeartbeats adds heartbeats to a handler the way most code does: each connection has a second
+// withHeartbeatsAndReadDeadline adds heartbeats to a handler the way most code does: each connection has a second
 // goroutine with a time.Ticker, which sends one every time whatever the client does, and the reader
 // extends its deadline with every Read. It follows the chat example of gorilla/websocket, from
 // which most others derive.
-func withHeartbeats(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
+func withHeartbeatsAndReadDeadline(handle func(net.Conn, int), interval time.Duration) func(net.Conn, int) {
 	return func(conn net.Conn, buffer int) {
 		var beats sync.WaitGroup
 		done := make(chan struct{})

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/app"
 )
 
-// serveHTTP serves with net/http until ctx ends or ln fails.
-func serveHTTP(ctx context.Context, ln net.Listener) error {
+// serveHTTPHello serves with net/http until ctx ends or ln fails.
+func serveHTTPHello(ctx context.Context, ln net.Listener) error {
 	var open sync.WaitGroup
 	srv := http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -20,7 +20,7 @@ var lineHandlers = map[string]func(line []byte) []byte{
 		time.Sleep(app.WaitTime)
 		return line
 	},
-	app.Pow: func(line []byte) []byte { return proof.AppendProofLine(nil, line[:len(line)-1], app.PowZeros) },
+	app.Pow: func(line []byte) []byte { return proof.AppendLineWithProof(nil, line[:len(line)-1], app.PowZeros) },
 	app.Sha: func(line []byte) []byte {
 		sum := sha256.Sum256(line[:len(line)-1])
 		text := hex.AppendEncode(make([]byte, 0, 2*len(sum)+1), sum[:])
@@ -28,24 +28,24 @@ var lineHandlers = map[string]func(line []byte) []byte{
 	},
 }
 
-// connHandler returns the handler of a connection with its own goroutine.
-func connHandler(o Options) func(conn net.Conn, buffer int) {
+// newConnHandlerForApp returns the handler of a connection with its own goroutine.
+func newConnHandlerForApp(o Options) func(conn net.Conn, buffer int) {
 	switch o.App {
 	case app.Echo:
-		return serveEcho
+		return echoUntilError
 	case app.Sink:
-		return serveSink
+		return discardUntilError
 	}
 	return func(conn net.Conn, buffer int) {
 		var out io.Writer = conn // each answer by itself
 		if o.Flush == FlushTenth {
-			out = &tenthWriter{out: bufio.NewWriterSize(conn, buffer)}
+			out = &flushEveryTenthWriter{out: bufio.NewWriterSize(conn, buffer)}
 		}
-		serveLines(bufio.NewReaderSize(conn, buffer), lineHandlers[o.App], out)
+		answerLinesUntilError(bufio.NewReaderSize(conn, buffer), lineHandlers[o.App], out)
 	}
 }
 
-func serveEcho(conn net.Conn, buffer int) {
+func echoUntilError(conn net.Conn, buffer int) {
 	buf := make([]byte, buffer)
 	for {
 		n, err := conn.Read(buf)
@@ -58,7 +58,7 @@ func serveEcho(conn net.Conn, buffer int) {
 	}
 }
 
-func serveSink(conn net.Conn, buffer int) {
+func discardUntilError(conn net.Conn, buffer int) {
 	buf := make([]byte, buffer)
 	for {
 		if _, err := conn.Read(buf); err != nil {
@@ -67,8 +67,8 @@ func serveSink(conn net.Conn, buffer int) {
 	}
 }
 
-// serveLines answers lines until the input ends.
-func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
+// answerLinesUntilError answers lines until the input ends.
+func answerLinesUntilError(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
@@ -80,14 +80,14 @@ func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer
 	}
 }
 
-// tenthWriter flushes with every tenth Write, as published. The rest at the end of the connection
+// flushEveryTenthWriter flushes with every tenth Write, as published. The rest at the end of the connection
 // is not written, as in the original.
-type tenthWriter struct {
+type flushEveryTenthWriter struct {
 	out    *bufio.Writer
 	writes int
 }
 
-func (w *tenthWriter) Write(p []byte) (int, error) {
+func (w *flushEveryTenthWriter) Write(p []byte) (int, error) {
 	const every = 10
 	n, err := w.out.Write(p)
 	if w.writes++; err == nil && w.writes%every == 0 {

@@ -17,7 +17,7 @@ type PreforkOptions struct {
 
 const maxPreforkProcesses = 1024
 
-func (o *PreforkOptions) validate() error {
+func (o *PreforkOptions) validatePrefork() error {
 	if o == nil {
 		return nil
 	}

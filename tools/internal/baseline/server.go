@@ -121,7 +121,7 @@ func (o Options) Validate() error {
 	case o.Flush != FlushEach || o.TLS != nil || o.Heartbeat != 0 || o.Admin != "":
 		return fmt.Errorf("design %s with TLS, heartbeats, metrics or a flush at every tenth answer; expected them with %s", o.Design, PerConn)
 	}
-	return o.Prefork.validate()
+	return o.Prefork.validatePrefork()
 }
 
 func (o *Options) setDefaults() {
@@ -158,45 +158,45 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	}
 	switch {
 	case o.App == app.HTTP:
-		return serveHTTP(ctx, ln)
+		return serveHTTPHello(ctx, ln)
 	case o.Prefork != nil:
 		return servePrefork(ctx, ln, *o.Prefork)
 	}
-	s := server{conns: make(map[net.Conn]struct{})}
+	s := plainServer{conns: make(map[net.Conn]struct{})}
 	defer s.wait.Wait()
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	s.wait.Go(func() {
 		<-inner.Done()
 		ln.Close()
-		s.closeAllConns()
+		s.markClosedAndCloseConns()
 	})
 	if o.Admin != "" {
-		endAdmin, err := s.startAdmin(ctx, o.Admin, o.AdminListening)
+		endAdmin, err := s.startAdminServer(ctx, o.Admin, o.AdminListening)
 		if err != nil {
 			return err
 		}
 		defer endAdmin()
 	}
-	takes, err := s.startDesign(inner, o)
+	takes, err := s.startDesignAndServeFuncs(inner, o)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, len(takes))
-	s.wait.Go(func() { ended <- s.acceptConns(inner, ln, takes[0]) })
+	s.wait.Go(func() { ended <- s.acceptAndServeUntilDone(inner, ln, takes[0]) })
 	for _, take := range takes[1:] {
 		shared, err := listenReusePort(inner, ln.Addr().String())
 		if err != nil {
 			return err
 		}
 		s.wait.Go(func() { <-inner.Done(); shared.Close() })
-		s.wait.Go(func() { ended <- s.acceptConns(inner, shared, take) })
+		s.wait.Go(func() { ended <- s.acceptAndServeUntilDone(inner, shared, take) })
 	}
 	return <-ended
 }
 
-// acceptConns passes accepted connections to serveConn until ctx ends or ln fails.
-func (s *server) acceptConns(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
+// acceptAndServeUntilDone passes accepted connections to serveConn until ctx ends or ln fails.
+func (s *plainServer) acceptAndServeUntilDone(ctx context.Context, ln net.Listener, serveConn func(net.Conn)) error {
 	for {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -208,41 +208,41 @@ func (s *server) acceptConns(ctx context.Context, ln net.Listener, serveConn fun
 		if err != nil {
 			return err
 		}
-		if s.trackConn(conn) {
+		if s.trackConnUnlessClosed(conn) {
 			serveConn(conn)
 		}
 	}
 }
 
-// startDesign starts a design and returns a function for each listener that serves accepted
+// startDesignAndServeFuncs starts a design and returns a function for each listener that serves accepted
 // connections. Everything it starts ends with ctx.
-func (s *server) startDesign(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
+func (s *plainServer) startDesignAndServeFuncs(ctx context.Context, o Options) (serveConnFuncs []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.startEpollLoops(ctx, o)
 	}
-	handle := connHandler(o)
+	handle := newConnHandlerForApp(o)
 	if o.Heartbeat > 0 {
-		handle = withHeartbeats(handle, o.Heartbeat)
+		handle = withHeartbeatsAndReadDeadline(handle, o.Heartbeat)
 	}
 	return []func(net.Conn){func(conn net.Conn) {
 		s.wait.Go(func() {
-			defer s.closeConn(conn)
+			defer s.closeAndUntrackConn(conn)
 			handle(conn, o.Buffer)
 		})
 	}}, nil
 }
 
-// server tracks the connections that Serve must close.
-type server struct {
+// plainServer tracks the connections that Serve must close.
+type plainServer struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	closed bool
 	wait   sync.WaitGroup
 }
 
-// trackConn registers a connection to be closed at the end. If the server is closed already, it
+// trackConnUnlessClosed registers a connection to be closed at the end. If the server is closed already, it
 // closes the connection and returns false.
-func (s *server) trackConn(conn net.Conn) bool {
+func (s *plainServer) trackConnUnlessClosed(conn net.Conn) (tracked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -253,14 +253,14 @@ func (s *server) trackConn(conn net.Conn) bool {
 	return true
 }
 
-func (s *server) closeConn(conn net.Conn) {
+func (s *plainServer) closeAndUntrackConn(conn net.Conn) {
 	conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, conn)
 }
 
-func (s *server) closeAllConns() {
+func (s *plainServer) markClosedAndCloseConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

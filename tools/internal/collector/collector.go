@@ -41,10 +41,10 @@ func Counter[S any, N number](name, help string, of func(*S) N) Metric[S] {
 	return m
 }
 
-// LabelledMetric returns a metric with one label and a sample for each of its values.
-func LabelledMetric[S any, N number](name, help string, kind prometheus.ValueType, label string, of func(*S) map[string]N) Metric[S] {
+// NewMetricByLabel returns a metric with one label and a sample for each of its values.
+func NewMetricByLabel[S any, N number](name, help string, kind prometheus.ValueType, label string, valuesByLabel func(*S) map[string]N) Metric[S] {
 	return Metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
-		for l, n := range of(s) {
+		for l, n := range valuesByLabel(s) {
 			emit(float64(n), l)
 		}
 	}}
@@ -67,12 +67,12 @@ type Collector[S any] struct {
 	descs         []*prometheus.Desc // of the metrics, and then of the distributions
 }
 
-// New returns a collector of metrics whose names begin with prefix. It calls source once for each scrape.
+// NewCollector returns a collector of metrics whose names begin with prefix. It calls snapshot once for each scrape.
 // Distributions use the label reserved; labels that contain it make registration fail.
-func New[S any](prefix string, labels prometheus.Labels, reserved string, source func() S,
+func NewCollector[S any](prefix string, labels prometheus.Labels, reserved string, snapshot func() S,
 	metrics []Metric[S], distributions []Distribution[S],
 ) *Collector[S] {
-	c := &Collector[S]{source: source, metrics: metrics, distributions: distributions}
+	c := &Collector[S]{source: snapshot, metrics: metrics, distributions: distributions}
 	if _, ok := labels[reserved]; ok {
 		c.err = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
 	}
@@ -121,5 +121,5 @@ func NewHistogramMetric[N int64 | uint64](d *prometheus.Desc, count N, sum time.
 	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
 }
 
-// NewInvalid returns a collector whose registration fails with err.
-func NewInvalid[S any](err error) *Collector[S] { return &Collector[S]{err: err} }
+// NewFailingCollector returns a collector whose registration fails with err.
+func NewFailingCollector[S any](err error) *Collector[S] { return &Collector[S]{err: err} }

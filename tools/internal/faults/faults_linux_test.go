@@ -423,7 +423,7 @@ func testNoDescriptors(s *testServer) {
 	s.waitForStats("descriptors run out", func(st tcp.Stats) bool { return st.AcceptErrors > 0 && st.Open > 60 })
 	s.waitEachClientAnswered()
 	cpu := func() time.Duration {
-		taken, err := sample.Take(sample.CPU, s.process.Process.Pid)
+		taken, err := sample.TakeSample(sample.CPU, s.process.Process.Pid)
 		if err != nil {
 			s.Fatal(err)
 		}

@@ -16,8 +16,8 @@ type Footprint struct {
 
 // ReadFootprint measures a process.
 func ReadFootprint(pid int) (Footprint, error) {
-	taken, err := sample.Take(sample.Memory|sample.PSS|sample.Sockets, pid)
-	used := taken.Total()
+	taken, err := sample.TakeSample(sample.Memory|sample.PSS|sample.Sockets, pid)
+	used := taken.SumOfProcesses()
 	return Footprint{RSS: used.RSS, Descriptors: used.Descriptors, Sockets: used.Sockets}, err
 }
 

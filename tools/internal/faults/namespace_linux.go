@@ -18,7 +18,7 @@ func NewNamespace() (n *Namespace, err error) {
 			return
 		}
 		var file *os.File
-		if file, err = os.Open(procfs.NetworkFile(0)); err != nil {
+		if file, err = os.Open(procfs.NetworkNamespaceFile(0)); err != nil {
 			return
 		}
 		n = &Namespace{file: file}

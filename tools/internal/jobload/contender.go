@@ -21,8 +21,8 @@ type Contender interface {
 // Contenders are constructors of pools by name.
 type Contenders map[string]func(Plan) (Contender, error)
 
-// OwnContenders returns the contenders that need only the standard library and Myriad.
-func OwnContenders() Contenders {
+// BuiltInContenders returns the contenders that need only the standard library and Myriad.
+func BuiltInContenders() Contenders {
 	return Contenders{
 		"naive":   func(Plan) (Contender, error) { return goroutinePerJob{}, nil },
 		"channel": newChannelPool,

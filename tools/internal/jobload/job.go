@@ -10,8 +10,8 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Job is a submitted job. The pool that accepts it calls exactly one of Execute, MarkExpired and
-// MarkShed, once, on any goroutine. From then on the job does not belong to the pool.
+// Job is a submitted job. The pool that accepts it calls exactly one of Execute, CountAsExpired and
+// CountAsShed, once, on any goroutine. From then on the job does not belong to the pool.
 //
 // A Job is its own context, which ends at the job's deadline. The context has a timer only if
 // somebody waits for its end.
@@ -33,14 +33,14 @@ func (j *Job) Execute() {
 	if r.over.Load() || r.now() > r.limit {
 		return
 	}
-	taskForJob(r.plan.Work, j.number).computeAndWait(r.plan.Iterations)
+	pickTaskForJob(r.plan.Work, j.number).allocateComputeAndWait(r.plan.Iterations)
 	now := r.now()
 	if now > r.limit {
 		return // too late to be counted
 	}
 	latency := now - j.submitted
 	good := latency <= r.plan.Deadline
-	j.finishOnce(func(t *countShard) {
+	j.countEndOnce(func(t *countShard) {
 		if good && now >= r.windowStart && now < r.windowEnd {
 			t.counts[nSteady]++
 		}
@@ -53,27 +53,27 @@ func (j *Job) Execute() {
 		}
 		t.sum += latency
 		t.max = max(t.max, latency)
-		recordDuration(t.latencies, latency)
+		recordCappedDuration(t.latencies, latency)
 	})
-	r.writeLineIfDue(now)
+	r.writeProgressLineIfDue(now)
 }
 
-// MarkExpired counts a job that won't run because its context has ended.
-func (j *Job) MarkExpired() { j.countDropped(nExpired) }
+// CountAsExpired counts a job that won't run because its context has ended.
+func (j *Job) CountAsExpired() { j.countNotRun(nExpired) }
 
-// MarkShed counts a job that won't run although it was accepted and its context has not ended.
-func (j *Job) MarkShed() { j.countDropped(nShed) }
+// CountAsShed counts a job that won't run although it was accepted and its context has not ended.
+func (j *Job) CountAsShed() { j.countNotRun(nShed) }
 
-func (j *Job) countDropped(kind int) {
-	j.finishOnce(func(t *countShard) {
+func (j *Job) countNotRun(counter int) {
+	j.countEndOnce(func(t *countShard) {
 		if j.inWindow {
-			t.counts[kind]++
+			t.counts[counter]++
 		}
 	})
 }
 
-// finishOnce counts the end of the job. It panics if the job has ended already.
-func (j *Job) finishOnce(count func(*countShard)) {
+// countEndOnce counts the end of the job. It panics if the job has ended already.
+func (j *Job) countEndOnce(count func(*countShard)) {
 	if !j.ended.CompareAndSwap(false, true) {
 		panic("jobload: the pool ended a job twice")
 	}
@@ -86,7 +86,7 @@ func (j *Job) finishOnce(count func(*countShard)) {
 	t.mu.Lock()
 	count(t)
 	t.mu.Unlock()
-	j.generator.releaseSlot()
+	j.generator.releaseClosedLoopSlot()
 }
 
 // Run implements pool.Job.
@@ -96,13 +96,13 @@ func (j *Job) Run(context.Context) { j.Execute() }
 func (j *Job) Dropped(why error) {
 	switch {
 	case errors.Is(why, pool.ErrExpired):
-		j.MarkExpired()
+		j.CountAsExpired()
 	case errors.Is(why, pool.ErrShed):
-		j.MarkShed()
+		j.CountAsShed()
 	}
 }
 
-func (j *Job) timeLeft() time.Duration {
+func (j *Job) timeUntilDeadline() time.Duration {
 	return j.submitted + j.generator.plan.Deadline - j.generator.now()
 }
 
@@ -113,7 +113,7 @@ func (j *Job) Deadline() (time.Time, bool) {
 
 // Err implements context.Context.
 func (j *Job) Err() error {
-	if j.timeLeft() > 0 {
+	if j.timeUntilDeadline() > 0 {
 		return nil
 	}
 	return context.DeadlineExceeded
@@ -125,13 +125,15 @@ func (j *Job) Done() <-chan struct{} {
 	defer j.mu.Unlock()
 	if j.done == nil {
 		done := make(chan struct{})
-		j.done, j.timer = done, time.AfterFunc(j.timeLeft(), func() { close(done) })
+		j.done, j.timer = done, time.AfterFunc(j.timeUntilDeadline(), func() { close(done) })
 	}
 	return j.done
 }
 
 // AfterFunc lets package context wait without a goroutine.
-func (j *Job) AfterFunc(f func()) (stop func() bool) { return time.AfterFunc(j.timeLeft(), f).Stop }
+func (j *Job) AfterFunc(f func()) (stop func() bool) {
+	return time.AfterFunc(j.timeUntilDeadline(), f).Stop
+}
 
 // Value implements context.Context.
 func (j *Job) Value(any) any { return nil }

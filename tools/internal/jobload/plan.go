@@ -52,9 +52,9 @@ type Flags interface {
 	DurationVar(p *time.Duration, name string, value time.Duration, usage string)
 }
 
-func (p *Plan) AddFlags(f Flags, sides Contenders) {
-	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL`: "+sortedKeys(sides))
-	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+sortedKeys(shapes))
+func (p *Plan) AddFlags(f Flags, contenders Contenders) {
+	f.StringVar(&p.Pool, "pool", "", "submit jobs to this `POOL`: "+joinSortedKeys(contenders))
+	f.StringVar(&p.Work, "work", Published, "submit jobs of this `SHAPE`: "+joinSortedKeys(shapes))
 	f.Float64Var(&p.Rate, "rate", 0, "jobs to submit per second; 0 is a closed loop")
 	f.IntVar(&p.Inflight, "inflight", 0, "jobs in flight of a closed loop (default: as --workers)")
 	f.DurationVar(&p.Warmup, "warmup", 0, "submit jobs without counting for this long first")
@@ -75,12 +75,12 @@ func (e PlanError) Error() string { return e.text }
 func planErrorf(format string, args ...any) error { return PlanError{fmt.Sprintf(format, args...)} }
 
 // Validate returns a PlanError for an invalid plan.
-func (p *Plan) Validate(sides Contenders) error {
-	if sides[p.Pool] == nil {
-		return planErrorf("--pool is %q; expected one of %s", p.Pool, sortedKeys(sides))
+func (p *Plan) Validate(contenders Contenders) error {
+	if contenders[p.Pool] == nil {
+		return planErrorf("--pool is %q; expected one of %s", p.Pool, joinSortedKeys(contenders))
 	}
 	if shapes[p.Work] == nil {
-		return planErrorf("--work is %q; expected one of %s", p.Work, sortedKeys(shapes))
+		return planErrorf("--work is %q; expected one of %s", p.Work, joinSortedKeys(shapes))
 	}
 	switch {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also not a number
@@ -95,22 +95,24 @@ func (p *Plan) Validate(sides Contenders) error {
 		return planErrorf("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterations))
 	}
 	return cmp.Or(
-		checkRange("inflight", p.Inflight, 0, maxWorkers),
-		checkRange("workers", p.Workers, 1, maxWorkers),
-		checkRange("queue", p.Queue, 0, maxQueue),
-		checkRange("warmup", p.Warmup, 0, maxTime),
-		checkRange("duration", p.Duration, time.Millisecond, maxTime),
-		checkRange("drain", p.Drain, 0, maxTime),
-		checkRange("deadline", p.Deadline, time.Nanosecond, maxTime),
+		checkFlagRange("inflight", p.Inflight, 0, maxWorkers),
+		checkFlagRange("workers", p.Workers, 1, maxWorkers),
+		checkFlagRange("queue", p.Queue, 0, maxQueue),
+		checkFlagRange("warmup", p.Warmup, 0, maxTime),
+		checkFlagRange("duration", p.Duration, time.Millisecond, maxTime),
+		checkFlagRange("drain", p.Drain, 0, maxTime),
+		checkFlagRange("deadline", p.Deadline, time.Nanosecond, maxTime),
 	)
 }
 
-func checkRange[T cmp.Ordered](flag string, v, min, max T) error {
+func checkFlagRange[T cmp.Ordered](flag string, v, min, max T) error {
 	if v < min || v > max {
 		return planErrorf("--%s is %v; expected %v to %v", flag, v, min, max)
 	}
 	return nil
 }
 
-// sortedKeys lists the keys of a map in order.
-func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+// joinSortedKeys lists the keys of a map in order.
+func joinSortedKeys[T any](m map[string]T) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}

@@ -32,11 +32,11 @@ func TestPlanErrors(t *testing.T) {
 	} {
 		p := newTestPlan(10, time.Second)
 		p.Pool = "naive"
-		if err := p.Validate(OwnContenders()); err != nil {
+		if err := p.Validate(BuiltInContenders()); err != nil {
 			t.Fatalf("the plan that is changed is wrong already: %v", err)
 		}
 		change(&p)
-		err := Run(t.Context(), p, OwnContenders(), io.Discard)
+		err := Run(t.Context(), p, BuiltInContenders(), io.Discard)
 		if _, ok := errors.AsType[PlanError](err); !ok || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want a PlanError with %q", err, says)
 		}
@@ -46,7 +46,7 @@ func TestPlanErrors(t *testing.T) {
 func TestFlags(t *testing.T) {
 	var p Plan
 	f := flag.NewFlagSet("", flag.ContinueOnError)
-	p.AddFlags(f, OwnContenders())
+	p.AddFlags(f, BuiltInContenders())
 	if err := f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestFlags(t *testing.T) {
 		Pool: "ours", Work: Published, Rate: 5, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
 		Workers: 5000, Queue: 100_000, Memory: 20_000_000,
 	}
-	if err := p.Validate(OwnContenders()); err != nil || p != want {
+	if err := p.Validate(BuiltInContenders()); err != nil || p != want {
 		t.Errorf("got %+v, %v; want %+v", p, err, want)
 	}
 }
@@ -69,7 +69,7 @@ func TestParseLine(t *testing.T) {
 		`{"result":{}} {"result":{}}`:  false,
 		`{"result":{"offered":"one"}}`: false,
 	} {
-		if _, err := ParseLine([]byte(text)); (err == nil) != ok {
+		if _, err := ParseOutputLine([]byte(text)); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -80,7 +80,7 @@ func TestMixed(t *testing.T) {
 	const jobs = 100_000
 	found := map[jobTask]int{}
 	for i := range uint64(jobs) {
-		found[taskForJob(Mixed, i)]++
+		found[pickTaskForJob(Mixed, i)]++
 	}
 	for _, s := range shapes[Mixed] {
 		if n, want := found[s.jobTask], jobs/100*int(s.percent); n < want*9/10 || n > want*11/10 {
@@ -91,7 +91,7 @@ func TestMixed(t *testing.T) {
 
 // TestIterations counts more in a millisecond than any machine's clock is off by.
 func TestIterations(t *testing.T) {
-	if n := MeasureIterations(); n < 1000 {
+	if n := MeasureSpinsPerMillisecond(); n < 1000 {
 		t.Errorf("%d iterations are a millisecond", n)
 	}
 }

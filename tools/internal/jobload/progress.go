@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// lineWriter writes progress lines. The first goroutine that finds a line due writes it unless
+// progressLineWriter writes progress lines. The first goroutine that finds a line due writes it unless
 // another one is writing; only the last line waits for the lock, and nothing follows it.
-type lineWriter struct {
+type progressLineWriter struct {
 	due atomic.Int64 // the time of the next line
 
 	mu     sync.Mutex // guards what follows
@@ -19,9 +19,9 @@ type lineWriter struct {
 	err    error // the first of writing
 }
 
-// writeLinesUntil samples peaks and writes a Line at each multiple of reportInterval, even if no
+// sampleAndWriteLinesUntil samples peaks and writes a Line at each multiple of reportInterval, even if no
 // job ends, until stop is closed.
-func (r *jobRun) writeLinesUntil(stop <-chan struct{}) {
+func (r *jobRun) sampleAndWriteLinesUntil(stop <-chan struct{}) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for {
@@ -31,25 +31,25 @@ func (r *jobRun) writeLinesUntil(stop <-chan struct{}) {
 		case <-tick.C:
 		}
 		now := r.now()
-		r.samplePeaks(now)
-		r.writeLineIfDue(now)
+		r.sampleGoroutineAndWorkerPeaks(now)
+		r.writeProgressLineIfDue(now)
 	}
 }
 
-func (r *jobRun) writeLineIfDue(now time.Duration) {
+func (r *jobRun) writeProgressLineIfDue(now time.Duration) {
 	due := r.lines.due.Load()
 	if int64(now) < max(due, int64(reportInterval)) || !r.lines.due.CompareAndSwap(due, int64(now.Truncate(reportInterval)+reportInterval)) {
 		return
 	}
-	line := Line{Progress: r.newResult(now)}
+	line := OutputLine{Progress: r.buildResultSoFar(now)}
 	if now < r.windowStart {
-		line = Line{Warming: line.Progress}
+		line = OutputLine{Warming: line.Progress}
 	}
-	r.lines.tryWriteLine(line, now)
+	r.lines.writeLineUnlessBusy(line, now)
 }
 
-// tryWriteLine writes a line unless another goroutine is writing or a later line has been written.
-func (s *lineWriter) tryWriteLine(l Line, now time.Duration) {
+// writeLineUnlessBusy writes a line unless another goroutine is writing or a later line has been written.
+func (s *progressLineWriter) writeLineUnlessBusy(l OutputLine, now time.Duration) {
 	if !s.mu.TryLock() {
 		return
 	}
@@ -60,8 +60,8 @@ func (s *lineWriter) tryWriteLine(l Line, now time.Duration) {
 	s.latest, s.err = now, l.Write(s.out)
 }
 
-// writeLastLine writes the last line and returns the first error of all.
-func (s *lineWriter) writeLastLine(l Line) error {
+// writeFinalLine writes the last line and returns the first error of all.
+func (s *progressLineWriter) writeFinalLine(l OutputLine) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over = true; s.err == nil {

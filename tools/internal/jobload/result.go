@@ -81,9 +81,9 @@ type Result struct {
 	Overran string `json:"overran,omitempty"`
 }
 
-// Line is a line of output: every quarter of a second one with Warming in the warm-up or Progress
+// OutputLine is a line of output: every quarter of a second one with Warming in the warm-up or Progress
 // in the window, and finally one with Result.
-type Line struct {
+type OutputLine struct {
 	// Warming has the peaks so far and no counts.
 	Warming *Result `json:"warming,omitempty"`
 	// Progress is the Result so far.
@@ -91,15 +91,15 @@ type Line struct {
 	Result   *Result `json:"result,omitempty"`
 }
 
-// ParseLine parses a line written by Line.Write.
-func ParseLine(b []byte) (l Line, err error) {
+// ParseOutputLine parses a line written by Line.Write.
+func ParseOutputLine(b []byte) (l OutputLine, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
-		return Line{}, fmt.Errorf("jobload: %q is no line of a result: %w", b, err)
+		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result: %w", b, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Line{}, fmt.Errorf("jobload: %q is more than a line of a result", b)
+		return OutputLine{}, fmt.Errorf("jobload: %q is more than a line of a result", b)
 	}
 	n := 0
 	for _, r := range []*Result{l.Warming, l.Progress, l.Result} {
@@ -108,12 +108,12 @@ func ParseLine(b []byte) (l Line, err error) {
 		}
 	}
 	if n != 1 {
-		return Line{}, fmt.Errorf("jobload: %q is no line of a result; expected one of warming, progress and result", b)
+		return OutputLine{}, fmt.Errorf("jobload: %q is no line of a result; expected one of warming, progress and result", b)
 	}
 	return l, nil
 }
 
-func (l Line) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
+func (l OutputLine) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
 
 // The indexes of counts.
 const (
@@ -130,7 +130,7 @@ const (
 
 type counts [nCounts]uint64
 
-func (c *counts) unfinished() uint64 {
+func (c *counts) countUnfinishedJobs() uint64 {
 	return c[nOffered] - c[nRejected] - c[nFinished] - c[nExpired] - c[nShed]
 }
 
@@ -157,12 +157,12 @@ const maxRecorded = 73 * time.Minute
 // newHistogram returns a histogram with two significant digits: less than 0.8 % off.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxRecorded), 2) }
 
-func recordDuration(h *hdrhistogram.Histogram, d time.Duration) {
+func recordCappedDuration(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(int64(min(d, maxRecorded))) // which it has room for
 }
 
-// sumShards sums up the shards.
-func (r *Result) sumShards(shards []countShard) {
+// setSumOfShards sums up the shards.
+func (r *Result) setSumOfShards(shards []countShard) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
 	var all counts
 	for i := range shards {
@@ -179,7 +179,7 @@ func (r *Result) sumShards(shards []countShard) {
 	}
 	r.Offered, r.Late, r.Rejected = all[nOffered], all[nLate], all[nRejected]
 	r.Finished, r.Good, r.Steady = all[nFinished], all[nGood], all[nSteady]
-	r.Expired, r.Shed, r.Unfinished = all[nExpired], all[nShed], all.unfinished()
+	r.Expired, r.Shed, r.Unfinished = all[nExpired], all[nShed], all.countUnfinishedJobs()
 	r.Accepted = r.Offered - r.Rejected
 	r.LateP99 = time.Duration(lateness.ValueAtQuantile(99))
 	if r.Finished > 0 {

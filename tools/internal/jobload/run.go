@@ -66,8 +66,8 @@ type jobRun struct {
 	limit                  time.Duration // what ends later is not counted
 	over                   atomic.Bool   // jobs do nothing any more and are not counted
 
-	pacer      *pacer.Shared // of an open loop
-	slots      chan struct{} // of a closed loop: a place for each job in flight
+	pacer      *pacer.SharedPlan // of an open loop
+	slots      chan struct{}     // of a closed loop: a place for each job in flight
 	submitted  atomic.Uint64
 	shards     []countShard
 	generators sync.WaitGroup
@@ -76,17 +76,17 @@ type jobRun struct {
 	sampled                     atomic.Int64 // when observe sampled last
 	peakGoroutines, peakWorkers atomic.Int64
 	usedAtWindowStart           func() sample.Process // what was used until the window began
-	lines                       lineWriter
+	lines                       progressLineWriter
 }
 
-func newJobRun(p Plan, side Contender, out io.Writer) *jobRun {
+func newJobLoadRun(p Plan, contender Contender, out io.Writer) *jobRun {
 	r := &jobRun{
-		plan: p, contender: side, lines: lineWriter{out: out}, start: time.Now(), windowStart: p.Warmup, windowEnd: p.Warmup + p.Duration,
-		limit: p.Warmup + p.Duration + p.Drain, shards: newCountShards(), usedAtWindowStart: sync.OnceValue(processUsage),
+		plan: p, contender: contender, lines: progressLineWriter{out: out}, start: time.Now(), windowStart: p.Warmup, windowEnd: p.Warmup + p.Duration,
+		limit: p.Warmup + p.Duration + p.Drain, shards: newCountShards(), usedAtWindowStart: sync.OnceValue(ownProcessUsage),
 	}
 	if p.Rate > 0 {
-		r.pacer = pacer.NewShared()
-		r.pacer.Start(pacer.Curve{Begin: 1, PerSecond: p.Rate}, 0, r.windowStart, r.windowEnd)
+		r.pacer = pacer.NewSharedPlan()
+		r.pacer.Start(pacer.RateCurve{Begin: 1, PerSecond: p.Rate}, 0, r.windowStart, r.windowEnd)
 	} else {
 		n := p.Inflight
 		if n == 0 {
@@ -97,10 +97,10 @@ func newJobRun(p Plan, side Contender, out io.Writer) *jobRun {
 	return r
 }
 
-// processUsage returns what this process has used, as far as the system reports it.
-func processUsage() sample.Process {
-	s, _ := sample.Take(sample.CPU|sample.Memory, os.Getpid())
-	return s.Total()
+// ownProcessUsage returns what this process has used, as far as the system reports it.
+func ownProcessUsage() sample.Process {
+	s, _ := sample.TakeSample(sample.CPU|sample.Memory, os.Getpid())
+	return s.SumOfProcesses()
 }
 
 func (r *jobRun) now() time.Duration { return time.Since(r.start) }
@@ -111,43 +111,43 @@ func (r *jobRun) shardOf(number uint64) *countShard { return &r.shards[number%ui
 // Run submits the jobs of a plan to one of the contenders. It writes a Line every quarter of a
 // second and finally one with the Result, early if ctx ends. It does not wait for a pool that
 // hangs, whose goroutines may remain. An invalid plan results in a PlanError.
-func Run(ctx context.Context, p Plan, sides Contenders, out io.Writer) error {
-	if err := p.Validate(sides); err != nil {
+func Run(ctx context.Context, p Plan, contenders Contenders, out io.Writer) error {
+	if err := p.Validate(contenders); err != nil {
 		return err
 	}
 	if p.Memory > 0 {
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(p.Memory / 10 * 9))
 	}
 	if p.Iterations == 0 {
-		p.Iterations = MeasureIterations()
+		p.Iterations = MeasureSpinsPerMillisecond()
 	}
-	side, err := sides[p.Pool](p)
+	side, err := contenders[p.Pool](p)
 	if err != nil {
 		return fmt.Errorf("jobload: making the pool %s: %w", p.Pool, err)
 	}
-	return newJobRun(p, side, out).submitAndReport(ctx)
+	return newJobLoadRun(p, side, out).submitJobsAndWriteResult(ctx)
 }
 
-func (r *jobRun) submitAndReport(ctx context.Context) error {
+func (r *jobRun) submitJobsAndWriteResult(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reporter sync.WaitGroup
 	stop := make(chan struct{})
-	reporter.Go(func() { r.writeLinesUntil(stop) })
+	reporter.Go(func() { r.sampleAndWriteLinesUntil(stop) })
 	r.startSubmitters(ctx)
-	overran := r.waitForJobs(ctx)
+	overran := r.waitForJobsOrTimeout(ctx)
 	r.over.Store(true)
 	end := min(r.now(), r.limit)
 	cancel()
 	answered := callWithTimeout(submitTimeout, r.generators.Wait)
 	close(stop)
 	reporter.Wait()
-	r.samplePeaks(math.MaxInt64)
-	result := r.newResult(end)
+	r.sampleGoroutineAndWorkerPeaks(math.MaxInt64)
+	result := r.buildResultSoFar(end)
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", submitTimeout)
 	}
-	failed := r.lines.writeLastLine(Line{Result: result})
+	failed := r.lines.writeFinalLine(OutputLine{Result: result})
 	if answered { // a pool may not be closed while a submission is under way
 		callWithTimeout(closeTimeout, r.contender.Close)
 	}
@@ -169,9 +169,9 @@ func callWithTimeout(d time.Duration, f func()) bool {
 	}
 }
 
-// waitForJobs waits until all jobs have been submitted and have ended, or for the planned time. It
+// waitForJobsOrTimeout waits until all jobs have been submitted and have ended, or for the planned time. It
 // returns why it ended early, if it did.
-func (r *jobRun) waitForJobs(ctx context.Context) (overran string) {
+func (r *jobRun) waitForJobsOrTimeout(ctx context.Context) (earlyEndReason string) {
 	end := time.NewTimer(r.limit)
 	defer end.Stop()
 	poll := time.NewTicker(pollInterval)
@@ -186,18 +186,18 @@ func (r *jobRun) waitForJobs(ctx context.Context) (overran string) {
 		if ctx.Err() != nil {
 			return fmt.Sprintf("ended from outside: %v", context.Cause(ctx))
 		}
-		if r.generated.Load() && r.countUnfinished() == 0 {
+		if r.generated.Load() && r.countUnfinishedInWindow() == 0 {
 			return ""
 		}
 	}
 }
 
-// countUnfinished returns how many jobs of the window have not ended.
-func (r *jobRun) countUnfinished() (n uint64) {
+// countUnfinishedInWindow returns how many jobs of the window have not ended.
+func (r *jobRun) countUnfinishedInWindow() (n uint64) {
 	for i := range r.shards {
 		t := &r.shards[i]
 		t.mu.Lock()
-		n += t.unfinished()
+		n += t.countUnfinishedJobs()
 		t.mu.Unlock()
 	}
 	return n
@@ -206,18 +206,18 @@ func (r *jobRun) countUnfinished() (n uint64) {
 // startSubmitters starts goroutines that submit all jobs of the plan until ctx ends. The load is as
 // planned while any of them runs, and comes from the first one while that one runs.
 func (r *jobRun) startSubmitters(ctx context.Context) {
-	loops := []func(g *submitter){r.submitWhenDone}
+	loops := []func(g *jobSubmitter){r.submitJobWhenSlotFrees}
 	if r.pacer != nil {
-		loops = []func(g *submitter){func(g *submitter) { r.submitWhenDue(g, 0) }}
+		loops = []func(g *jobSubmitter){func(g *jobSubmitter) { r.submitJobsAtPlannedTimes(g, 0) }}
 		for i := range reserveSubmitters {
-			loops = append(loops, func(g *submitter) { r.submitWhenDue(g, reserveDelay<<i) })
+			loops = append(loops, func(g *jobSubmitter) { r.submitJobsAtPlannedTimes(g, reserveDelay<<i) })
 		}
 	}
 	for _, loop := range loops {
 		r.generators.Go(func() {
 			runtime.LockOSThread() // see slice
 			defer runtime.UnlockOSThread()
-			g := &submitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
+			g := &jobSubmitter{ctx: ctx, timer: time.NewTimer(time.Hour)}
 			defer g.timer.Stop()
 			loop(g)
 			r.generated.Store(true)
@@ -225,14 +225,14 @@ func (r *jobRun) startSubmitters(ctx context.Context) {
 	}
 }
 
-// submitter is the state of a submitting goroutine.
-type submitter struct {
+// jobSubmitter is the state of a submitting goroutine.
+type jobSubmitter struct {
 	ctx   context.Context
 	timer *time.Timer
 	spare *Job // was rejected
 }
 
-func (g *submitter) sleep(d time.Duration) {
+func (g *jobSubmitter) sleepOrUntilDone(d time.Duration) {
 	g.timer.Reset(d)
 	select {
 	case <-g.timer.C:
@@ -240,35 +240,35 @@ func (g *submitter) sleep(d time.Duration) {
 	}
 }
 
-// submitWhenDue submits each job when it is due, or in reserve goroutines when it is late by more
+// submitJobsAtPlannedTimes submits each job when it is due, or in reserve goroutines when it is late by more
 // than minLateness. What is not submitted by the end of Drain is missed.
-func (r *jobRun) submitWhenDue(g *submitter, minLateness time.Duration) {
+func (r *jobRun) submitJobsAtPlannedTimes(g *jobSubmitter, minLateness time.Duration) {
 	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
-		r.samplePeaks(now)
+		r.sampleGoroutineAndWorkerPeaks(now)
 		due, ok := time.Duration(0), false
 		if now-woke <= workSlice {
-			due, ok = r.pacer.Take(now - minLateness)
+			due, ok = r.pacer.TakeNextIfDue(now - minLateness)
 		}
 		switch next := r.pacer.NextDue(); {
 		case ok:
-			r.submitJob(g, due >= r.windowStart, now, now-due)
+			r.countAndSubmitJob(g, due >= r.windowStart, now, now-due)
 			continue
 		case now > r.limit || next == pacer.Never:
 			return
 		case now-woke > workSlice:
-			g.sleep(workPause)
+			g.sleepOrUntilDone(workPause)
 		case minLateness == 0:
-			g.sleep(next - now)
+			g.sleepOrUntilDone(next - now)
 		default:
-			g.sleep(minLateness)
+			g.sleepOrUntilDone(minLateness)
 		}
 		woke = r.now()
 	}
 }
 
-// submitWhenDone submits a job each time one has ended.
-func (r *jobRun) submitWhenDone(g *submitter) {
+// submitJobWhenSlotFrees submits a job each time one has ended.
+func (r *jobRun) submitJobWhenSlotFrees(g *jobSubmitter) {
 	ctx, cancel := context.WithTimeout(g.ctx, r.windowEnd)
 	defer cancel()
 	for {
@@ -280,16 +280,16 @@ func (r *jobRun) submitWhenDone(g *submitter) {
 			return
 		}
 		now := r.now()
-		r.samplePeaks(now)
-		if !r.submitJob(g, now >= r.windowStart, now, 0) {
-			r.releaseSlot()
-			g.sleep(retryDelay)
+		r.sampleGoroutineAndWorkerPeaks(now)
+		if !r.countAndSubmitJob(g, now >= r.windowStart, now, 0) {
+			r.releaseClosedLoopSlot()
+			g.sleepOrUntilDone(retryDelay)
 		}
 	}
 }
 
-// submitJob submits a job now, with its lateness, and reports whether it was accepted.
-func (r *jobRun) submitJob(g *submitter, inWindow bool, now, lateness time.Duration) bool {
+// countAndSubmitJob submits a job now, with its lateness, and reports whether it was accepted.
+func (r *jobRun) countAndSubmitJob(g *jobSubmitter, inWindow bool, now, lateness time.Duration) (accepted bool) {
 	j := g.spare
 	if j == nil || j.timer != nil {
 		j = &Job{generator: r}
@@ -303,7 +303,7 @@ func (r *jobRun) submitJob(g *submitter, inWindow bool, now, lateness time.Durat
 		if lateness > lateAfter {
 			t.counts[nLate]++
 		}
-		recordDuration(t.lateness, lateness)
+		recordCappedDuration(t.lateness, lateness)
 		t.mu.Unlock()
 	}
 	if r.contender.TrySubmit(j) {
@@ -318,16 +318,16 @@ func (r *jobRun) submitJob(g *submitter, inWindow bool, now, lateness time.Durat
 	return false
 }
 
-// releaseSlot lets a closed loop submit another job.
-func (r *jobRun) releaseSlot() {
+// releaseClosedLoopSlot lets a closed loop submit another job.
+func (r *jobRun) releaseClosedLoopSlot() {
 	if r.slots != nil {
 		<-r.slots
 	}
 }
 
-// samplePeaks counts goroutines and workers from time to time, and records the usage when the
+// sampleGoroutineAndWorkerPeaks counts goroutines and workers from time to time, and records the usage when the
 // window begins, which is its only system call.
-func (r *jobRun) samplePeaks(now time.Duration) {
+func (r *jobRun) sampleGoroutineAndWorkerPeaks(now time.Duration) {
 	if now >= r.windowStart && now != math.MaxInt64 {
 		r.usedAtWindowStart()
 	}
@@ -335,12 +335,12 @@ func (r *jobRun) samplePeaks(now time.Duration) {
 	if now-time.Duration(before) < sampleInterval || !r.sampled.CompareAndSwap(before, int64(now)) {
 		return
 	}
-	storeMax(&r.peakGoroutines, int64(runtime.NumGoroutine()))
-	storeMax(&r.peakWorkers, int64(r.contender.Workers()))
+	raiseToAtLeast(&r.peakGoroutines, int64(runtime.NumGoroutine()))
+	raiseToAtLeast(&r.peakWorkers, int64(r.contender.Workers()))
 }
 
-// storeMax raises v to at least n.
-func storeMax(v *atomic.Int64, n int64) {
+// raiseToAtLeast raises v to at least n.
+func raiseToAtLeast(v *atomic.Int64, n int64) {
 	for {
 		if old := v.Load(); n <= old || v.CompareAndSwap(old, n) {
 			return
@@ -348,19 +348,19 @@ func storeMax(v *atomic.Int64, n int64) {
 	}
 }
 
-// newResult returns the Result so far. Unknown figures are 0.
-func (r *jobRun) newResult(now time.Duration) *Result {
+// buildResultSoFar returns the Result so far. Unknown figures are 0.
+func (r *jobRun) buildResultSoFar(now time.Duration) *Result {
 	p := &r.plan
 	res := &Result{
 		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
 		Elapsed: max(0, now-r.windowStart), Iterations: p.Iterations,
 	}
-	res.sumShards(r.shards)
+	res.setSumOfShards(r.shards)
 	if r.pacer != nil && now >= r.windowStart {
-		res.Missed = uint64(max(0, r.pacer.CountOverdue(now)-r.pacer.CountOverdue(r.windowStart-1)))
+		res.Missed = uint64(max(0, r.pacer.CountDueAndUntaken(now)-r.pacer.CountDueAndUntaken(r.windowStart-1)))
 	}
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
-	res.Process = processUsage()
+	res.Process = ownProcessUsage()
 	before := res.Process
 	if now >= r.windowStart {
 		before = r.usedAtWindowStart()

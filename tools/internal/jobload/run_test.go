@@ -41,16 +41,16 @@ func newTestPlan(rate float64, duration time.Duration) Plan {
 
 // run runs a plan and returns its lines, the last of which has a result. Of pools that
 // aren't ours it takes the fake.
-func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []Line, r *Result) {
+func runPlan(t *testing.T, ctx context.Context, p Plan, try fakePool) (lines []OutputLine, r *Result) {
 	t.Helper()
-	sides := OwnContenders()
+	sides := BuiltInContenders()
 	sides["fake"] = func(Plan) (Contender, error) { return try, nil }
 	var out bytes.Buffer
 	if err := Run(ctx, p, sides, &out); err != nil {
 		t.Fatal(err)
 	}
 	for text := range bytes.Lines(out.Bytes()) {
-		l, err := ParseLine(text)
+		l, err := ParseOutputLine(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestLatency(t *testing.T) {
 
 // TestOwn runs the sides with few jobs and no room for all of them.
 func TestOwn(t *testing.T) {
-	for name := range OwnContenders() {
+	for name := range BuiltInContenders() {
 		for work := range shapes {
 			t.Run(name+" "+work, func(t *testing.T) {
 				p := newTestPlan(2000, 50*time.Millisecond)
@@ -207,13 +207,13 @@ func TestEnds(t *testing.T) {
 		if took := time.Since(before); took > 0 {
 			t.Errorf("jobs took %v after the end; want them to do nothing", took)
 		}
-		kept[0].MarkShed()
+		kept[0].CountAsShed()
 		defer func() {
 			if recover() == nil {
 				t.Error("a job that ended twice did not panic")
 			}
 		}()
-		kept[0].MarkExpired()
+		kept[0].CountAsExpired()
 	})
 }
 
@@ -286,7 +286,7 @@ func TestProgress(t *testing.T) {
 func TestProgressOfJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		r := newJobRun(newTestPlan(0, time.Second), fakePool(accept), &out)
+		r := newJobLoadRun(newTestPlan(0, time.Second), fakePool(accept), &out)
 		do := func() {
 			j := &Job{generator: r, inWindow: true, submitted: r.now()}
 			r.shardOf(0).counts[nOffered]++
@@ -295,7 +295,7 @@ func TestProgressOfJobs(t *testing.T) {
 		}
 		finished := func() (all []uint64) {
 			for text := range bytes.Lines(out.Bytes()) {
-				l, err := ParseLine(text)
+				l, err := ParseOutputLine(text)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -311,13 +311,13 @@ func TestProgressOfJobs(t *testing.T) {
 		time.Sleep(reportInterval)
 		do()
 		r.lines.mu.Unlock()
-		r.lines.tryWriteLine(Line{Progress: r.newResult(0)}, 0)
+		r.lines.writeLineUnlessBusy(OutputLine{Progress: r.buildResultSoFar(0)}, 0)
 		time.Sleep(reportInterval)
 		do()
 		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {
 			t.Errorf("lines with %v jobs, want %v", got, want)
 		}
-		if err := r.lines.writeLastLine(Line{Result: r.newResult(r.now())}); err != nil {
+		if err := r.lines.writeFinalLine(OutputLine{Result: r.buildResultSoFar(r.now())}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(reportInterval)
@@ -346,9 +346,9 @@ func TestWarmup(t *testing.T) {
 			case n%5 == 0:
 				return false
 			case n%5 == 1:
-				j.MarkExpired()
+				j.CountAsExpired()
 			case n%5 == 2:
-				j.MarkShed()
+				j.CountAsShed()
 			case n%5 == 3:
 				go j.Execute()
 			default:
@@ -403,7 +403,7 @@ func TestContext(t *testing.T) {
 				if took := time.Since(begin); took != p.Deadline || !errors.Is(j.Err(), context.DeadlineExceeded) {
 					t.Errorf("the context has ended after %v, %v; want %v", took, j.Err(), p.Deadline)
 				}
-				j.MarkExpired()
+				j.CountAsExpired()
 			}()
 			return true
 		})

@@ -40,10 +40,10 @@ var shapes = map[string][]struct {
 	},
 }
 
-// taskForJob returns the task of the job with a number. All contenders get the same tasks in the
+// pickTaskForJob returns the task of the job with a number. All contenders get the same tasks in the
 // same order.
-func taskForJob(shape string, number uint64) jobTask {
-	n := pacer.Random(1, number) % 100
+func pickTaskForJob(shape string, number uint64) jobTask {
+	n := pacer.RandomAt(1, number) % 100
 	for _, s := range shapes[shape] {
 		if n < s.percent {
 			return s.jobTask
@@ -53,14 +53,14 @@ func taskForJob(shape string, number uint64) jobTask {
 	return jobTask{}
 }
 
-// computeAndWait does the task; iterations are a millisecond of computing.
-func (t jobTask) computeAndWait(iterations uint64) {
+// allocateComputeAndWait does the task; iterationsPerMillisecond are a millisecond of computing.
+func (t jobTask) allocateComputeAndWait(iterationsPerMillisecond uint64) {
 	hold := make([]byte, t.bytes)
 	for i := 0; i < len(hold); i += pageSize {
 		hold[i] = 1
 	}
 	if t.compute > 0 {
-		spinCPU(max(uint64(float64(iterations)*float64(t.compute)/float64(time.Millisecond)), 1))
+		spinCPU(max(uint64(float64(iterationsPerMillisecond)*float64(t.compute)/float64(time.Millisecond)), 1))
 	}
 	if t.wait > 0 {
 		time.Sleep(t.wait)
@@ -70,9 +70,9 @@ func (t jobTask) computeAndWait(iterations uint64) {
 
 var pageSize = os.Getpagesize()
 
-// MeasureIterations measures how many iterations are a millisecond of computing while nothing else
+// MeasureSpinsPerMillisecond measures how many iterations are a millisecond of computing while nothing else
 // runs. It takes some 30 ms.
-func MeasureIterations() uint64 {
+func MeasureSpinsPerMillisecond() uint64 {
 	const try = 1 << 16 // so short that some are not interrupted on a busy machine
 	best := time.Hour
 	for range 192 {

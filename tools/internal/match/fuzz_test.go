@@ -58,7 +58,7 @@ func parseWithRule(t testing.TB, in []byte) (all []answer, wrong string) {
 			all = append(all, answer{s.statuses[len(all)], s.used, s.state.ServerCloses()})
 		}
 	}
-	if s.want == "" && s.rule.FeedEOF(&s.state, func(status int) { s.statuses = append(s.statuses, status) }) == 1 {
+	if s.want == "" && s.rule.EndStream(&s.state, func(status int) { s.statuses = append(s.statuses, status) }) == 1 {
 		all = append(all, answer{s.statuses[len(all)], s.used, s.state.ServerCloses()})
 	}
 	return all, s.want

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// cutHeadLine returns the next line of a head or a trailer, without its end, and its size n
+// cutLineWithinHeadLimit returns the next line of a head or a trailer, without its end, and its size n
 // including the end. n is 0 if the line is incomplete, and err is set if the head would exceed
 // maxHead.
-func (s *State) cutHeadLine(in []byte) (line []byte, n int, err error) {
+func (s *StreamState) cutLineWithinHeadLimit(in []byte) (line []byte, n int, err error) {
 	maxBytes := maxHead - int(s.headBytes)
 	line, n = cutLine(in, maxBytes)
 	if n == 0 && len(in) >= maxBytes {
@@ -32,9 +32,9 @@ func cutLine(in []byte, maxBytes int) (line []byte, n int) {
 	return line, n
 }
 
-// applyHeader records what a header line says about the body. It returns what was expected if the
+// applyBodyHeader records what a header line says about the body. It returns what was expected if the
 // line is wrong, otherwise "".
-func (s *State) applyHeader(line []byte) (want string) {
+func (s *StreamState) applyBodyHeader(line []byte) (expected string) {
 	name, value := splitHeader(line)
 	switch {
 	case name == nil:
@@ -58,7 +58,7 @@ func (s *State) applyHeader(line []byte) (want string) {
 }
 
 // applyConnectionHeader records the words in the value of a Connection header.
-func (s *State) applyConnectionHeader(list []byte) {
+func (s *StreamState) applyConnectionHeader(list []byte) {
 	for more := true; more; {
 		var word []byte
 		word, list, more = bytes.Cut(list, []byte(","))

@@ -26,28 +26,28 @@ const (
 	wantNothing   = "nothing after a response that closes the connection"
 )
 
-// feedHTTP is Rule.Feed for responses of RFC 9112, as received by a client that does not use HEAD,
+// consumeHTTPResponses is Rule.ConsumeInput for responses of RFC 9112, as received by a client that does not use HEAD,
 // CONNECT, or transfer encodings other than chunked. A line may end in "\n" alone; one that
 // continues on the next line (obs-fold) is an error. Interim responses, 1xx except 101, are
 // skipped.
-func feedHTTP(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
+func consumeHTTPResponses(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	for used < len(in) {
-		n, done, err := s.parseNext(in[used:])
+		n, done, err := s.parseNextResponsePart(in[used:])
 		if n == 0 || err != nil {
 			return used, answers, err
 		}
 		used += n
 		if done {
-			s.finishResponse(onStatus)
+			s.reportStatusAndReset(onStatus)
 			answers++
 		}
 	}
 	return used, answers, nil
 }
 
-// parseNext parses the next part of a response from in, which is not empty. It consumes n bytes, 0
+// parseNextResponsePart parses the next part of a response from in, which is not empty. It consumes n bytes, 0
 // if it needs more, and reports whether the response is complete.
-func (s *State) parseNext(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseNextResponsePart(in []byte) (n int, done bool, err error) {
 	switch s.phase {
 	case phaseStatusLine:
 		return s.parseStatusLine(in)
@@ -74,7 +74,7 @@ func (s *State) parseNext(in []byte) (n int, done bool, err error) {
 }
 
 // skipBody skips the part of a body or a chunk that is in in, and returns its size.
-func (s *State) skipBody(in []byte) int {
+func (s *StreamState) skipBody(in []byte) int {
 	n := min(s.remaining, int64(len(in)))
 	s.remaining -= n
 	return int(n)
@@ -82,12 +82,12 @@ func (s *State) skipBody(in []byte) int {
 
 const version = "HTTP/1."
 
-func (s *State) parseStatusLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseStatusLine(in []byte) (n int, done bool, err error) {
 	// Reject other protocols early: their input may have no lines.
 	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
 		return 0, false, errUnexpected(in, wantResponse)
 	}
-	line, n, err := s.cutHeadLine(in)
+	line, n, err := s.cutLineWithinHeadLimit(in)
 	if n == 0 {
 		return 0, false, err
 	}
@@ -107,28 +107,28 @@ func (s *State) parseStatusLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *State) parseHeaderLine(in []byte) (n int, done bool, err error) {
-	line, n, err := s.cutHeadLine(in)
+func (s *StreamState) parseHeaderLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.cutLineWithinHeadLimit(in)
 	if n == 0 {
 		return 0, false, err
 	}
 	if len(line) == 0 {
-		return n, s.finishHead(), nil
+		return n, s.selectPhaseAfterHead(), nil
 	}
-	want := s.applyHeader(line)
+	want := s.applyBodyHeader(line)
 	if want != "" {
 		return 0, false, errUnexpected(in, want)
 	}
 	return n, false, nil
 }
 
-// finishHead selects what follows a head. done reports that nothing does.
-func (s *State) finishHead() (done bool) {
+// selectPhaseAfterHead selects what follows a head. done reports that nothing does.
+func (s *StreamState) selectPhaseAfterHead() (done bool) {
 	switch {
 	case s.status == 101, s.status == 204, s.status == 304:
 		return true
 	case s.status < 200:
-		*s = State{headBytes: s.headBytes}
+		*s = StreamState{headBytes: s.headBytes}
 		return false
 	}
 	s.headBytes = 0
@@ -146,7 +146,7 @@ func (s *State) finishHead() (done bool) {
 	return false
 }
 
-func (s *State) parseChunkLine(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseChunkLine(in []byte) (n int, done bool, err error) {
 	line, n := cutLine(in, maxChunkLine)
 	if n == 0 {
 		if len(in) >= maxChunkLine {
@@ -167,7 +167,7 @@ func (s *State) parseChunkLine(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *State) parseChunkEnd(in []byte) (n int, done bool, err error) {
+func (s *StreamState) parseChunkEnd(in []byte) (n int, done bool, err error) {
 	switch {
 	case in[0] == '\n':
 		n = 1
@@ -182,8 +182,8 @@ func (s *State) parseChunkEnd(in []byte) (n int, done bool, err error) {
 	return n, false, nil
 }
 
-func (s *State) parseTrailerLine(in []byte) (n int, done bool, err error) {
-	line, n, err := s.cutHeadLine(in)
+func (s *StreamState) parseTrailerLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.cutLineWithinHeadLimit(in)
 	if n == 0 {
 		return 0, false, err
 	}

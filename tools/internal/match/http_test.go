@@ -56,7 +56,7 @@ func TestResponses(t *testing.T) {
 		if s.want != "" || !slices.Equal(s.statuses, test.statuses) || s.state.ServerCloses() != test.last || len(s.rest) != 0 || s.answers != len(s.statuses) {
 			t.Errorf("%q gives %s; expected statuses %v, last %v", test.in, s.formatResult(), test.statuses, test.last)
 		}
-		if n := r.FeedEOF(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
+		if n := r.EndStream(&s.state, func(int) {}); n != test.end || n > 0 && !s.state.ServerCloses() {
 			t.Errorf("%q: the end completes %d answers, last %v; expected %d", test.in, n, s.state.ServerCloses(), test.end)
 		}
 		compareWithNetHTTP(t, []byte(test.in))
@@ -66,16 +66,16 @@ func TestResponses(t *testing.T) {
 // A body that ends with the connection tells its status then.
 func TestEndTellsStatus(t *testing.T) {
 	r := mustParse(t, "http")
-	var s State
+	var s StreamState
 	got := 0
 	seen := func(status int) { got = status }
-	if used, answers, err := r.Feed(&s, []byte("HTTP/1.1 502 Bad\r\n\r\nabc"), seen); used != 23 || answers != 0 || err != nil || got != 0 {
+	if used, answers, err := r.ConsumeInput(&s, []byte("HTTP/1.1 502 Bad\r\n\r\nabc"), seen); used != 23 || answers != 0 || err != nil || got != 0 {
 		t.Fatalf("%d bytes, %d answers, %v, status %d; expected 23 and nothing yet", used, answers, err, got)
 	}
-	if n := r.FeedEOF(&s, seen); n != 1 || got != 502 {
+	if n := r.EndStream(&s, seen); n != 1 || got != 502 {
 		t.Errorf("the end completes %d answers with status %d; expected one with 502", n, got)
 	}
-	if n := r.FeedEOF(&s, nil); n != 0 {
+	if n := r.EndStream(&s, nil); n != 0 {
 		t.Errorf("the second end completes %d answers", n)
 	}
 }
@@ -132,7 +132,7 @@ func TestResponseErrors(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
-	_, _, err := mustParse(t, "http").Feed(new(State), []byte("SSH-2.0-OpenSSH_9.9p1 and a long text\r\n"), nil)
+	_, _, err := mustParse(t, "http").ConsumeInput(new(StreamState), []byte("SSH-2.0-OpenSSH_9.9p1 and a long text\r\n"), nil)
 	const want = `match: got "SSH-2.0-OpenSSH_9.9p1 and a long"; expected an HTTP/1.1 or HTTP/1.0 response`
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v; expected %s", err, want)

@@ -53,11 +53,11 @@ func (n lengthPrefix) String() string {
 	return s
 }
 
-// headLen returns how many bytes of an answer determine its length.
-func (n lengthPrefix) headLen() int { return n.skip + n.size }
+// prefixEnd returns how many bytes of an answer determine its length.
+func (n lengthPrefix) prefixEnd() int { return n.skip + n.size }
 
-// feedAnswers is Rule.Feed for answers with a length.
-func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err error) {
+// consumeAnswers is Rule.ConsumeInput for answers with a length.
+func (n lengthPrefix) consumeAnswers(s *StreamState, in []byte) (used, answers int, err error) {
 	for {
 		rest := in[used:]
 		if s.remaining > int64(len(rest)) {
@@ -70,13 +70,13 @@ func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err e
 			s.remaining = 0
 			answers++
 		}
-		if len(rest) < n.headLen() {
+		if len(rest) < n.prefixEnd() {
 			return used, answers, nil
 		}
-		if s.remaining, err = n.bodyLen(rest); err != nil {
+		if s.remaining, err = n.decodeBodyLen(rest); err != nil {
 			return used, answers, err
 		}
-		used += n.headLen()
+		used += n.prefixEnd()
 		if s.remaining == 0 {
 			answers++
 		}
@@ -85,8 +85,8 @@ func (n lengthPrefix) feedAnswers(s *State, in []byte) (used, answers int, err e
 
 const wantLength = "a length for which 0 to 1073741824 bytes follow"
 
-func (n lengthPrefix) bodyLen(in []byte) (int64, error) {
-	digits := in[n.skip:n.headLen()]
+func (n lengthPrefix) decodeBodyLen(in []byte) (int64, error) {
+	digits := in[n.skip:n.prefixEnd()]
 	var v uint64
 	for i := range digits {
 		if n.littleEndian {
@@ -96,11 +96,11 @@ func (n lengthPrefix) bodyLen(in []byte) (int64, error) {
 		}
 	}
 	if v > MaxAnswer+MaxOffset {
-		return 0, errUnexpected(in[:n.headLen()], wantLength)
+		return 0, errUnexpected(in[:n.prefixEnd()], wantLength)
 	}
 	follow := int64(v) + n.offset
 	if follow < 0 || follow > MaxAnswer {
-		return 0, errUnexpected(in[:n.headLen()], wantLength)
+		return 0, errUnexpected(in[:n.prefixEnd()], wantLength)
 	}
 	return follow, nil
 }

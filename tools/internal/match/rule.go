@@ -39,9 +39,9 @@ const (
 	kindHTTP
 )
 
-// Rule defines how answers are delimited. It is immutable and safe for concurrent use, with a
+// AnswerRule defines how answers are delimited. It is immutable and safe for concurrent use, with a
 // separate State per stream.
-type Rule struct {
+type AnswerRule struct {
 	kind kind
 	spec string
 	// text ends or marks an answer.
@@ -53,26 +53,26 @@ type Rule struct {
 
 // Parse parses a rule, such as "delimiter:\r\n". In the text of a delimiter or a marker, a
 // backslash begins an escape such as \r \n \t \0 \\ and \xHH, as in message.Unescape.
-func Parse(spec string) (*Rule, error) {
+func Parse(spec string) (*AnswerRule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
-	r := &Rule{spec: spec}
+	r := &AnswerRule{spec: spec}
 	var err error
 	switch {
 	case spec == "http":
 		r.kind = kindHTTP
 	case colon && name == "delimiter":
 		r.kind = kindDelimiter
-		err = r.parseText(name, rest)
+		err = r.parseAndSetText(name, rest)
 	case colon && name == "marker":
 		r.kind = kindMarker
-		err = r.parseText(name, rest)
+		err = r.parseAndSetText(name, rest)
 	case colon && name == "length":
 		r.kind = kindLength
 		r.prefix, err = parseLengthPrefix(rest)
 		r.spec = "length:" + r.prefix.String()
 	case colon && name == "bytes":
 		r.kind = kindSize
-		err = r.parseSize(rest)
+		err = r.parseAndSetSize(rest)
 	default:
 		err = fmt.Errorf("match: rule %q; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http", spec)
 	}
@@ -82,18 +82,18 @@ func Parse(spec string) (*Rule, error) {
 	return r, nil
 }
 
-func (r *Rule) parseText(name, escaped string) (err error) {
+func (r *AnswerRule) parseAndSetText(ruleName, escaped string) (err error) {
 	if r.text, err = unescapeText(escaped); err != nil {
-		return fmt.Errorf("match: %s: %w", name, err)
+		return fmt.Errorf("match: %s: %w", ruleName, err)
 	}
 	if n := len(r.text); n < 1 || n > MaxText {
-		return fmt.Errorf("match: a %s of %d bytes; expected 1 to %d", name, n, MaxText)
+		return fmt.Errorf("match: a %s of %d bytes; expected 1 to %d", ruleName, n, MaxText)
 	}
-	r.spec = name + ":" + escapeText(r.text)
+	r.spec = ruleName + ":" + escapeText(r.text)
 	return nil
 }
 
-func (r *Rule) parseSize(text string) error {
+func (r *AnswerRule) parseAndSetSize(text string) error {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < 1 || n > MaxAnswer {
 		return fmt.Errorf("match: answers of %q bytes; expected 1 to %d", text, MaxAnswer)
@@ -104,15 +104,15 @@ func (r *Rule) parseSize(text string) error {
 }
 
 // String returns the rule as Parse accepts it, in printable characters.
-func (r *Rule) String() string { return r.spec }
+func (r *AnswerRule) String() string { return r.spec }
 
 // MaxUnused returns the largest number of bytes that Feed leaves unused.
-func (r *Rule) MaxUnused() int {
+func (r *AnswerRule) MaxUnused() int {
 	switch r.kind {
 	case kindDelimiter, kindMarker:
 		return len(r.text) - 1
 	case kindLength:
-		return r.prefix.headLen() - 1
+		return r.prefix.prefixEnd() - 1
 	case kindHTTP:
 		return maxHead - 1
 	default:
@@ -120,7 +120,7 @@ func (r *Rule) MaxUnused() int {
 	}
 }
 
-// Feed consumes input that follows the input used before. It returns how many bytes it used, and
+// ConsumeInput consumes input that follows the input used before. It returns how many bytes it used, and
 // how many answers they completed. The caller passes the unused rest, at most MaxUnused bytes,
 // again with more input after it. The result does not depend on how the stream is divided into
 // pieces.
@@ -129,29 +129,29 @@ func (r *Rule) MaxUnused() int {
 //
 // An error is an *Error: in[used:] is no valid answer. The answers before it count. Do not feed the
 // stream after an error.
-func (r *Rule) Feed(s *State, in []byte, onStatus func(status int)) (used, answers int, err error) {
+func (r *AnswerRule) ConsumeInput(s *StreamState, in []byte, onStatus func(status int)) (used, answers int, err error) {
 	switch r.kind {
 	case kindLength:
-		return r.prefix.feedAnswers(s, in)
+		return r.prefix.consumeAnswers(s, in)
 	case kindSize:
 		all := s.remaining + int64(len(in))
 		s.remaining = all % r.size
 		return len(in), int(all / r.size), nil
 	case kindHTTP:
-		return feedHTTP(s, in, onStatus)
+		return consumeHTTPResponses(s, in, onStatus)
 	default:
-		used, answers = countText(r.text, in)
+		used, answers = countOccurrences(r.text, in)
 		return used, answers, nil
 	}
 }
 
-// FeedEOF handles the end of the stream and returns how many answers that completed: 1 for an HTTP
+// EndStream handles the end of the stream and returns how many completed that completed: 1 for an HTTP
 // response without another end, otherwise 0. onStatus is as in Feed.
-func (r *Rule) FeedEOF(s *State, onStatus func(status int)) (answers int) {
+func (r *AnswerRule) EndStream(s *StreamState, onStatus func(status int)) (completed int) {
 	if s.phase != phaseUntilClose {
 		return 0
 	}
-	s.finishResponse(onStatus)
+	s.reportStatusAndReset(onStatus)
 	return 1
 }
 

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-func mustParse(t testing.TB, spec string) *Rule {
+func mustParse(t testing.TB, spec string) *AnswerRule {
 	t.Helper()
 	r, err := Parse(spec)
 	if err != nil {
@@ -107,7 +107,7 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestStateSize(t *testing.T) {
-	if size := unsafe.Sizeof(State{}); size != 16 {
+	if size := unsafe.Sizeof(StreamState{}); size != 16 {
 		t.Errorf("a State has %d bytes; expected 16", size)
 	}
 }
@@ -125,8 +125,8 @@ func TestFeedAllocatesNothing(t *testing.T) {
 		piece := []byte(in)
 		statuses := 0
 		if n := testing.AllocsPerRun(100, func() {
-			var s State
-			if _, answers, err := r.Feed(&s, piece, func(status int) { statuses += status }); answers == 0 || err != nil {
+			var s StreamState
+			if _, answers, err := r.ConsumeInput(&s, piece, func(status int) { statuses += status }); answers == 0 || err != nil {
 				t.Errorf("%v: %d answers, %v", r, answers, err)
 			}
 		}); n != 0 {

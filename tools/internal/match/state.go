@@ -1,7 +1,7 @@
 package match
 
-// State is the position of a stream in an answer. The zero value is the beginning.
-type State struct {
+// StreamState is the position of a stream in an answer. The zero value is the beginning.
+type StreamState struct {
 	// remaining is how many bytes of an answer, of a body, or of a chunk are missing; under "bytes"
 	// it is how many have arrived.
 	remaining int64
@@ -41,16 +41,16 @@ const (
 // ServerCloses reports whether the last completed answer is the last one of the connection: the
 // HTTP response announced a close ("Connection: close", or HTTP/1.0 without keep-alive), or ended
 // with the connection. Further input is an error.
-func (s *State) ServerCloses() bool { return s.phase == phaseClosed }
+func (s *StreamState) ServerCloses() bool { return s.phase == phaseClosed }
 
-// finishResponse completes an HTTP response.
-func (s *State) finishResponse(onStatus func(status int)) {
+// reportStatusAndReset completes an HTTP response.
+func (s *StreamState) reportStatusAndReset(onStatus func(status int)) {
 	if onStatus != nil {
 		onStatus(int(s.status))
 	}
 	if s.phase == phaseUntilClose || s.flags&flagClose != 0 || s.flags&(flagHTTP10|flagKeepAlive) == flagHTTP10 {
-		*s = State{phase: phaseClosed}
+		*s = StreamState{phase: phaseClosed}
 		return
 	}
-	*s = State{}
+	*s = StreamState{}
 }

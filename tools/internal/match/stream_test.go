@@ -9,8 +9,8 @@ import (
 
 // stream feeds a rule.
 type stream struct {
-	rule    *Rule
-	state   State
+	rule    *AnswerRule
+	state   StreamState
 	rest    []byte
 	used    int
 	answers int
@@ -28,7 +28,7 @@ func (s *stream) feedPiece(t testing.TB, piece []byte) {
 	}
 	s.rest = append(s.rest, piece...)
 	seen := func(status int) { s.statuses = append(s.statuses, status) }
-	used, answers, err := s.rule.Feed(&s.state, s.rest, seen)
+	used, answers, err := s.rule.ConsumeInput(&s.state, s.rest, seen)
 	if used < 0 || used > len(s.rest) || answers < 0 || answers > used {
 		t.Fatalf("%v: %d answers with %d bytes of %q", s.rule, answers, used, s.rest)
 	}
@@ -50,13 +50,13 @@ func (s *stream) feedPiece(t testing.TB, piece []byte) {
 		t.Fatalf("%v leaves %d bytes unused; expected at most %d", s.rule, len(s.rest), s.rule.MaxUnused())
 	}
 	before := s.state
-	if used, answers, err := s.rule.Feed(&s.state, s.rest, seen); used != 0 || answers != 0 || err != nil || s.state != before {
+	if used, answers, err := s.rule.ConsumeInput(&s.state, s.rest, seen); used != 0 || answers != 0 || err != nil || s.state != before {
 		t.Fatalf("%v: offered again as it was, the rest gives %d, %d, %v", s.rule, used, answers, err)
 	}
 }
 
 // feedInPieces feeds in, divided at cuts.
-func feedInPieces(t testing.TB, r *Rule, in []byte, cuts ...int) *stream {
+func feedInPieces(t testing.TB, r *AnswerRule, in []byte, cuts ...int) *stream {
 	t.Helper()
 	s := &stream{rule: r}
 	from := 0
@@ -83,7 +83,7 @@ func cutEveryByte(n int) []int {
 
 // checkSplitIndependence checks that the result is the same in one piece, byte by byte, in all
 // pairs of pieces, and in some triples. It returns the result byte by byte.
-func checkSplitIndependence(t testing.TB, r *Rule, in []byte) *stream {
+func checkSplitIndependence(t testing.TB, r *AnswerRule, in []byte) *stream {
 	t.Helper()
 	whole := feedInPieces(t, r, in)
 	// Input after an error depends on when the error is detected.
@@ -141,7 +141,7 @@ func TestPieces(t *testing.T) {
 		if s.answers != test.answers || s.want != "" {
 			t.Errorf("%s: %q gives %s; expected %d answers", test.spec, test.in, s.formatResult(), test.answers)
 		}
-		if n := s.rule.FeedEOF(&s.state, nil); n != 0 || s.state.ServerCloses() {
+		if n := s.rule.EndStream(&s.state, nil); n != 0 || s.state.ServerCloses() {
 			t.Errorf("%s: %q: the end completes %d answers; expected none", test.spec, test.in, n)
 		}
 	}
@@ -159,7 +159,7 @@ func TestLengthErrors(t *testing.T) {
 		if s := checkSplitIndependence(t, r, []byte(test.in)); s.want != wantLength || s.answers != 1 {
 			t.Errorf("%s: %q gives %s; expected an answer and the error %q", test.spec, test.in, s.formatResult(), wantLength)
 		}
-		_, _, err := r.Feed(new(State), []byte(test.in), nil)
+		_, _, err := r.ConsumeInput(new(StreamState), []byte(test.in), nil)
 		if want := "match: got " + test.got + "; expected a length for which 0 to 1073741824 bytes follow"; err == nil || err.Error() != want {
 			t.Errorf("%s: %v; expected %s", test.spec, err, want)
 		}
@@ -177,10 +177,10 @@ func TestLongestAnswers(t *testing.T) {
 		"length:4be+4096@" + "4096": repeatX(4096) + "\x3f\xff\xf0\x00",
 	} {
 		r := mustParse(t, spec)
-		var s State
+		var s StreamState
 		total := 0
 		feed := func(piece []byte) {
-			used, answers, err := r.Feed(&s, piece, nil)
+			used, answers, err := r.ConsumeInput(&s, piece, nil)
 			if used != len(piece) || err != nil {
 				t.Fatalf("%s: %d of %d bytes used, %v; expected all", spec, used, len(piece), err)
 			}
@@ -193,7 +193,7 @@ func TestLongestAnswers(t *testing.T) {
 		if feed(piece[1:]); total != 0 {
 			t.Errorf("%s: %d answers a byte before the end", spec, total)
 		}
-		if feed(piece[:1]); total != 1 || s != (State{}) {
+		if feed(piece[:1]); total != 1 || s != (StreamState{}) {
 			t.Errorf("%s: %d answers at the end, in state %+v; expected one", spec, total, s)
 		}
 	}

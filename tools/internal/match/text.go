@@ -8,25 +8,25 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/message"
 )
 
-// countText counts occurrences of text, which is not empty, in in. It leaves a possible beginning
+// countOccurrences counts occurrences of text, which is not empty, in in. It leaves a possible beginning
 // of another one unused.
-func countText(text, in []byte) (used, answers int) {
+func countOccurrences(text, in []byte) (used, answers int) {
 	if len(text) == 1 {
 		return len(in), bytes.Count(in, text)
 	}
 	for {
 		i := bytes.Index(in[used:], text)
 		if i < 0 {
-			return len(in) - partialMatchLen(text, in[used:]), answers
+			return len(in) - suffixThatStartsText(text, in[used:]), answers
 		}
 		used += i + len(text)
 		answers++
 	}
 }
 
-// partialMatchLen returns the length of the longest end of in that is a beginning of text. in does
+// suffixThatStartsText returns the length of the longest end of in that is a beginning of text. in does
 // not contain text.
-func partialMatchLen(text, in []byte) int {
+func suffixThatStartsText(text, in []byte) int {
 	end := in[max(0, len(in)-len(text)+1):]
 	for len(end) > 0 {
 		i := bytes.IndexByte(end, text[0])

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Unescape replaces escapes in a text from a command line, for shells without $'...': \n \r \t \e
+// UnescapeTemplateText replaces escapes in a text from a command line, for shells without $'...': \n \r \t \e
 // \a \b \f \v \\ \' \", \xHH with two hexadecimal digits, and \0 with up to three octal digits
 // after it, as in tcpkali. Any other escape is an error.
 //
 // The result is input for Parse. Expressions are unchanged, and a backslash from an escape never
 // begins one: \\{ and \x5c{ are a literal \{ for Parse, too. For a text without expressions, the
 // bytes are those of Fixed, after Parse.
-func Unescape(text string) ([]byte, error) {
+func UnescapeTemplateText(text string) ([]byte, error) {
 	out := make([]byte, 0, len(text))
 	for at := 0; at < len(text); {
 		switch {
 		case text[at] != '\\':
-			out = appendLiteral(out, text[at])
+			out = appendLiteralTemplateByte(out, text[at])
 			at++
 		case at+1 < len(text) && text[at+1] == '{':
-			size, err := expressionLen(text, at+2)
+			size, err := lenUpToClosingBrace(text, at+2)
 			if err != nil {
 				return nil, err
 			}
@@ -33,24 +33,24 @@ func Unescape(text string) ([]byte, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%w at byte %d", err, at)
 			}
-			out = appendLiteral(out, b)
+			out = appendLiteralTemplateByte(out, b)
 			at += size
 		}
 	}
 	return out, nil
 }
 
-// Literal returns the template that generates a text verbatim.
-func Literal(text string) string {
+// LiteralTemplate returns the template that generates a text verbatim.
+func LiteralTemplate(text string) string {
 	var out []byte
 	for _, b := range []byte(text) {
-		out = appendLiteral(out, b)
+		out = appendLiteralTemplateByte(out, b)
 	}
 	return string(out)
 }
 
-// appendLiteral appends a byte so that Parse takes it literally.
-func appendLiteral(out []byte, b byte) []byte {
+// appendLiteralTemplateByte appends a byte so that Parse takes it literally.
+func appendLiteralTemplateByte(out []byte, b byte) []byte {
 	if b == '{' {
 		out = doubleTrailingBackslashes(out)
 	}

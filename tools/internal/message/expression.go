@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// piece is a part of a template: literal text, or an expression.
-type piece struct {
+// templatePiece is a part of a template: literal text, or an expression.
+type templatePiece struct {
 	kind      kind
 	text      []byte // of kindText
 	low, high uint64 // of kindNumber
@@ -30,8 +30,8 @@ const (
 	kindUUID
 )
 
-// lengthRange returns limits of the length of a piece in bytes.
-func (p *piece) lengthRange() (low, high int) {
+// generatedLengthRange returns limits of the length of a piece in bytes.
+func (p *templatePiece) generatedLengthRange() (low, high int) {
 	switch p.kind {
 	case kindText:
 		return len(p.text), len(p.text)
@@ -71,14 +71,14 @@ var printable = func() string {
 }()
 
 // parseExpression parses the text between \{ and }. Space around it is ignored.
-func parseExpression(body string, index int) (piece, error) {
-	body = strings.Trim(body, blank)
-	end := strings.IndexFunc(body, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
+func parseExpression(expressionText string, expressionIndex int) (templatePiece, error) {
+	expressionText = strings.Trim(expressionText, blank)
+	end := strings.IndexFunc(expressionText, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
 	if end < 0 {
-		end = len(body)
+		end = len(expressionText)
 	}
-	name, argument := body[:end], strings.TrimLeft(body[end:], blank)
-	p := piece{index: index}
+	name, argument := expressionText[:end], strings.TrimLeft(expressionText[end:], blank)
+	p := templatePiece{index: expressionIndex}
 	var err error
 	switch name {
 	case "connection.uid":
@@ -91,46 +91,46 @@ func parseExpression(body string, index int) (piece, error) {
 		p.kind, err = kindUUID, rejectArgument(argument)
 	case "random":
 		p.kind, p.class = kindChars, printable
-		p.count, err = parseCount(name, argument)
+		p.count, err = parseCharCount(name, argument)
 	case "hex":
 		p.kind, p.class = kindChars, hexadecimal
-		p.count, err = parseCount(name, argument)
+		p.count, err = parseCharCount(name, argument)
 	case "number":
 		p.kind = kindNumber
-		p.low, p.high, err = parseRange(argument)
+		p.low, p.high, err = parseIntegerRange(argument)
 	default:
-		err = errUnknownExpression(body)
+		err = errUnknownExpression(expressionText)
 	}
 	return p, err
 }
 
 func errUnknownExpression(body string) error {
-	return fmt.Errorf("unknown expression %q; expected %s", truncate(body), expressionNames)
+	return fmt.Errorf("unknown expression %q; expected %s", truncateForError(body), expressionNames)
 }
 
 // rejectArgument returns an error if there is an argument.
 func rejectArgument(argument string) error {
 	if argument != "" {
-		return fmt.Errorf("%q after the name; expected nothing", truncate(argument))
+		return fmt.Errorf("%q after the name; expected nothing", truncateForError(argument))
 	}
 	return nil
 }
 
-func parseCount(name, argument string) (int, error) {
+func parseCharCount(name, argument string) (int, error) {
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", truncate(argument), name, MaxLen)
+		return 0, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", truncateForError(argument), name, MaxLen)
 	}
 	return int(n), nil
 }
 
-// parseRange parses the ends of a range of integers, both included.
-func parseRange(argument string) (low, high uint64, err error) {
+// parseIntegerRange parses the ends of a range of integers, both included.
+func parseIntegerRange(argument string) (low, high uint64, err error) {
 	from, to, _ := strings.Cut(argument, "-")
 	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
 	high, err2 := strconv.ParseUint(strings.Trim(to, blank), 10, 63)
 	if err1 != nil || err2 != nil || low > high {
-		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", truncate(argument), int64(math.MaxInt64))
+		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", truncateForError(argument), int64(math.MaxInt64))
 	}
 	return low, high, nil
 }
@@ -143,10 +143,10 @@ const (
 )
 
 func appendMarker(dst []byte, id ID) []byte {
-	return appendHex(dst, id.Connection<<markerMessageBits|id.Message&(1<<markerMessageBits-1), markerLen)
+	return appendHexDigits(dst, id.Connection<<markerMessageBits|id.Message&(1<<markerMessageBits-1), markerLen)
 }
 
-func appendHex(dst []byte, n uint64, digits int) []byte {
+func appendHexDigits(dst []byte, n uint64, digits int) []byte {
 	for shift := 4 * (digits - 1); shift >= 0; shift -= 4 {
 		dst = append(dst, hexadecimal[n>>shift&0xf])
 	}
@@ -156,13 +156,13 @@ func appendHex(dst []byte, n uint64, digits int) []byte {
 const uuidLen = 36
 
 // appendUUID appends a random UUID, version 4 (RFC 9562).
-func appendUUID(dst []byte, r *random) []byte {
+func appendUUID(dst []byte, r *splitMix) []byte {
 	high, low := r.next(), r.next()
 	high = high&^0xf000 | 0x4000
 	low = low&^(3<<62) | 2<<62
-	dst = append(appendHex(dst, high>>32, 8), '-')
-	dst = append(appendHex(dst, high>>16, 4), '-')
-	dst = append(appendHex(dst, high, 4), '-')
-	dst = append(appendHex(dst, low>>48, 4), '-')
-	return appendHex(dst, low, 12)
+	dst = append(appendHexDigits(dst, high>>32, 8), '-')
+	dst = append(appendHexDigits(dst, high>>16, 4), '-')
+	dst = append(appendHexDigits(dst, high, 4), '-')
+	dst = append(appendHexDigits(dst, low>>48, 4), '-')
+	return appendHexDigits(dst, low, 12)
 }

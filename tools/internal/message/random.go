@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// random is a splitmix64 generator: a counter, and a function that maps each of its values to a
+// splitMix is a splitmix64 generator: a counter, and a function that maps each of its values to a
 // random number (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 // Each random expression of each message has its own generator, which starts from a key.
-type random struct{ counter uint64 }
+type splitMix struct{ counter uint64 }
 
 // gamma is the step of the counter: the golden ratio's odd fraction of 2^64.
 const gamma = 0x9e3779b97f4a7c15
@@ -23,26 +23,26 @@ func mix64(x uint64) uint64 {
 
 // messageKey returns the key of a message's random texts.
 func messageKey(id ID) uint64 {
-	return deriveKey(deriveKey(deriveKey(0, id.Seed), id.Connection), id.Message)
+	return mixKey(mixKey(mixKey(0, id.Seed), id.Connection), id.Message)
 }
 
-// deriveKey derives a key from another one and a number.
-func deriveKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
+// mixKey derives a key from another one and a number.
+func mixKey(parent, number uint64) uint64 { return mix64(parent ^ number + gamma) }
 
 // newRandom returns the generator of an expression in a message. The expression's index is
 // inverted, so that it differs from the numbers of messages.
-func (p *piece) newRandom(messageKey uint64) random {
-	return random{deriveKey(messageKey, ^uint64(p.index))}
+func (p *templatePiece) newRandom(messageKey uint64) splitMix {
+	return splitMix{mixKey(messageKey, ^uint64(p.index))}
 }
 
-func (r *random) next() uint64 {
+func (r *splitMix) next() uint64 {
 	r.counter += gamma
 	return mix64(r.counter)
 }
 
 // belowN returns a random number from 0 to n-1 by multiplication (Lemire: Fast Random Integer
 // Generation in an Interval, 2019). It omits the rejection step: the bias is at most n/2^64.
-func (r *random) belowN(n uint64) uint64 {
+func (r *splitMix) belowN(n uint64) uint64 {
 	high, _ := bits.Mul64(r.next(), n)
 	return high
 }
@@ -52,7 +52,7 @@ func (r *random) belowN(n uint64) uint64 {
 const charsPerDraw = 6
 
 // appendChars appends n random characters of a class of at most 256.
-func (r *random) appendChars(dst []byte, n int, class string) []byte {
+func (r *splitMix) appendChars(dst []byte, n int, class string) []byte {
 	dst = slices.Grow(dst, n)
 	to := dst[len(dst) : len(dst)+n]
 	size := uint64(len(class))

@@ -46,7 +46,7 @@ type ID struct {
 
 // Template generates messages. It is immutable and safe for concurrent use.
 type Template struct {
-	pieces         []piece
+	pieces         []templatePiece
 	minLen, maxLen int
 }
 
@@ -58,8 +58,8 @@ func Parse(text string) (*Template, error) {
 	t := &Template{}
 	expressions := 0
 	for at := 0; at < len(text); {
-		literal, next, open := parseLiteral(text, at)
-		if err := t.addPiece(piece{kind: kindText, text: literal}); err != nil {
+		literal, next, open := parseLiteralUpToExpression(text, at)
+		if err := t.addOrJoinPiece(templatePiece{kind: kindText, text: literal}); err != nil {
 			return nil, err
 		}
 		if at = next; !open {
@@ -68,25 +68,25 @@ func Parse(text string) (*Template, error) {
 		if expressions++; expressions > MaxExpressions {
 			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
 		}
-		size, err := expressionLen(text, at)
+		size, err := lenUpToClosingBrace(text, at)
 		if err != nil {
 			return nil, err
 		}
 		p, err := parseExpression(text[at:at+size], expressions-1)
 		if err == nil {
-			err = t.addPiece(p)
+			err = t.addOrJoinPiece(p)
 		}
 		if err != nil {
-			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, truncate(text[at:at+size]), at-2, err)
+			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, truncateForError(text[at:at+size]), at-2, err)
 		}
 		at += size + 1
 	}
 	return t, nil
 }
 
-// parseLiteral parses literal text from at up to an expression, or up to the first { that begins
+// parseLiteralUpToExpression parses literal text from at up to an expression, or up to the first { that begins
 // none. open reports that next is the position after the \{ of an expression.
-func parseLiteral(text string, at int) (literal []byte, next int, open bool) {
+func parseLiteralUpToExpression(text string, at int) (literal []byte, next int, atExpression bool) {
 	brace := strings.IndexByte(text[at:], '{')
 	if brace < 0 {
 		return []byte(text[at:]), len(text), false
@@ -95,22 +95,22 @@ func parseLiteral(text string, at int) (literal []byte, next int, open bool) {
 	plain := strings.TrimRight(before, `\`)
 	run := len(before) - len(plain)
 	literal = []byte(before[:len(plain)+run/2])
-	if open = run%2 == 1; !open {
+	if atExpression = run%2 == 1; !atExpression {
 		literal = append(literal, '{')
 	}
-	return literal, at + brace + 1, open
+	return literal, at + brace + 1, atExpression
 }
 
-// expressionLen returns the number of bytes from at, the position after a \{, to its }.
-func expressionLen(text string, at int) (int, error) {
+// lenUpToClosingBrace returns the number of bytes from at, the position after a \{, to its }.
+func lenUpToClosingBrace(text string, at int) (int, error) {
 	size := strings.IndexByte(text[at:], '}')
 	if size < 0 {
-		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncate(text[at:]), at-2)
+		return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } after it, or \\{ for a literal \{`, truncateForError(text[at:]), at-2)
 	}
 	return size, nil
 }
 
-func truncate(text string) string {
+func truncateForError(text string) string {
 	const most = 64
 	if len(text) > most {
 		return text[:most] + "..."
@@ -118,9 +118,9 @@ func truncate(text string) string {
 	return text
 }
 
-// addPiece adds a piece. It joins adjacent literal texts.
-func (t *Template) addPiece(p piece) error {
-	low, high := p.lengthRange()
+// addOrJoinPiece adds a piece. It joins adjacent literal texts.
+func (t *Template) addOrJoinPiece(p templatePiece) error {
+	low, high := p.generatedLengthRange()
 	t.minLen += low
 	if t.maxLen += high; t.maxLen > MaxLen {
 		return fmt.Errorf("messages of up to %d bytes; expected at most %d", t.maxLen, MaxLen)
@@ -142,8 +142,8 @@ func (t *Template) MaxLen() int { return t.maxLen }
 // MinLen returns a lower limit of the length of messages in bytes.
 func (t *Template) MinLen() int { return t.minLen }
 
-// Fixed returns the message if all messages of the template are equal. It must not be changed.
-func (t *Template) Fixed() ([]byte, bool) {
+// MessageIfConstant returns the message if all messages of the template are equal. It must not be changed.
+func (t *Template) MessageIfConstant() ([]byte, bool) {
 	switch {
 	case len(t.pieces) == 0:
 		return nil, true

@@ -11,9 +11,9 @@ const Never = time.Duration(math.MaxInt64)
 // maxCurveTime limits the times of a Curve.
 const maxCurveTime = 60 * 24 * time.Hour
 
-// Curve is a rate over time. All times are on the clock of Begin. A Curve must not change while
+// RateCurve is a rate over time. All times are on the clock of Begin. A Curve must not change while
 // Plans use it.
-type Curve struct {
+type RateCurve struct {
 	// Begin is when the first message can be due, above 0.
 	Begin time.Duration
 	// PerSecond is the number of messages that become due per second, above 0.
@@ -26,12 +26,12 @@ type Curve struct {
 	Hold, Over time.Duration
 }
 
-// TimeOf returns when a number of messages are due, the inverse of CountDue; Never from about two
+// DueTimeOfMessage returns when a number of messages are due, the inverse of CountMessagesDue; Never from about two
 // months on.
-func (c *Curve) TimeOf(message float64) time.Duration {
-	seconds := message / c.PerSecond
+func (c *RateCurve) DueTimeOfMessage(messageNumber float64) time.Duration {
+	seconds := messageNumber / c.PerSecond
 	if c.To > 0 {
-		seconds = c.solveRamp(message)
+		seconds = c.secondsUntilDueOnRamp(messageNumber)
 	}
 	if seconds >= maxCurveTime.Seconds() {
 		return Never
@@ -39,9 +39,9 @@ func (c *Curve) TimeOf(message float64) time.Duration {
 	return c.Begin + time.Duration(seconds*float64(time.Second))
 }
 
-// solveRamp returns the time t in seconds at which a number of messages x are due. During the
+// secondsUntilDueOnRamp returns the time t in seconds at which a number of messages x are due. During the
 // change of duration T it solves a·t + (b-a)·t²/2T = x; after it the rate is b.
-func (c *Curve) solveRamp(message float64) float64 {
+func (c *RateCurve) secondsUntilDueOnRamp(message float64) float64 {
 	a, b := c.PerSecond, c.To
 	before, over := c.Hold.Seconds(), c.Over.Seconds()
 	if message <= a*before {
@@ -55,9 +55,9 @@ func (c *Curve) solveRamp(message float64) float64 {
 	return before + 2*message/(a+math.Sqrt(max(a*a+4*k*message, 0)))
 }
 
-// CountDue returns how many messages are due by a time: the integral of the rate.
-func (c *Curve) CountDue(by time.Duration) float64 {
-	t, r := max(by-c.Begin, 0).Seconds(), c.PerSecond
+// CountMessagesDue returns how many messages are due by a time: the integral of the rate.
+func (c *RateCurve) CountMessagesDue(deadline time.Duration) float64 {
+	t, r := max(deadline-c.Begin, 0).Seconds(), c.PerSecond
 	if c.To == 0 {
 		return r * t
 	}
@@ -66,19 +66,19 @@ func (c *Curve) CountDue(by time.Duration) float64 {
 	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
-// countBefore returns how many messages are due before end, if the next one is number first and the
+// countMessagesBefore returns how many messages are due before end, if the next one is number first and the
 // others follow one apart.
-func (c *Curve) countBefore(first float64, end time.Duration) int64 {
-	if c.TimeOf(first) >= end {
+func (c *RateCurve) countMessagesBefore(nextNumber float64, end time.Duration) int64 {
+	if c.DueTimeOfMessage(nextNumber) >= end {
 		return 0
 	}
-	n := max(math.Floor(c.CountDue(min(end, c.Begin+maxCurveTime))-first), 1)
+	n := max(math.Floor(c.CountMessagesDue(min(end, c.Begin+maxCurveTime))-nextNumber), 1)
 	// Times are whole nanoseconds, and numbers have 53 bits: correct an error of 1.
 	for range 2 {
 		switch {
-		case n > 1 && c.TimeOf(first+n-1) >= end:
+		case n > 1 && c.DueTimeOfMessage(nextNumber+n-1) >= end:
 			n--
-		case c.TimeOf(first+n) < end:
+		case c.DueTimeOfMessage(nextNumber+n) < end:
 			n++
 		}
 	}

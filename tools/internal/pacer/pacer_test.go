@@ -8,7 +8,7 @@ import (
 
 const begin = time.Second
 
-var curves = map[string]Curve{
+var curves = map[string]RateCurve{
 	"constant": {Begin: begin, PerSecond: 123},
 	"a third":  {Begin: begin, PerSecond: 3},
 	"up":       {Begin: begin, PerSecond: 10, To: 1000, Hold: 2 * time.Second, Over: 10 * time.Second},
@@ -16,27 +16,27 @@ var curves = map[string]Curve{
 	"level":    {Begin: begin, PerSecond: 50, To: 50, Over: 10 * time.Second},
 }
 
-// TimeOf is the inverse of CountDue, for every shape of a rate.
+// DueTimeOfMessage is the inverse of CountMessagesDue, for every shape of a rate.
 func TestCurve(t *testing.T) {
 	for name, c := range curves {
 		was := time.Duration(0)
 		for x := range 3000 {
-			at := c.TimeOf(float64(x))
+			at := c.DueTimeOfMessage(float64(x))
 			if at < was {
 				t.Fatalf("%s: message %d is due at %v, the one before at %v", name, x, at, was)
 			}
 			was = at
-			if got := c.CountDue(at); math.Abs(got-float64(x)) > 1e-3 {
+			if got := c.CountMessagesDue(at); math.Abs(got-float64(x)) > 1e-3 {
 				t.Fatalf("%s: message %d is due at %v, by when %v are", name, x, at, got)
 			}
 		}
 	}
 	up := curves["up"]
-	if got := up.CountDue(begin + 12*time.Second); math.Abs(got-(20+505*10)) > 1e-6 {
+	if got := up.CountMessagesDue(begin + 12*time.Second); math.Abs(got-(20+505*10)) > 1e-6 {
 		t.Errorf("a ramp has %v messages, want 5070", got)
 	}
-	slow := Curve{Begin: begin, PerSecond: 1e-9}
-	if at := slow.TimeOf(1); at != Never {
+	slow := RateCurve{Begin: begin, PerSecond: 1e-9}
+	if at := slow.DueTimeOfMessage(1); at != Never {
 		t.Errorf("a message in 32 years is due at %v", at)
 	}
 }
@@ -46,16 +46,16 @@ func TestSkip(t *testing.T) {
 	const from, end = begin + 700*time.Millisecond, begin + 7*time.Second/3 + 1
 	for name, c := range curves {
 		for _, phase := range []float64{0, 0.3, 0.999} {
-			p, q := c.NewPlan(begin, phase, 0), c.NewPlan(begin, phase, 0)
+			p, q := c.NewPlanFrom(begin, phase, 0), c.NewPlanFrom(begin, phase, 0)
 			var want Skipped
-			for ; q.Next() < end; q.Advance(&c, 0) {
+			for ; q.Next() < end; q.AdvanceToNextMessage(&c, 0) {
 				if q.Next() < from {
 					want.Before++
 				} else {
 					want.Within++
 				}
 			}
-			waiting, draws := p.CountOverdue(&c, from, end), 0
+			waiting, draws := p.CountDueAndUntaken(&c, from, end), 0
 			if got := p.Skip(&c, 0, from, end, &draws); got != want || p.Next() != q.Next() {
 				t.Errorf("%s from %v on: skipped %+v, then %v; want %+v, then %v", name, phase, got, p.Next(), want, q.Next())
 			}
@@ -64,9 +64,9 @@ func TestSkip(t *testing.T) {
 			}
 		}
 	}
-	var none Plan
+	var none SendPlan
 	c, draws := curves["up"], 1
-	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.CountOverdue(&c, end, end) != 0 {
+	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.CountDueAndUntaken(&c, end, end) != 0 {
 		t.Errorf("the zero Plan has %+v", got)
 	}
 }
@@ -74,10 +74,10 @@ func TestSkip(t *testing.T) {
 // Random times have the mean and the deviation of an exponential distribution, and are the
 // same from the same seed.
 func TestPoisson(t *testing.T) {
-	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
+	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}
 	draw := func(seed uint64) (all []float64) {
 		was := begin
-		for p := c.NewPlan(begin, 0, seed); len(all) < 20_000; p.Advance(&c, seed) {
+		for p := c.NewPlanFrom(begin, 0, seed); len(all) < 20_000; p.AdvanceToNextMessage(&c, seed) {
 			all = append(all, (p.Next() - was).Seconds())
 			was = p.Next()
 		}
@@ -102,10 +102,10 @@ func TestPoisson(t *testing.T) {
 
 // Few random times are drawn exactly; beyond a limit their number is estimated.
 func TestSkipPoisson(t *testing.T) {
-	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
-	p, q := c.NewPlan(begin, 0, 5), c.NewPlan(begin, 0, 5)
+	c := RateCurve{Begin: begin, PerSecond: 1000, Poisson: true}
+	p, q := c.NewPlanFrom(begin, 0, 5), c.NewPlanFrom(begin, 0, 5)
 	var want Skipped
-	for ; q.Next() < 4*time.Second; q.Advance(&c, 5) {
+	for ; q.Next() < 4*time.Second; q.AdvanceToNextMessage(&c, 5) {
 		if q.Next() < 2*time.Second {
 			want.Before++
 		} else {
@@ -117,7 +117,7 @@ func TestSkipPoisson(t *testing.T) {
 		t.Errorf("skipped %+v, then %v, %d draws left; want %+v, then %v", got, p.Next(), draws, want, q.Next())
 	}
 	c.PerSecond = 1e8
-	p, draws = c.NewPlan(begin, 0, 5), 1000
+	p, draws = c.NewPlanFrom(begin, 0, 5), 1000
 	got := p.Skip(&c, 5, 2*time.Second, 100*time.Second, &draws)
 	if draws != 0 || math.Abs(float64(got.Before)-1e8) > 1e6 || math.Abs(float64(got.Within)-98e8) > 1e7 || p.Next() < 100*time.Second {
 		t.Errorf("skipped %+v, %d draws left, the next at %v", got, draws, p.Next())
@@ -126,25 +126,25 @@ func TestSkipPoisson(t *testing.T) {
 
 // A Shared returns due messages, counts the others, and ends.
 func TestShared(t *testing.T) {
-	s := NewShared()
-	if _, ok := s.Take(Never - 1); ok {
+	s := NewSharedPlan()
+	if _, ok := s.TakeNextIfDue(Never - 1); ok {
 		t.Error("something is due without a plan")
 	}
 	// 10 a second from 1 s on, the window from 2 s to 4 s.
-	s.Start(Curve{Begin: time.Second, PerSecond: 10}, 0, 2*time.Second, 4*time.Second)
+	s.Start(RateCurve{Begin: time.Second, PerSecond: 10}, 0, 2*time.Second, 4*time.Second)
 	for k := range 15 {
-		at, ok := s.Take(2400 * time.Millisecond)
+		at, ok := s.TakeNextIfDue(2400 * time.Millisecond)
 		if want := time.Second + time.Duration(k)*100*time.Millisecond; !ok || (at-want).Abs() > time.Microsecond {
 			t.Fatalf("message %d: %v, %v, want %v", k, at, ok, want)
 		}
 	}
-	if _, ok := s.Take(2400 * time.Millisecond); ok {
+	if _, ok := s.TakeNextIfDue(2400 * time.Millisecond); ok {
 		t.Error("a message is taken before its time")
 	}
-	if got := s.CountOverdue(3 * time.Second); got != 6 {
+	if got := s.CountDueAndUntaken(3 * time.Second); got != 6 {
 		t.Errorf("%d wait, want 6", got)
 	}
-	if got := s.Taken(); got != (Skipped{10, 5}) {
+	if got := s.TakenCounts(); got != (Skipped{10, 5}) {
 		t.Errorf("%+v taken, want 10 and 5", got)
 	}
 	s.Stop(3500 * time.Millisecond)
@@ -156,12 +156,12 @@ func TestShared(t *testing.T) {
 // A billion messages are skipped by arithmetic: one by one would exceed the time of a test.
 func TestSharedSkipMany(t *testing.T) {
 	const rate = 100_000_000
-	s := NewShared()
-	s.Start(Curve{Begin: time.Second, PerSecond: rate}, 0, 3*time.Second, 301*time.Second)
+	s := NewSharedPlan()
+	s.Start(RateCurve{Begin: time.Second, PerSecond: rate}, 0, 3*time.Second, 301*time.Second)
 	if got := s.Skip(201*time.Second, 0); got != (Skipped{2 * rate, 198 * rate}) {
 		t.Errorf("left %+v, want %d before the window and %d in it", got, 2*rate, 198*rate)
 	}
-	if at, ok := s.Take(201 * time.Second); !ok || at != 201*time.Second {
+	if at, ok := s.TakeNextIfDue(201 * time.Second); !ok || at != 201*time.Second {
 		t.Errorf("the next is due at %v, want 3m21s", at)
 	}
 	if got := s.Skip(Never, 0); got != (Skipped{0, 100*rate - 1}) || s.NextDue() != Never {

@@ -10,7 +10,7 @@ import (
 
 // CountDescriptors counts the open descriptors in the table of a process's first thread.
 // The kernel counts them; before Linux 6.2 each one takes some 0.2 µs.
-func CountDescriptors(pid int) (int, error) { return readProcess(pid, prom.Proc.FileDescriptorsLen) }
+func CountDescriptors(pid int) (int, error) { return parseProcessFS(pid, prom.Proc.FileDescriptorsLen) }
 
 // Descriptors counts what a process has open.
 type Descriptors struct {
@@ -19,17 +19,17 @@ type Descriptors struct {
 	Open, Sockets int
 }
 
-// ReadDescriptors counts the open descriptors of a process. It looks at each one, which
+// CountDescriptorsAndSockets counts the open descriptors of a process. It looks at each one, which
 // costs about a microsecond apiece. Only the table of the process's first thread is
 // seen: a thread with a table of its own is not counted.
-func ReadDescriptors(pid int) (d Descriptors, err error) {
+func CountDescriptorsAndSockets(pid int) (d Descriptors, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)
-	for name, err := range namesIn(dir) {
+	for name, err := range dirEntryNames(dir) {
 		if err != nil {
 			return d, err
 		}
 		target, err := os.Readlink(dir + name)
-		if ignoreGone(err) != nil {
+		if nilIfGone(err) != nil {
 			return d, err
 		}
 		if err == nil { // otherwise it was closed since the directory was read
@@ -42,8 +42,8 @@ func ReadDescriptors(pid int) (d Descriptors, err error) {
 	return d, nil
 }
 
-// Table is a descriptor table of a process.
-type Table struct {
+// DescriptorTable is a descriptor table of a process.
+type DescriptorTable struct {
 	// Thread is the thread that has it: the process's number for the first, which most
 	// threads share.
 	Thread int
@@ -51,24 +51,24 @@ type Table struct {
 	Open int
 }
 
-// ReadTables counts the open descriptors in each table of a process, the first thread's
+// CountDescriptorsByTable counts the open descriptors in each table of a process, the first thread's
 // table first. A thread with another table is taken to be the only one that has it. Each
 // thread takes some 5 µs, and each table as much as CountDescriptors. It fails without the
 // right to trace the process (kcmp(2)).
-func ReadTables(pid int) ([]Table, error) {
+func CountDescriptorsByTable(pid int) ([]DescriptorTable, error) {
 	first, err := CountDescriptors(pid)
 	if err != nil {
 		return nil, err
 	}
-	tables := []Table{{pid, first}}
+	tables := []DescriptorTable{{pid, first}}
 	others, err := threadsWithOwnTable(pid)
 	for _, t := range others {
 		open, err := t.FileDescriptorsLen()
-		if ignoreGone(err) != nil {
+		if nilIfGone(err) != nil {
 			return nil, err
 		}
 		if open > 0 { // otherwise it is ending
-			tables = append(tables, Table{t.PID, open})
+			tables = append(tables, DescriptorTable{t.PID, open})
 		}
 	}
 	return tables, err
@@ -82,8 +82,8 @@ func threadsWithOwnTable(pid int) (owners prom.Procs, err error) {
 		if t.PID == pid {
 			continue
 		}
-		same, err := sharesTable(pid, t.PID)
-		if ignoreGone(err) != nil {
+		same, err := sharesDescriptorTable(pid, t.PID)
+		if nilIfGone(err) != nil {
 			return nil, err
 		}
 		if err == nil && !same {

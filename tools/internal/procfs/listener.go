@@ -34,7 +34,7 @@ var errRows = errors.New("more rows than are read")
 // errNobody means that no process listens.
 var errNobody = errors.New("no process of this network namespace listens there")
 
-// FindListeners returns the processes that listen on a TCP port of this machine, in ascending
+// FindListenerPIDs returns the processes that listen on a TCP port of this machine, in ascending
 // order: those with a descriptor of a socket listening at addr or, if there is none, at the
 // wildcard address, as the kernel chooses. There can be several: a group that has inherited the
 // socket, or one with SO_REUSEPORT.
@@ -44,7 +44,7 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // namespace, and for sockets beyond the first 16,384 descriptors of a process. It takes some 10 ms
 // with a hundred processes and scans at most 262,144 descriptors, and as many again of threads,
 // which can have their own table, if no process has one.
-func FindListeners(port uint16, addr netip.Addr) ([]int, error) {
+func FindListenerPIDs(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	queues, err := sock.ListAcceptQueues()
 	if err != nil {
@@ -62,28 +62,28 @@ func FindListeners(port uint16, addr netip.Addr) ([]int, error) {
 		}
 		inodes = append(inodes, strconv.FormatUint(uint64(q.Inode), 10))
 	}
-	return findOwners(name, inodes)
+	return findSocketOwnerPIDs(name, inodes)
 }
 
-// FindUnixListeners is FindListeners for a unix socket, by the path to which it was bound; "@name"
+// FindUnixListenerPIDs is FindListenerPIDs for a unix socket, by the path to which it was bound; "@name"
 // is an abstract one. A socket bound to a relative path is found by that path only.
-func FindUnixListeners(path string) ([]int, error) {
+func FindUnixListenerPIDs(path string) ([]int, error) {
 	whole := path
 	if !strings.HasPrefix(path, "@") {
 		if abs, err := filepath.Abs(path); err == nil {
 			whole = abs
 		}
 	}
-	inode, err := findUnixInode(path, whole)
+	inode, err := findUnixListenerInode(path, whole)
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", path, err)
 	}
-	return findOwners(path, inode)
+	return findSocketOwnerPIDs(path, inode)
 }
 
-// findUnixInode returns the socket that listens at one of two paths, nil for none.
-func findUnixInode(path, other string) ([]string, error) {
-	f, err := openFile("/proc/net/unix")
+// findUnixListenerInode returns the socket that listens at one of two paths, nil for none.
+func findUnixListenerInode(path, absolutePath string) ([]string, error) {
+	f, err := openFileOnLinux("/proc/net/unix")
 	if err != nil {
 		return nil, err
 	}
@@ -93,20 +93,20 @@ func findUnixInode(path, other string) ([]string, error) {
 		if left == 0 {
 			return nil, errRows
 		}
-		if inode, at := parseUnixRow(rows.Text()); at != "" && (at == path || at == other) {
+		if inode, at := parseListeningUnixRow(rows.Text()); at != "" && (at == path || at == absolutePath) {
 			return []string{inode}, nil
 		}
 	}
 	return nil, rows.Err()
 }
 
-// parseUnixRow returns the inode and the path of a row of /proc/net/unix that listens, such as
+// parseListeningUnixRow returns the inode and the path of a row of /proc/net/unix that listens, such as
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
 // The path can hold spaces, at the first of which prometheus/procfs cuts it off; it is ""
 // for any other row.
-func parseUnixRow(row string) (inode, path string) {
+func parseListeningUnixRow(row string) (inode, path string) {
 	const accepts = 1 << 16 // __SO_ACCEPTCON
 	fields := strings.Fields(row)
 	if len(fields) < 8 {
@@ -121,11 +121,11 @@ func parseUnixRow(row string) (inode, path string) {
 
 // addrMatchRank returns how well a socket bound to an address matches connections to another, 0 for
 // no match: the exact address first, then the wildcard of its family, then that of IPv6.
-func addrMatchRank(bound, to netip.Addr) int {
+func addrMatchRank(bound, dialed netip.Addr) int {
 	switch {
-	case bound == to:
+	case bound == dialed:
 		return 3
-	case bound.IsUnspecified() && bound.Is4() == to.Is4():
+	case bound.IsUnspecified() && bound.Is4() == dialed.Is4():
 		return 2
 	case bound.IsUnspecified() && bound.Is6():
 		return 1
@@ -133,10 +133,10 @@ func addrMatchRank(bound, to netip.Addr) int {
 	return 0
 }
 
-// findOwners returns the processes that have a descriptor of one of the sockets.
-func findOwners(name string, inodes []string) ([]int, error) {
+// findSocketOwnerPIDs returns the processes that have a descriptor of one of the sockets.
+func findSocketOwnerPIDs(addrText string, inodes []string) ([]int, error) {
 	if len(inodes) == 0 {
-		return nil, fmt.Errorf("procfs: listener at %s: %w", name, errNobody)
+		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, errNobody)
 	}
 	links := make(map[string]bool, len(inodes))
 	for _, inode := range inodes {
@@ -144,10 +144,10 @@ func findOwners(name string, inodes []string) ([]int, error) {
 	}
 	all, err := allProcesses()
 	if err != nil {
-		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
+		return nil, fmt.Errorf("procfs: listener at %s: %w", addrText, err)
 	}
-	s := ownerSearch{links: links}
-	for _, look := range []func(int){s.searchProcess, s.searchThreads} {
+	s := socketOwnerSearch{links: links}
+	for _, look := range []func(int){s.searchProcessDescriptors, s.searchOwnTablesOfThreads} {
 		s.left = maxScannedInAll
 		for _, p := range all {
 			if s.left > 0 {
@@ -158,42 +158,42 @@ func findOwners(name string, inodes []string) ([]int, error) {
 			return s.pids, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", name, s.denied)
+	return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", addrText, s.denied)
 }
 
-// ownerSearch looks for the processes that have one of the links.
-type ownerSearch struct {
+// socketOwnerSearch looks for the processes that have one of the links.
+type socketOwnerSearch struct {
 	links  map[string]bool
 	left   int // remaining descriptors to scan
 	pids   []int
 	denied int // processes without permission
 }
 
-// searchProcess looks at the descriptors of a process up to the first that fits.
-func (s *ownerSearch) searchProcess(pid int) {
-	if _, err := s.searchTable(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
+// searchProcessDescriptors looks at the descriptors of a process up to the first that fits.
+func (s *socketOwnerSearch) searchProcessDescriptors(pid int) {
+	if _, err := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxScannedDescriptors); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 }
 
-// searchThreads looks at the descriptors of those threads of a process that have a table of
+// searchOwnTablesOfThreads looks at the descriptors of those threads of a process that have a table of
 // their own, up to the first that fits.
-func (s *ownerSearch) searchThreads(pid int) {
+func (s *socketOwnerSearch) searchOwnTablesOfThreads(pid int) {
 	owners, _ := threadsWithOwnTable(pid) // a process that can't be looked at, or has ended, has none
 	for _, t := range owners {
-		if found, _ := s.searchTable(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
+		if found, _ := s.searchDescriptorDir(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.PID), pid, maxScannedPerThread); found {
 			break
 		}
 	}
 }
 
-// searchTable looks at up to limit descriptors of a table, until one fits.
-func (s *ownerSearch) searchTable(dir string, pid, limit int) (found bool, err error) {
-	for fd, err := range namesIn(dir) {
-		if err != nil || limit == 0 || s.left == 0 {
+// searchDescriptorDir looks at up to maxDescriptors descriptors of a table, until one fits.
+func (s *socketOwnerSearch) searchDescriptorDir(dir string, pid, maxDescriptors int) (found bool, err error) {
+	for fd, err := range dirEntryNames(dir) {
+		if err != nil || maxDescriptors == 0 || s.left == 0 {
 			return false, err
 		}
-		limit--
+		maxDescriptors--
 		s.left--
 		if link, err := os.Readlink(dir + fd); err == nil && s.links[link] {
 			s.pids = append(s.pids, pid)

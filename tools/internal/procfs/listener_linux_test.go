@@ -43,7 +43,7 @@ func TestListener(t *testing.T) {
 		{"[::]:0", local6, true},
 	} {
 		_, port := listenTCP(t, c.listen)
-		pids, err := FindListeners(port, c.find)
+		pids, err := FindListenerPIDs(port, c.find)
 		if c.ok && (err != nil || !slices.Equal(pids, []int{os.Getpid()})) {
 			t.Errorf("listening at %s, looking for %v: got %v, %v; want %d", c.listen, c.find, pids, err, os.Getpid())
 		}
@@ -56,7 +56,7 @@ func TestListener(t *testing.T) {
 func TestUnixListener(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "a b.sock"), "@myriad test " + filepath.Base(dir)} {
-		if pids, err := FindUnixListeners(path); err == nil {
+		if pids, err := FindUnixListenerPIDs(path); err == nil {
 			t.Errorf("%q before it listens: got %v; want an error", path, pids)
 		}
 		ln, err := net.Listen("unix", path)
@@ -64,7 +64,7 @@ func TestUnixListener(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer ln.Close()
-		if pids, err := FindUnixListeners(path); err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
+		if pids, err := FindUnixListenerPIDs(path); err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
 			t.Errorf("%q: got %v, %v; want %d", path, pids, err, os.Getpid())
 		}
 	}
@@ -72,9 +72,9 @@ func TestUnixListener(t *testing.T) {
 
 // TestSearchIsBounded has a search end when it has looked at what it may.
 func TestSearchIsBounded(t *testing.T) {
-	s := ownerSearch{links: map[string]bool{"none": true}, left: 3}
+	s := socketOwnerSearch{links: map[string]bool{"none": true}, left: 3}
 	for range 5 {
-		s.searchProcess(os.Getpid())
+		s.searchProcessDescriptors(os.Getpid())
 	}
 	if s.left != 0 {
 		t.Errorf("%d descriptors are left to look at; want the search to end at 0", s.left)
@@ -90,7 +90,7 @@ func TestParseUnix(t *testing.T) {
 		"00000000b5284930: 00000003 00000000 00010000 0001 03  1073": {},
 		"b: 3 0 x 0001 03 1073 /a":                                   {},
 	} {
-		if inode, path := parseUnixRow(row); inode != want[0] || path != want[1] {
+		if inode, path := parseListeningUnixRow(row); inode != want[0] || path != want[1] {
 			t.Errorf("%q: got inode %s, path %q; want %v", row, inode, path, want)
 		}
 	}

@@ -28,14 +28,14 @@ func ReadMachine() (m Machine, err error) {
 	if m.Kernel, err = ReadSysctl("kernel.osrelease"); err != nil {
 		return m, err
 	}
-	info, err := readFile("/proc/cpuinfo")
+	info, err := readTrimmedFile("/proc/cpuinfo")
 	if err != nil {
 		return m, err
 	}
 	_, model, _ := strings.Cut(info, "\nmodel name") // "\t: AMD EPYC\nstepping…"
 	model, _, _ = strings.Cut(model, "\n")
 	m.CPUModel = strings.Trim(model, "\t :")
-	stat, err := readProc(prom.FS.Stat)
+	stat, err := parseProcFS(prom.FS.Stat)
 	if err != nil {
 		return m, err
 	}
@@ -59,19 +59,21 @@ type CPUTime struct {
 
 // ReadCPUTime reads /proc/stat and /proc/pressure/cpu.
 func ReadCPUTime() (c CPUTime, err error) {
-	stat, err := readProc(prom.FS.Stat)
+	stat, err := parseProcFS(prom.FS.Stat)
 	all := stat.CPUTotal // guest time is in user already
-	c.Busy = toDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
-	c.Idle, c.Stolen = toDuration(all.Idle+all.Iowait), toDuration(all.Steal)
-	pressure, noPressure := readProc(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
+	c.Busy = secondsToTickDuration(all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ)
+	c.Idle, c.Stolen = secondsToTickDuration(all.Idle+all.Iowait), secondsToTickDuration(all.Steal)
+	pressure, noPressure := parseProcFS(func(root prom.FS) (prom.PSIStats, error) { return root.PSIStatsForResource("cpu") })
 	if noPressure == nil && pressure.Some != nil {
 		c.Stalled = time.Duration(pressure.Some.Total) * time.Microsecond
 	}
 	return c, err
 }
 
-// toDuration rounds to the kernel's steps of 10 ms.
-func toDuration(s float64) time.Duration { return ticksToDuration(uint(math.Round(s * 100))) }
+// secondsToTickDuration rounds to the kernel's steps of 10 ms.
+func secondsToTickDuration(seconds float64) time.Duration {
+	return ticksToDuration(uint(math.Round(seconds * 100)))
+}
 
 // Memory is the memory of the machine.
 type Memory struct {
@@ -85,49 +87,49 @@ type Memory struct {
 
 // ReadMemory reads /proc/meminfo.
 func ReadMemory() (Memory, error) {
-	info, err := readProc(prom.FS.Meminfo)
+	info, err := parseProcFS(prom.FS.Meminfo)
 	return Memory{
-		Total: valueOrZero(info.MemTotalBytes), Free: valueOrZero(info.MemFreeBytes),
-		FilePages: valueOrZero(info.ActiveFileBytes) + valueOrZero(info.InactiveFileBytes),
-		Slab:      valueOrZero(info.SlabBytes), PageTables: valueOrZero(info.PageTablesBytes), KernelStacks: valueOrZero(info.KernelStackBytes),
+		Total: derefOrZero(info.MemTotalBytes), Free: derefOrZero(info.MemFreeBytes),
+		FilePages: derefOrZero(info.ActiveFileBytes) + derefOrZero(info.InactiveFileBytes),
+		Slab:      derefOrZero(info.SlabBytes), PageTables: derefOrZero(info.PageTablesBytes), KernelStacks: derefOrZero(info.KernelStackBytes),
 	}, err
 }
 
-// valueOrZero returns a number that the kernel may not report, 0 then.
-func valueOrZero[N int | uint64](n *N) int64 {
+// derefOrZero returns a number that the kernel may not report, 0 then.
+func derefOrZero[N int | uint64](n *N) int64 {
 	if n == nil {
 		return 0
 	}
 	return int64(*n)
 }
 
-// FindCore returns a name for the physical core that a CPU belongs to: the lowest number
+// PhysicalCoreID returns a name for the physical core that a CPU belongs to: the lowest number
 // among the CPUs that share it.
-func FindCore(cpu int) (int, error) {
-	first, _, err := readList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
+func PhysicalCoreID(cpu int) (int, error) {
+	first, _, err := readNumberList(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	return first, err
 }
 
-// CountNodes counts the NUMA nodes that have memory, 1 on a machine without such.
-func CountNodes() (int, error) {
-	_, count, err := readList("/sys/devices/system/node/has_memory")
-	if IsGone(err) {
+// CountNUMANodes counts the NUMA nodes that have memory, 1 on a machine without such.
+func CountNUMANodes() (int, error) {
+	_, count, err := readNumberList("/sys/devices/system/node/has_memory")
+	if IsNotFoundOrExited(err) {
 		return 1, nil
 	}
 	return count, err
 }
 
-func readList(path string) (first, count int, err error) {
-	text, err := readFile(path)
+func readNumberList(path string) (first, count int, err error) {
+	text, err := readTrimmedFile(path)
 	if err != nil {
 		return 0, 0, err
 	}
-	return parseList(text)
+	return parseNumberList(text)
 }
 
-// parseList returns the first number of an ascending list such as "0-3,8", and how many
+// parseNumberList returns the first number of an ascending list such as "0-3,8", and how many
 // there are.
-func parseList(list string) (first, count int, err error) {
+func parseNumberList(list string) (first, count int, err error) {
 	for i, part := range strings.Split(list, ",") {
 		low, high, several := strings.Cut(part, "-")
 		if !several {
@@ -149,18 +151,18 @@ func parseList(list string) (first, count int, err error) {
 // maxQueues bounds the queues that are counted of a network interface.
 const maxQueues = 16 << 10
 
-// CountQueues counts the queues in use of a network interface, for receiving and for
+// CountInterfaceQueues counts the queues in use of a network interface, for receiving and for
 // sending. /sys shows the interfaces of the network namespace in which it was mounted,
 // so an interface counts only if its number and hardware address there are those given;
 // otherwise it fails.
-func CountQueues(name string, index int, address string) (receive, send int, err error) {
+func CountInterfaceQueues(name string, index int, address string) (receive, send int, err error) {
 	dir := "/sys/class/net/" + name
 	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {
-		if got, err := readFile(dir + "/" + file); err != nil || want != "" && got != want {
+		if got, err := readTrimmedFile(dir + "/" + file); err != nil || want != "" && got != want {
 			return 0, 0, fmt.Errorf("procfs: %s is of another network namespace: its %s is %q, not %q", dir, file, got, want)
 		}
 	}
-	for queue, err := range namesIn(dir + "/queues") {
+	for queue, err := range dirEntryNames(dir + "/queues") {
 		switch {
 		case err != nil:
 			return 0, 0, err
@@ -175,9 +177,9 @@ func CountQueues(name string, index int, address string) (receive, send int, err
 	return receive, send, nil
 }
 
-// CountAllTasks reads /proc/loadavg: how many tasks the whole machine has.
-func CountAllTasks() (all int64, err error) {
-	text, err := readFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
+// CountTasksOfMachine reads /proc/loadavg: how many tasks the whole machine has.
+func CountTasksOfMachine() (all int64, err error) {
+	text, err := readTrimmedFile("/proc/loadavg") // 0.20 0.18 0.12 1/80 11206
 	if err != nil {
 		return 0, err
 	}
@@ -190,11 +192,11 @@ func CountAllTasks() (all int64, err error) {
 	return all, nil
 }
 
-// CountFiles counts the files and sockets that the whole machine has open.
-func CountFiles() (open int64, err error) {
+// CountOpenFilesOfMachine counts the files and sockets that the whole machine has open.
+func CountOpenFilesOfMachine() (open int64, err error) {
 	text, err := ReadSysctl("fs.file-nr") // 1648 0 2466174
 	if err == nil {
 		_, err = fmt.Sscan(text, &open)
 	}
-	return open, ignoreGone(err)
+	return open, nilIfGone(err)
 }

@@ -25,9 +25,9 @@ type Network struct {
 	Counters map[string]int64
 }
 
-// ReadNetwork reads the network namespace of the calling thread. It takes some 0.5 ms,
+// ReadTCPStateOfNamespace reads the network namespace of the calling thread. It takes some 0.5 ms,
 // however many sockets there are.
-func ReadNetwork() (n Network, err error) {
+func ReadTCPStateOfNamespace() (n Network, err error) {
 	if _, err := procRoot(); err != nil {
 		return n, err
 	}
@@ -39,24 +39,24 @@ func ReadNetwork() (n Network, err error) {
 		return n, err
 	}
 	n.Counters = make(map[string]int64)
-	err = errors.Join(n.readSockets(thread), n.readCounters(), n.readDrops(thread))
+	err = errors.Join(n.readSocketCounts(thread), n.readEstablishedAndLimitCounters(), n.readPacketDrops(thread))
 	return n, err
 }
 
-func (n *Network) readSockets(thread prom.FS) error {
+func (n *Network) readSocketCounts(thread prom.FS) error {
 	four, err := thread.NetSockstat()
 	if err != nil {
 		return err
 	}
 	for _, p := range four.Protocols {
 		if p.Protocol == "TCP" {
-			n.Open, n.Orphans, n.TimeWait = int64(p.InUse), valueOrZero(p.Orphan), valueOrZero(p.TW)
-			n.TCPBuffers = valueOrZero(p.Mem) * int64(os.Getpagesize())
+			n.Open, n.Orphans, n.TimeWait = int64(p.InUse), derefOrZero(p.Orphan), derefOrZero(p.TW)
+			n.TCPBuffers = derefOrZero(p.Mem) * int64(os.Getpagesize())
 		}
 	}
 	six, err := thread.NetSockstat6()
 	if err != nil {
-		return ignoreGone(err) // without IPv6
+		return nilIfGone(err) // without IPv6
 	}
 	for _, p := range six.Protocols {
 		if p.Protocol == "TCP6" {
@@ -73,9 +73,9 @@ var limitCounters = []string{
 	"TCPTimeWaitOverflow", "TCPSynRetrans",
 }
 
-// readCounters reads counters, and how many connections are established. Version 0.22 of
+// readEstablishedAndLimitCounters reads counters, and how many connections are established. Version 0.22 of
 // prometheus/procfs does not fill in four of them, TCPAbortOnMemory among them.
-func (n *Network) readCounters() error {
+func (n *Network) readEstablishedAndLimitCounters() error {
 	tcp, err := readCounterLines("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
 		return err
@@ -90,10 +90,10 @@ func (n *Network) readCounters() error {
 	return err
 }
 
-// readCounterLines reads the two lines of a file that begin with a word, names and numbers:
+// readCounterLines reads the two lines of a file that begin with a linePrefix, names and numbers:
 // "Tcp: RtoMin CurrEstab" and "Tcp: 200 17".
-func readCounterLines(file, word string) (map[string]int64, error) {
-	text, err := readFile(file)
+func readCounterLines(file, linePrefix string) (map[string]int64, error) {
+	text, err := readTrimmedFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func readCounterLines(file, word string) (map[string]int64, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		switch {
-		case len(fields) == 0 || fields[0] != word:
+		case len(fields) == 0 || fields[0] != linePrefix:
 		case names == nil:
 			names = fields
 		case len(fields) == len(names):
@@ -114,12 +114,12 @@ func readCounterLines(file, word string) (map[string]int64, error) {
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, word)
+	return nil, fmt.Errorf("procfs: %s has no two lines of %s", file, linePrefix)
 }
 
-// readDrops reads packets that were dropped: before a processor took them from its
+// readPacketDrops reads packets that were dropped: before a processor took them from its
 // backlog, or because the firewall could not follow their connection.
-func (n *Network) readDrops(thread prom.FS) error {
+func (n *Network) readPacketDrops(thread prom.FS) error {
 	processors, err := thread.NetSoftnetStat()
 	if err != nil {
 		return err
@@ -133,12 +133,12 @@ func (n *Network) readDrops(thread prom.FS) error {
 		n.Counters["nf_conntrack_drop"] += int64(p.Drop)
 		n.Counters["nf_conntrack_early_drop"] += int64(p.EarlyDrop)
 	}
-	return ignoreGone(err) // without tracking there is no such file
+	return nilIfGone(err) // without tracking there is no such file
 }
 
-// NetworkFile returns the file by which the network namespace of a process, or for 0 of
+// NetworkNamespaceFile returns the file by which the network namespace of a process, or for 0 of
 // the calling thread, is entered, see setns(2).
-func NetworkFile(pid int) string {
+func NetworkNamespaceFile(pid int) string {
 	if pid == 0 {
 		return "/proc/thread-self/ns/net"
 	}

@@ -28,7 +28,7 @@ type Stat struct {
 }
 
 // ReadStat reads the state of a process. It fails when there is no such process.
-func ReadStat(pid int) (Stat, error) { return readProcess(pid, parseStat) }
+func ReadStat(pid int) (Stat, error) { return parseProcessFS(pid, parseStat) }
 
 func parseStat(p prom.Proc) (Stat, error) {
 	s, err := p.Stat()
@@ -55,7 +55,7 @@ const (
 
 // allProcesses returns every process of the machine, in ascending order.
 func allProcesses() (prom.Procs, error) {
-	all, err := readProc(prom.FS.AllProcs)
+	all, err := parseProcFS(prom.FS.AllProcs)
 	if len(all) > maxProcesses {
 		return nil, fmt.Errorf("procfs: %d processes; expected at most %d", len(all), maxProcesses)
 	}
@@ -65,32 +65,32 @@ func allProcesses() (prom.Procs, error) {
 
 // allThreads returns the threads of a process.
 func allThreads(pid int) (prom.Procs, error) {
-	all, err := readProc(func(root prom.FS) (prom.Procs, error) { return root.AllThreads(pid) })
+	all, err := parseProcFS(func(root prom.FS) (prom.Procs, error) { return root.AllThreads(pid) })
 	if len(all) > maxThreads {
 		return nil, fmt.Errorf("procfs: process %d has %d threads; expected at most %d", pid, len(all), maxThreads)
 	}
 	return all, err
 }
 
-// Processes reads the state of every process of the machine, in ascending order. Each
+// ReadAllStats reads the state of every process of the machine, in ascending order. Each
 // takes some 25 µs.
-func Processes() (stats []Stat, err error) {
+func ReadAllStats() (stats []Stat, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
 		s, err := parseStat(p)
 		if err == nil {
 			stats = append(stats, s)
-		} else if !IsGone(err) {
+		} else if !IsNotFoundOrExited(err) {
 			return nil, err
 		}
 	}
 	return stats, err
 }
 
-// GroupProcesses returns the processes of process groups, by the groups' numbers and in ascending
+// PIDsByProcessGroup returns the processes of process groups, by the groups' numbers and in ascending
 // order. An unknown group has none.
-func GroupProcesses(groups ...int) (map[int][]int, error) {
-	all, err := Processes()
+func PIDsByProcessGroup(groups ...int) (map[int][]int, error) {
+	all, err := ReadAllStats()
 	found := make(map[int][]int, len(groups))
 	for _, s := range all {
 		if slices.Contains(groups, s.Group) {
@@ -100,10 +100,10 @@ func GroupProcesses(groups ...int) (map[int][]int, error) {
 	return found, err
 }
 
-// ChildProcesses returns the processes that a process has started and that have not been
+// ChildPIDs returns the processes that a process has started and that have not been
 // waited for, in ascending order.
-func ChildProcesses(parent int) (pids []int, err error) {
-	all, err := Processes()
+func ChildPIDs(parent int) (pids []int, err error) {
+	all, err := ReadAllStats()
 	for _, s := range all {
 		if s.Parent == parent {
 			pids = append(pids, s.PID)
@@ -112,15 +112,15 @@ func ChildProcesses(parent int) (pids []int, err error) {
 	return pids, err
 }
 
-// CountTasks counts the tasks, threads of processes, that a user has on the machine:
+// CountTasksOfUser counts the tasks, threads of processes, that a user has on the machine:
 // what RLIMIT_NPROC limits. Each process takes some 3 µs. A process that changed its
 // user and may not be traced counts for root, and those that this process may not see
 // (hidepid, another process namespace) are not counted.
-func CountTasks(user uint32) (n int, err error) {
+func CountTasksOfUser(user uint32) (n int, err error) {
 	all, err := allProcesses()
 	for _, p := range all {
 		// An error means that the process has ended.
-		if owner, tasks, err := countTasksIn(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
+		if owner, tasks, err := threadCountAndOwner(fmt.Sprintf("/proc/%d/task", p.PID)); err == nil && owner == user {
 			n += tasks
 		}
 	}
@@ -139,13 +139,13 @@ type ProcessMemory struct {
 // ReadProcessMemory reads /proc/PID/status, in a time that does not depend on the size of
 // the process.
 func ReadProcessMemory(pid int) (ProcessMemory, error) {
-	s, err := readProcess(pid, prom.Proc.NewStatus)
+	s, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	return ProcessMemory{RSS: int64(s.VmRSS), PeakRSS: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountSwitches counts the context switches of the threads that a process has now: of one
+// CountContextSwitches counts the context switches of the threads that a process has now: of one
 // that waited, and of one that could have gone on. Each thread takes some 30 µs.
-func CountSwitches(pid int) (voluntary, involuntary int64, err error) {
+func CountContextSwitches(pid int) (voluntary, involuntary int64, err error) {
 	all, err := allThreads(pid)
 	for _, t := range all {
 		if s, err := t.NewStatus(); err == nil { // otherwise it has ended

@@ -27,15 +27,15 @@ import (
 // ErrNotAvailable means that this system has no /proc as Linux has it.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// IsGone reports whether err means that the process has ended, or that there is no such
+// IsNotFoundOrExited reports whether err means that the process has ended, or that there is no such
 // file.
-func IsGone(err error) bool {
+func IsNotFoundOrExited(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// ignoreGone returns err, or nil if it means that a thread or process has ended.
-func ignoreGone(err error) error {
-	if IsGone(err) {
+// nilIfGone returns err, or nil if it means that a thread or process has ended.
+func nilIfGone(err error) error {
+	if IsNotFoundOrExited(err) {
 		return nil
 	}
 	return err
@@ -50,8 +50,8 @@ var procRoot = sync.OnceValues(func() (prom.FS, error) {
 	return root, nil
 })
 
-// readProc calls a parser of /proc.
-func readProc[T any](parse func(prom.FS) (T, error)) (v T, err error) {
+// parseProcFS calls a parser of /proc.
+func parseProcFS[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	root, err := procRoot()
 	if err != nil {
 		return v, err
@@ -59,9 +59,9 @@ func readProc[T any](parse func(prom.FS) (T, error)) (v T, err error) {
 	return parse(root)
 }
 
-// readProcess calls a parser of /proc/PID.
-func readProcess[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
-	return readProc(func(root prom.FS) (v T, err error) {
+// parseProcessFS calls a parser of /proc/PID.
+func parseProcessFS[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
+	return parseProcFS(func(root prom.FS) (v T, err error) {
 		p, err := root.Proc(pid)
 		if err != nil {
 			return v, err
@@ -73,17 +73,17 @@ func readProcess[T any](pid int, parse func(prom.Proc) (T, error)) (T, error) {
 // maxFile bounds what is read of one file.
 const maxFile = 8 << 20
 
-// openFile opens a file or directory.
-func openFile(path string) (*os.File, error) {
+// openFileOnLinux opens a file or directory.
+func openFileOnLinux(path string) (*os.File, error) {
 	if runtime.GOOS != "linux" {
 		return nil, ErrNotAvailable
 	}
 	return os.Open(path)
 }
 
-// readFile returns the content of a file without the space around it.
-func readFile(path string) (string, error) {
-	f, err := openFile(path)
+// readTrimmedFile returns the content of a file without the space around it.
+func readTrimmedFile(path string) (string, error) {
+	f, err := openFileOnLinux(path)
 	if err != nil {
 		return "", err
 	}
@@ -92,11 +92,11 @@ func readFile(path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// namesIn yields each name in a directory, with a batch of them in memory at a time, or
+// dirEntryNames yields each name in a directory, with a batch of them in memory at a time, or
 // an error as the last one.
-func namesIn(dir string) iter.Seq2[string, error] {
+func dirEntryNames(dir string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		d, err := openFile(dir)
+		d, err := openFileOnLinux(dir)
 		if err != nil {
 			yield("", err)
 			return
@@ -128,7 +128,7 @@ func sysctlPath(name string) string {
 // it is for the network namespace of the calling thread. The fields of its value are
 // separated by single spaces.
 func ReadSysctl(name string) (string, error) {
-	text, err := readFile(sysctlPath(name))
+	text, err := readTrimmedFile(sysctlPath(name))
 	return strings.Join(strings.Fields(text), " "), err
 }
 

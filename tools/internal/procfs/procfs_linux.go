@@ -14,8 +14,8 @@ import (
 // kcmpFiles asks kcmp(2) for descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
-// sharesTable reports whether two threads share one descriptor table.
-func sharesTable(a, b int) (bool, error) {
+// sharesDescriptorTable reports whether two threads share one descriptor table.
+func sharesDescriptorTable(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	if errno != 0 {
 		return false, fmt.Errorf("procfs: descriptor tables of threads %d and %d: kcmp: %w", a, b, errno)
@@ -28,9 +28,9 @@ func isWritable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// countTasksIn counts the threads of a process by its directory of them, which has two
+// threadCountAndOwner counts the threads of a process by its directory of them, which has two
 // links more, and its effective user.
-func countTasksIn(dir string) (user uint32, tasks int, err error) {
+func threadCountAndOwner(dir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return 0, 0, err
@@ -47,30 +47,30 @@ func ReadRlimits(pid int) (r Rlimits, err error) {
 		if err := unix.Prlimit(pid, resource, nil, &limit); err != nil {
 			return Rlimits{}, fmt.Errorf("procfs: limits of process %d: %w", pid, err)
 		}
-		*to = Rlimit{Soft: fromKernel(limit.Cur), Hard: fromKernel(limit.Max)}
+		*to = Rlimit{Soft: minusOneIfUnlimited(limit.Cur), Hard: minusOneIfUnlimited(limit.Max)}
 	}
 	return r, nil
 }
 
-// fromKernel converts a limit; none is the largest number, or nearly so.
-func fromKernel(limit uint64) int64 {
+// minusOneIfUnlimited converts a limit; none is the largest number, or nearly so.
+func minusOneIfUnlimited(limit uint64) int64 {
 	if limit > 1<<62 {
 		return -1
 	}
 	return int64(limit)
 }
 
-// ReadPSS reads the exact memory of a process from its page tables: rss counts each shared
+// ReadExactRSSAndPSS reads the exact memory of a process from its page tables: rss counts each shared
 // page in full, pss counts a page that n processes share as 1/n of it. It takes 3 ms for
 // each GiB, during which the process can't map any memory.
-func ReadPSS(pid int) (rss, pss int64, err error) {
-	s, err := readProcess(pid, prom.Proc.ProcSMapsRollup)
+func ReadExactRSSAndPSS(pid int) (rss, pss int64, err error) {
+	s, err := parseProcessFS(pid, prom.Proc.ProcSMapsRollup)
 	return int64(s.Rss), int64(s.Pss), err
 }
 
-// CPUClock reads the processor time that a process has used, to the nanosecond, from the
+// ReadCPUTimeOfProcess reads the processor time that a process has used, to the nanosecond, from the
 // clock that clock_getcpuclockid(3) returns. In a sandbox only the caller's may exist.
-func CPUClock(pid int) (time.Duration, error) {
+func ReadCPUTimeOfProcess(pid int) (time.Duration, error) {
 	var clock unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &clock); err != nil {
 		return 0, fmt.Errorf("procfs: clock of process %d: %w", pid, err)
@@ -78,14 +78,14 @@ func CPUClock(pid int) (time.Duration, error) {
 	return time.Duration(clock.Nano()), nil
 }
 
-// CallInNetwork calls f in the network namespace of a process: on the calling thread if it is
+// CallInNetworkNamespace calls f in the network namespace of a process: on the calling thread if it is
 // there, or on one that ends. It takes the right to trace the process.
-func CallInNetwork(pid int, f func()) error {
-	theirs, err := os.Readlink(NetworkFile(pid))
+func CallInNetworkNamespace(pid int, f func()) error {
+	theirs, err := os.Readlink(NetworkNamespaceFile(pid))
 	if err != nil {
 		return err
 	}
-	own, err := os.Readlink(NetworkFile(0))
+	own, err := os.Readlink(NetworkNamespaceFile(0))
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func CallInNetwork(pid int, f func()) error {
 	}
 	sock.RunOnNewThread(func() {
 		var file *os.File
-		if file, err = os.Open(NetworkFile(pid)); err != nil {
+		if file, err = os.Open(NetworkNamespaceFile(pid)); err != nil {
 			return
 		}
 		err = os.NewSyscallError("setns", unix.Setns(int(file.Fd()), unix.CLONE_NEWNET))

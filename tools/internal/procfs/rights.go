@@ -16,8 +16,8 @@ type Rlimit struct{ Soft, Hard int64 }
 // there can be of the process's user.
 type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
 
-// Rights are what the kernel lets a process do.
-type Rights struct {
+// ProcessRights are what the kernel lets a process do.
+type ProcessRights struct {
 	// User is its real user.
 	User uint32
 	// Capabilities are those in effect, a bit each by the numbers of
@@ -36,26 +36,26 @@ const (
 	CapSysResource = 24
 )
 
-// HasMachine reports whether all of the capabilities are in effect for the whole machine.
-func (r Rights) HasMachine(capabilities ...int) bool {
+// HasInFirstUserNamespace reports whether all of the capabilities are in effect for the whole machine.
+func (r ProcessRights) HasInFirstUserNamespace(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }
 
 // ReadRights reads /proc/PID/status and uid_map.
-func ReadRights(pid int) (Rights, error) {
-	status, err := readProcess(pid, prom.Proc.NewStatus)
+func ReadRights(pid int) (ProcessRights, error) {
+	status, err := parseProcessFS(pid, prom.Proc.NewStatus)
 	if err != nil {
-		return Rights{}, err
+		return ProcessRights{}, err
 	}
-	users, err := readFile(fmt.Sprintf("/proc/%d/uid_map", pid))
-	if err != nil && !IsGone(err) { // a kernel without user namespaces has none
-		return Rights{}, err
+	users, err := readTrimmedFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil && !IsNotFoundOrExited(err) { // a kernel without user namespaces has none
+		return ProcessRights{}, err
 	}
-	return Rights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAll(users)}, nil
+	return ProcessRights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAllUsersToThemselves(users)}, nil
 }
 
-// mapsAll reports whether /proc/PID/uid_map maps each user to itself, which only that of
+// mapsAllUsersToThemselves reports whether /proc/PID/uid_map maps each user to itself, which only that of
 // the first user namespace does unless somebody makes another so on purpose.
-func mapsAll(users string) bool {
-	return slices.Equal(strings.Fields(users), []string{"0", "0", "4294967295"})
+func mapsAllUsersToThemselves(uidMap string) bool {
+	return slices.Equal(strings.Fields(uidMap), []string{"0", "0", "4294967295"})
 }

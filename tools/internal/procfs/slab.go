@@ -22,11 +22,11 @@ type Slab struct {
 	Each float64
 }
 
-// ReadSlabs reads the kernel's caches by name from /proc/slabinfo, which commonly only root
+// ReadSlabCaches reads the kernel's caches by name from /proc/slabinfo, which commonly only root
 // may, and from /sys which names share a cache: often all caches of one size. It takes some
 // milliseconds.
-func ReadSlabs() (map[string]Slab, error) {
-	info, err := readProc(prom.FS.SlabInfo)
+func ReadSlabCaches() (map[string]Slab, error) {
+	info, err := parseProcFS(prom.FS.SlabInfo)
 	if err != nil {
 		return nil, err
 	}
@@ -37,16 +37,16 @@ func ReadSlabs() (map[string]Slab, error) {
 			caches[s.Name] = Slab{Objects: s.ObjNum, Each: slab / float64(s.ObjPerSlab)}
 		}
 	}
-	addMerged(slabDir, caches)
+	addMergedCacheNames(slabDir, caches)
 	return caches, nil
 }
 
-// addMerged adds the names that share a cache with one of caches: those whose links have
+// addMergedCacheNames adds the names that share a cache with one of caches: those whose links have
 // the same target. A kernel without these links merges nothing.
-func addMerged(dir string, caches map[string]Slab) {
+func addMergedCacheNames(dir string, caches map[string]Slab) {
 	shown, hidden := map[string]Slab{}, map[string]string{} // by target; targets by name
 	left := maxSlabs
-	for name, err := range namesIn(dir) {
+	for name, err := range dirEntryNames(dir) {
 		if left--; err != nil || left < 0 {
 			break // what can't be read is not merged, as far as is known
 		}

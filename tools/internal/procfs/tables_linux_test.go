@@ -12,7 +12,7 @@ import (
 
 // TestReadTables counts in the first table, and in that of a thread that has its own.
 func TestReadTables(t *testing.T) {
-	before, err := ReadTables(os.Getpid())
+	before, err := CountDescriptorsByTable(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +35,11 @@ func TestReadTables(t *testing.T) {
 			}
 			opened = append(opened, fd)
 		}
-		var tables []Table
+		var tables []DescriptorTable
 		elsewhere := make(chan struct{})
 		go func() { // not on this thread, in whose table it would open a directory
 			defer close(elsewhere)
-			tables, err = ReadTables(os.Getpid())
+			tables, err = CountDescriptorsByTable(os.Getpid())
 		}()
 		<-elsewhere
 		if err != nil || len(tables) != 2 {
@@ -56,7 +56,7 @@ func TestReadTables(t *testing.T) {
 	})
 	// The kernel takes a moment to end the thread.
 	testkit.WaitFor(t, "one table is left when the thread has ended", func() bool {
-		after, err := ReadTables(os.Getpid())
+		after, err := CountDescriptorsByTable(os.Getpid())
 		return err == nil && len(after) == 1
 	})
 }

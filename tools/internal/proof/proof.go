@@ -11,18 +11,18 @@ import (
 // MaxZeros limits the requested zero bits; each one doubles the work.
 const MaxZeros = 32
 
-// AppendProofLine appends the answer to a line, given without its end: the line, a space, its proof
+// AppendLineWithProof appends the answer to a line, given without its end: the line, a space, its proof
 // as 16 hexadecimal digits, and a line end.
-func AppendProofLine(out, line []byte, zeros int) []byte {
-	nonce := binary.BigEndian.AppendUint64(nil, FindNonce(line, zeros))
+func AppendLineWithProof(out, line []byte, zeros int) []byte {
+	nonce := binary.BigEndian.AppendUint64(nil, SmallestNonceForProof(line, zeros))
 	out = append(append(out, line...), ' ')
 	return append(hex.AppendEncode(out, nonce), '\n')
 }
 
-// FindNonce returns the proof of a line: the smallest nonce for which the SHA-256 of the line and
+// SmallestNonceForProof returns the proof of a line: the smallest nonce for which the SHA-256 of the line and
 // the nonce, as 8 bytes in big-endian order, starts with the given number of zero bits, 0 to
 // MaxZeros.
-func FindNonce(line []byte, zeros int) (nonce uint64) {
+func SmallestNonceForProof(line []byte, zeros int) (nonce uint64) {
 	at := len(line)
 	work := binary.BigEndian.AppendUint64(append(make([]byte, 0, at+8), line...), 0)
 	for {

@@ -10,7 +10,7 @@ import (
 func TestSolve(t *testing.T) {
 	for _, zeros := range []int{0, 1, 8, 10} {
 		line := []byte("a line")
-		nonce := FindNonce(line, zeros)
+		nonce := SmallestNonceForProof(line, zeros)
 		for try := range nonce + 1 {
 			sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("a line"), try))
 			is := binary.BigEndian.Uint32(sum[:])>>(32-max(zeros, 1)) == 0 || zeros == 0
@@ -23,7 +23,7 @@ func TestSolve(t *testing.T) {
 
 func TestAppend(t *testing.T) {
 	const want = "before; myriad 125 0000000000001078\n"
-	if got := string(AppendProofLine([]byte("before; "), []byte("myriad 125"), 16)); got != want {
+	if got := string(AppendLineWithProof([]byte("before; "), []byte("myriad 125"), 16)); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

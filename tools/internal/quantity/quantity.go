@@ -35,9 +35,9 @@ var multiples = []struct {
 	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
 }
 
-// ParseNumber parses a number of 0 to Max with an optional decimal point, followed by an optional
+// ParseNumberWithSuffix parses a number of 0 to Max with an optional decimal point, followed by an optional
 // k, M or G, or ki, Mi or Gi for powers of 1024.
-func ParseNumber(text string) (n float64, ok bool) {
+func ParseNumberWithSuffix(text string) (n float64, ok bool) {
 	factor := 1.0
 	for _, m := range multiples {
 		if digits, found := strings.CutSuffix(text, m.suffix); found {
@@ -56,7 +56,7 @@ func ParseNumber(text string) (n float64, ok bool) {
 
 // ParseCount parses a whole number.
 func ParseCount(text string) (int, error) {
-	n, ok := ParseNumber(text)
+	n, ok := ParseNumberWithSuffix(text)
 	// An int can have 32 bits.
 	if !ok || n != math.Trunc(n) || n > math.MaxInt {
 		return 0, WantCount
@@ -75,7 +75,7 @@ func ParsePositive(text string) (int, error) {
 
 // ParsePositive64 parses a whole number above 0 that needs 64 bits.
 func ParsePositive64(text string) (int64, error) {
-	n, ok := ParseNumber(text)
+	n, ok := ParseNumberWithSuffix(text)
 	if !ok || n < 1 || n != math.Trunc(n) {
 		return 0, WantPositive
 	}
@@ -91,8 +91,8 @@ func ParseSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// ParseDuration parses a time of 0 or more: a Go duration, days as in 2d, or a number of seconds.
-func ParseDuration(text string) (time.Duration, error) {
+// ParseDurationOrSeconds parses a time of 0 or more: a Go duration, days as in 2d, or a number of seconds.
+func ParseDurationOrSeconds(text string) (time.Duration, error) {
 	unit := time.Second
 	digits, days := strings.CutSuffix(text, "d")
 	if days {
@@ -112,9 +112,9 @@ func ParseDuration(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParsePeriod parses a time above 0.
-func ParsePeriod(text string) (time.Duration, error) {
-	d, err := ParseDuration(text)
+// ParsePositiveDuration parses a time above 0.
+func ParsePositiveDuration(text string) (time.Duration, error) {
+	d, err := ParseDurationOrSeconds(text)
 	if err != nil || d == 0 {
 		return 0, WantPeriod
 	}

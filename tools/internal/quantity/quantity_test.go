@@ -49,16 +49,16 @@ func TestTime(t *testing.T) {
 		"0": 0, "0s": 0, "10": 10 * time.Second, "0.1": 100 * time.Millisecond, "1.5s": 1500 * time.Millisecond,
 		"100ms": 100 * time.Millisecond, "2m": 2 * time.Minute, "1h30m": 90 * time.Minute, "2d": 48 * time.Hour, "10us": 10 * time.Microsecond,
 	} {
-		if got, err := ParseDuration(text); got != want || err != nil {
+		if got, err := ParseDurationOrSeconds(text); got != want || err != nil {
 			t.Errorf("%q: got %v, %v; want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "d", "-1", "-1s", "soon", "1 s", "1e3", "1dd", "9999999999", "1000000d", "2562048h"} {
-		if got, err := ParseDuration(text); err != WantDuration {
+		if got, err := ParseDurationOrSeconds(text); err != WantDuration {
 			t.Errorf("%q: got %v, %v; want the error %q", text, got, err, WantDuration)
 		}
 	}
-	if got, err := ParsePeriod("0s"); err == nil {
+	if got, err := ParsePositiveDuration("0s"); err == nil {
 		t.Errorf("a period of 0s: got %v", got)
 	}
 }
@@ -69,7 +69,7 @@ func FuzzNumbers(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if n, ok := ParseNumber(text); ok && !(n >= 0 && n <= Max) {
+		if n, ok := ParseNumberWithSuffix(text); ok && !(n >= 0 && n <= Max) {
 			t.Errorf("number %q: got %v", text, n)
 		}
 		if n, err := ParseCount(text); n < 0 || err != nil && n != 0 {
@@ -78,7 +78,7 @@ func FuzzNumbers(f *testing.F) {
 		if n, err := ParsePositive64(text); err == nil && n < 1 {
 			t.Errorf("long %q: got %d", text, n)
 		}
-		if d, err := ParseDuration(text); d < 0 || err != nil && d != 0 {
+		if d, err := ParseDurationOrSeconds(text); d < 0 || err != nil && d != 0 {
 			t.Errorf("time %q: got %v, %v", text, d, err)
 		}
 	})

@@ -26,33 +26,33 @@ func main() {
 	check := flag.Bool("check", false, "check that the modules can be published")
 	tidy := flag.Bool("tidy", false, "tidy each go.mod and go.sum")
 	flag.Parse()
-	if err := runRelease(*check, *tidy, flag.Args()); err != nil {
+	if err := setVersionCheckOrTidy(*check, *tidy, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func runRelease(check, tidy bool, args []string) error {
+func setVersionCheckOrTidy(check, tidy bool, args []string) error {
 	switch {
 	case len(args) == 1 && !check && !tidy:
 		if m := semver.Major(args[0]); m != "v0" && m != "v1" {
 			return fmt.Errorf("version %q; expected one such as v0.2.0, of major version 0 or 1", args[0])
 		}
-		if err := setVersion(".", args[0]); err != nil {
+		if err := setRequiredVersion(".", args[0]); err != nil {
 			return err
 		}
 	case len(args) > 0 || check == tidy:
 		return errors.New("expected -check, -tidy or a version such as v0.2.0")
 	}
-	w, err := newReleaseEnv(".")
+	w, err := newEnvServingCheckout(".")
 	if err != nil {
 		return err
 	}
 	defer w.removeTempDir()
 	if tidy {
-		return w.tidyAll()
+		return w.tidyAllModules()
 	}
-	if err := w.checkRelease(os.Stdout); err != nil {
+	if err := w.checkModulesPublishable(os.Stdout); err != nil {
 		return err
 	}
 	if len(args) == 1 {
@@ -69,8 +69,8 @@ type releaseEnv struct {
 	env               []string
 }
 
-func newReleaseEnv(checkout string) (*releaseEnv, error) {
-	version, err := requiredVersion(checkout)
+func newEnvServingCheckout(checkout string) (*releaseEnv, error) {
+	version, err := commonRequiredVersion(checkout)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func newReleaseEnv(checkout string) (*releaseEnv, error) {
 		return nil, err
 	}
 	w := &releaseEnv{checkout: checkout, version: version, dir: dir}
-	if err := writeProxy(filepath.Join(dir, "proxy"), checkout, version); err != nil {
+	if err := writeModuleProxy(filepath.Join(dir, "proxy"), checkout, version); err != nil {
 		w.removeTempDir()
 		return nil, err
 	}
@@ -97,8 +97,8 @@ func newReleaseEnv(checkout string) (*releaseEnv, error) {
 
 func (w *releaseEnv) removeTempDir() { os.RemoveAll(w.dir) }
 
-// runGo runs a go command in a directory. Its stderr becomes part of its error.
-func (w *releaseEnv) runGo(dir string, args ...string) (stdout string, err error) {
+// runGoCommand runs a go command in a directory. Its stderr becomes part of its error.
+func (w *releaseEnv) runGoCommand(dir string, args ...string) (stdout string, err error) {
 	cmd := exec.Command("go", args...)
 	var stderr strings.Builder
 	cmd.Dir, cmd.Env, cmd.Stderr = dir, w.env, &stderr
@@ -109,10 +109,10 @@ func (w *releaseEnv) runGo(dir string, args ...string) (stdout string, err error
 	return string(out), err
 }
 
-func (w *releaseEnv) tidyAll() error {
+func (w *releaseEnv) tidyAllModules() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
-		if _, err := w.runGo(dir, "mod", "tidy"); err != nil {
+		if _, err := w.runGoCommand(dir, "mod", "tidy"); err != nil {
 			return err
 		}
 		name := filepath.Join(dir, "go.sum")
@@ -120,32 +120,32 @@ func (w *releaseEnv) tidyAll() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(name, []byte(dropOwnSums(string(text))), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(dropSumsOfOwnModules(string(text))), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dropOwnSums removes the lines about this repository's modules, whose sums change with each
+// dropSumsOfOwnModules removes the lines about this repository's modules, whose sums change with each
 // commit.
-func dropOwnSums(sum string) string {
-	lines := strings.SplitAfter(sum, "\n")
+func dropSumsOfOwnModules(goSum string) string {
+	lines := strings.SplitAfter(goSum, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool {
 		return strings.HasPrefix(l, root+" ") || strings.HasPrefix(l, root+"/")
 	}), "")
 }
 
-// checkRelease returns an error if the modules can't be published as they are.
-func (w *releaseEnv) checkRelease(log *os.File) error {
+// checkModulesPublishable returns an error if the modules can't be published as they are.
+func (w *releaseEnv) checkModulesPublishable(log *os.File) error {
 	for _, step := range []struct {
 		name string
 		run  func() error
 	}{
-		{"go.mod and go.sum are tidy", w.checkTidy},
-		{"the library requires golang.org/x/sys only", w.checkLibrary},
-		{"a program outside the repository uses the library and the hub", w.checkUserProgram},
-		{"go install of the command", w.checkInstall},
+		{"go.mod and go.sum are tidy", w.checkModulesTidy},
+		{"the library requires golang.org/x/sys only", w.checkLibraryDependencies},
+		{"a program outside the repository uses the library and the hub", w.checkProgramUsingModules},
+		{"go install of the command", w.checkInstallOfCommand},
 	} {
 		if err := step.run(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
@@ -155,10 +155,10 @@ func (w *releaseEnv) checkRelease(log *os.File) error {
 	return nil
 }
 
-func (w *releaseEnv) checkTidy() error {
+func (w *releaseEnv) checkModulesTidy() error {
 	for _, folder := range slices.Concat(released, private) {
 		dir := filepath.Join(w.checkout, folder)
-		out, err := w.runGo(dir, "mod", "tidy", "-diff")
+		out, err := w.runGoCommand(dir, "mod", "tidy", "-diff")
 		changed := slices.DeleteFunc(strings.Split(out, "\n"), func(l string) bool {
 			return !strings.HasPrefix(l, "+") && !strings.HasPrefix(l, "-") || strings.HasPrefix(l, "+++") || strings.HasPrefix(l, "---") ||
 				strings.HasPrefix(l[1:], root+" ") || strings.HasPrefix(l[1:], root+"/")
@@ -173,8 +173,8 @@ func (w *releaseEnv) checkTidy() error {
 	return nil
 }
 
-func (w *releaseEnv) checkLibrary() error {
-	out, err := w.runGo(w.checkout, "list", "-m", "all")
+func (w *releaseEnv) checkLibraryDependencies() error {
+	out, err := w.runGoCommand(w.checkout, "list", "-m", "all")
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (w *releaseEnv) checkLibrary() error {
 	return nil
 }
 
-// userProgram is what checkUserProgram builds and runs.
+// userProgram is what checkProgramUsingModules builds and runs.
 const userProgram = `package main
 
 import (
@@ -200,7 +200,7 @@ func main() {
 }
 `
 
-func (w *releaseEnv) checkUserProgram() error {
+func (w *releaseEnv) checkProgramUsingModules() error {
 	dir := filepath.Join(w.dir, "user")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -209,19 +209,19 @@ func (w *releaseEnv) checkUserProgram() error {
 		return err
 	}
 	for _, args := range [][]string{{"mod", "init", "example.com/user"}, {"get", root + "@" + w.version}, {"get", root + "/hub@" + w.version}} {
-		if _, err := w.runGo(dir, args...); err != nil {
+		if _, err := w.runGoCommand(dir, args...); err != nil {
 			return err
 		}
 	}
-	out, err := w.runGo(dir, "run", ".")
+	out, err := w.runGoCommand(dir, "run", ".")
 	if err == nil && out != "*tcp.Server *web.WebSocket *hub.Hub\n" {
 		err = fmt.Errorf("the program printed %q", out)
 	}
 	return err
 }
 
-func (w *releaseEnv) checkInstall() error {
-	if _, err := w.runGo(w.dir, "install", root+"/tools/myriad@"+w.version); err != nil {
+func (w *releaseEnv) checkInstallOfCommand() error {
+	if _, err := w.runGoCommand(w.dir, "install", root+"/tools/myriad@"+w.version); err != nil {
 		return err
 	}
 	out, err := exec.Command(filepath.Join(w.dir, "bin", "myriad"), "version").CombinedOutput()

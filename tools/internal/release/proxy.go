@@ -28,9 +28,9 @@ func modulePath(dir string) string {
 	return root + "/" + dir
 }
 
-// writeProxy writes a module proxy for GOPROXY=file://dir that has the released modules as they
+// writeModuleProxy writes a module proxy for GOPROXY=file://dir that has the released modules as they
 // are in the checkout, at one version.
-func writeProxy(dir, checkout, version string) error {
+func writeModuleProxy(dir, checkout, version string) error {
 	for _, folder := range released {
 		mod := module.Version{Path: modulePath(folder), Version: version}
 		at := filepath.Join(dir, filepath.FromSlash(mod.Path), "@v")
@@ -65,12 +65,12 @@ func writeProxy(dir, checkout, version string) error {
 	return nil
 }
 
-// requiredVersion returns the version at which the modules of the checkout require each other.
+// commonRequiredVersion returns the version at which the modules of the checkout require each other.
 // Modules that disagree, and replace directives in a go.mod file, are errors.
-func requiredVersion(checkout string) (version string, err error) {
+func commonRequiredVersion(checkout string) (version string, err error) {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
-		f, err := parseMod(name)
+		f, err := parseGoModFile(name)
 		if err != nil {
 			return "", err
 		}
@@ -95,11 +95,11 @@ func requiredVersion(checkout string) (version string, err error) {
 	return version, nil
 }
 
-// setVersion makes the modules of the checkout require each other at a version.
-func setVersion(checkout, version string) error {
+// setRequiredVersion makes the modules of the checkout require each other at a version.
+func setRequiredVersion(checkout, version string) error {
 	for _, folder := range slices.Concat(released, private) {
 		name := filepath.Join(checkout, folder, "go.mod")
-		f, err := parseMod(name)
+		f, err := parseGoModFile(name)
 		if err != nil {
 			return err
 		}
@@ -117,15 +117,15 @@ func setVersion(checkout, version string) error {
 		if err := os.WriteFile(name, text, 0o644); err != nil {
 			return err
 		}
-		if err := setWorkspace(filepath.Join(checkout, folder, "go.work"), version); err != nil {
+		if err := setVersionInGoWork(filepath.Join(checkout, folder, "go.work"), version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setWorkspace sets the version of the modules that a go.work file replaces. A missing file is ignored.
-func setWorkspace(name, version string) error {
+// setVersionInGoWork sets the version of the modules that a go.work file replaces. A missing file is ignored.
+func setVersionInGoWork(name, version string) error {
 	text, err := os.ReadFile(name)
 	if os.IsNotExist(err) {
 		return nil
@@ -150,7 +150,7 @@ func setWorkspace(name, version string) error {
 	return os.WriteFile(name, modfile.Format(f.Syntax), 0o644)
 }
 
-func parseMod(name string) (*modfile.File, error) {
+func parseGoModFile(name string) (*modfile.File, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err

@@ -11,9 +11,9 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// readParts reads the parts of s. It reads all processor times first, because reading the others
+// readRequestedParts reads the parts of s. It reads all processor times first, because reading the others
 // uses processor time.
-func (s *Sample) readParts(sampler *Sampler, pids []int) error {
+func (s *Sample) readRequestedParts(sampler *Sampler, pids []int) error {
 	if runtime.GOOS != "linux" {
 		return procfs.ErrNotAvailable
 	}
@@ -34,7 +34,7 @@ func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 				p.setCPU(&stat)
 			}
 			s.Processes = append(s.Processes, p)
-		} else if err != nil && !procfs.IsGone(err) {
+		} else if err != nil && !procfs.IsNotFoundOrExited(err) {
 			errs = append(errs, err)
 		}
 	}
@@ -48,23 +48,23 @@ func (s *Sample) readParts(sampler *Sampler, pids []int) error {
 			return err
 		})
 		try(PSS, p.PID, func() error {
-			rss, pss, err := procfs.ReadPSS(p.PID)
+			rss, pss, err := procfs.ReadExactRSSAndPSS(p.PID)
 			if err == nil {
 				p.RSS, p.PSS = rss, pss
 			}
 			return err
 		})
 		try(Descriptors, p.PID, func() (err error) { p.Descriptors, err = procfs.CountDescriptors(p.PID); return err })
-		try(Switches, p.PID, func() (err error) { p.Voluntary, p.Involuntary, err = procfs.CountSwitches(p.PID); return err })
+		try(Switches, p.PID, func() (err error) { p.Voluntary, p.Involuntary, err = procfs.CountContextSwitches(p.PID); return err })
 		try(Sockets, p.PID, func() error {
-			d, err := procfs.ReadDescriptors(p.PID)
+			d, err := procfs.CountDescriptorsAndSockets(p.PID)
 			p.Descriptors, p.Sockets = d.Open, d.Sockets
 			return err
 		})
 	}
 	try(MachineMemory, 0, func() (err error) { m.Memory, err = procfs.ReadMemory(); return err })
-	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadNetwork(); return err })
-	try(Network, 0, func() (err error) { m.Files, err = procfs.CountFiles(); return err })
+	try(Network, 0, func() (err error) { m.Network, err = procfs.ReadTCPStateOfNamespace(); return err })
+	try(Network, 0, func() (err error) { m.Files, err = procfs.CountOpenFilesOfMachine(); return err })
 	if len(pids) > 0 && len(s.Processes) == 0 {
 		errs = append(errs, ErrEnded)
 	}
@@ -80,7 +80,7 @@ func isEnding(pid int, err error) bool {
 			return stat.Released
 		}
 	}
-	return procfs.IsGone(err)
+	return procfs.IsNotFoundOrExited(err)
 }
 
 // setCPU sets the threads and the processor time. For this process the time is exact to the
@@ -89,9 +89,9 @@ func isEnding(pid int, err error) bool {
 func (p *Process) setCPU(stat *procfs.Stat) {
 	p.Threads, p.User, p.System, p.Children = stat.Threads, stat.User, stat.System, stat.Children
 	if p.PID == os.Getpid() {
-		own := OwnCPU()
+		own := OwnCPUTime()
 		p.User, p.System = own.User, own.System
-	} else if precise, err := procfs.CPUClock(p.PID); err == nil { // a sandbox may allow only the own clock
+	} else if precise, err := procfs.ReadCPUTimeOfProcess(p.PID); err == nil { // a sandbox may allow only the own clock
 		part := 0.5
 		if all := p.CPU(); all > 0 {
 			part = float64(p.User) / float64(all)

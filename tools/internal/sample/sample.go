@@ -97,12 +97,12 @@ type Machine struct {
 	Files int64
 }
 
-// Total returns the sum of all processes. Shared memory counts for each process, except in PSS.
-func (s *Sample) Total() Process {
+// SumOfProcesses returns the sum of all processes. Shared memory counts for each process, except in PSS.
+func (s *Sample) SumOfProcesses() Process {
 	var sum Process
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		sum.addCounters(p, 1)
+		sum.addCountersTimes(p, 1)
 		sum.Threads += p.Threads
 		sum.RSS += p.RSS
 		sum.PeakRSS += p.PeakRSS
@@ -114,13 +114,13 @@ func (s *Sample) Total() Process {
 	return sum
 }
 
-// addCounters adds the values that only grow, times sign.
-func (p *Process) addCounters(q *Process, sign int64) {
-	p.User += q.User * time.Duration(sign)
-	p.System += q.System * time.Duration(sign)
-	p.Children += q.Children * time.Duration(sign)
-	p.Voluntary += q.Voluntary * sign
-	p.Involuntary += q.Involuntary * sign
+// addCountersTimes adds the values that only grow, times sign.
+func (p *Process) addCountersTimes(other *Process, sign int64) {
+	p.User += other.User * time.Duration(sign)
+	p.System += other.System * time.Duration(sign)
+	p.Children += other.Children * time.Duration(sign)
+	p.Voluntary += other.Voluntary * sign
+	p.Involuntary += other.Involuntary * sign
 }
 
 // Interval is the time between two samples.
@@ -132,20 +132,20 @@ type Interval struct {
 	Machine Machine
 }
 
-// Since returns the difference to an earlier sample. Counters of processes that began or ended in
+// DifferenceSince returns the difference to an earlier sample. Counters of processes that began or ended in
 // between are not included, because their difference is unknown. No difference is negative.
-func (s *Sample) Since(before *Sample) Interval {
-	grown := s.Total()
+func (s *Sample) DifferenceSince(before *Sample) Interval {
+	grown := s.SumOfProcesses()
 	grown.User, grown.System, grown.Children, grown.Voluntary, grown.Involuntary = 0, 0, 0, 0, 0
 	for i := range s.Processes {
 		p := s.Processes[i]
 		if was := before.findProcess(p.PID); was != nil {
-			p.addCounters(was, -1)
+			p.addCountersTimes(was, -1)
 			cpu := max(p.CPU(), 0)
 			p.User = min(max(p.User, 0), cpu)
 			p.System, p.Children = cpu-p.User, max(p.Children, 0)
 			p.Voluntary, p.Involuntary = max(p.Voluntary, 0), max(p.Involuntary, 0)
-			grown.addCounters(&p, 1)
+			grown.addCountersTimes(&p, 1)
 		}
 	}
 	m := s.Machine
@@ -171,12 +171,12 @@ func (s *Sample) findProcess(pid int) *Process {
 	return nil
 }
 
-// Take reads parts of what the processes and the machine use, processor time first. It returns the
+// TakeSample reads parts of what the processes and the machine use, processor time first. It returns the
 // readable values, and an error for the others: ErrEnded if none of the processes is left.
 // Processes that have ended are not included.
-func Take(parts Parts, pids ...int) (Sample, error) {
+func TakeSample(parts Parts, pids ...int) (Sample, error) {
 	var s Sampler
-	return s.Take(parts, pids...)
+	return s.TakeSampleSkippingSlow(parts, pids...)
 }
 
 const (
@@ -192,8 +192,8 @@ type Sampler struct {
 	slow map[Parts]time.Time // when a slow part was last read
 }
 
-// Take is like the function Take.
-func (s *Sampler) Take(parts Parts, pids ...int) (Sample, error) {
+// TakeSampleSkippingSlow is like the function Take.
+func (s *Sampler) TakeSampleSkippingSlow(parts Parts, pids ...int) (Sample, error) {
 	now := time.Now()
 	for part, last := range s.slow {
 		if now.Sub(last) < slowEvery {
@@ -201,6 +201,6 @@ func (s *Sampler) Take(parts Parts, pids ...int) (Sample, error) {
 		}
 	}
 	r := Sample{At: now, Parts: parts}
-	err := r.readParts(s, pids)
+	err := r.readRequestedParts(s, pids)
 	return r, err
 }

@@ -30,16 +30,16 @@ func TestTake(t *testing.T) {
 	for i := 0; i < len(heap); i += 4096 {
 		heap[i] = 1
 	}
-	before, err := Take(CPU|MachineCPU, os.Getpid())
+	before, err := TakeSample(CPU|MachineCPU, os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var s Sample
 	for { // until the kernel's steps of 10 ms have told of it
-		if s, err = Take(all, os.Getpid()); err != nil {
+		if s, err = TakeSample(all, os.Getpid()); err != nil {
 			t.Fatal(err)
 		}
-		if since := s.Since(&before); since.Process.CPU() >= 50*time.Millisecond && since.Machine.Busy >= 50*time.Millisecond {
+		if since := s.DifferenceSince(&before); since.Process.CPU() >= 50*time.Millisecond && since.Machine.Busy >= 50*time.Millisecond {
 			if since.Machine.Busy > since.Length*time.Duration(runtime.NumCPU())+time.Second {
 				t.Errorf("in %v the machine was busy for %v", since.Length, since.Machine.Busy)
 			}
@@ -74,16 +74,16 @@ func TestTakeCPUOfAnother(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	before, err := Take(CPU, cmd.Process.Pid)
+	before, err := TakeSample(CPU, cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for {
-		now, err := Take(CPU, cmd.Process.Pid)
+		now, err := TakeSample(CPU, cmd.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		since := now.Since(&before)
+		since := now.DifferenceSince(&before)
 		used := since.Process.CPU()
 		if used%(10*time.Millisecond) != 0 {
 			return
@@ -102,7 +102,7 @@ func TestTakeEnded(t *testing.T) {
 	}
 	pid := cmd.Process.Pid
 	for { // a zombie has ended too
-		s, err := Take(all, os.Getpid(), pid)
+		s, err := TakeSample(all, os.Getpid(), pid)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,16 +110,16 @@ func TestTakeEnded(t *testing.T) {
 			break
 		}
 	}
-	if _, err := Take(CPU, pid); !errors.Is(err, ErrEnded) {
+	if _, err := TakeSample(CPU, pid); !errors.Is(err, ErrEnded) {
 		t.Errorf("a zombie: %v; want %v", err, ErrEnded)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Take(all, pid); !errors.Is(err, ErrEnded) {
+	if _, err := TakeSample(all, pid); !errors.Is(err, ErrEnded) {
 		t.Errorf("nobody: %v; want %v", err, ErrEnded)
 	}
-	if s, err := Take(MachineMemory); err != nil || s.Machine.Total == 0 || len(s.Processes) != 0 {
+	if s, err := TakeSample(MachineMemory); err != nil || s.Machine.Total == 0 || len(s.Processes) != 0 {
 		t.Errorf("the machine alone: %+v, %v", s, err)
 	}
 }
@@ -134,11 +134,11 @@ func TestSampler(t *testing.T) {
 		s.slow[PSS] = time.Now()
 		for range 2 {
 			time.Sleep(slowEvery - 1)
-			if got, err := s.Take(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
+			if got, err := s.TakeSampleSkippingSlow(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
 				t.Errorf("parts %b, %v; want those that are quick", got.Parts, err)
 			}
 			time.Sleep(1 * time.Nanosecond)
-			if got, err := s.Take(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
+			if got, err := s.TakeSampleSkippingSlow(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
 				t.Errorf("after %v parts %b, %v; want PSS", slowEvery, got.Parts, err)
 			}
 			s.slow[PSS] = time.Now()

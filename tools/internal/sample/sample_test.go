@@ -28,7 +28,7 @@ func TestSince(t *testing.T) {
 	}}
 	after.Machine = newMachine(61*time.Second, 40, map[string]int64{"a": 5, "b": 2, "d": 6})
 
-	got := after.Since(&before)
+	got := after.DifferenceSince(&before)
 	p := got.Process
 	if got.Length != 2*time.Second || p.User != 3*time.Second || p.System != time.Second || p.CPU() != 4*time.Second || p.Voluntary != 0 {
 		t.Errorf("in %v the processes used %+v", got.Length, p)

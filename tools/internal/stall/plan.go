@@ -19,9 +19,9 @@ const (
 	MinCapacity = 1.0 / 60
 )
 
-// Plan defines the service and the stalls of a server. All times are since its start and not
+// StallPlan defines the service and the stalls of a server. All times are since its start and not
 // negative. The zero Plan serves everything immediately.
-type Plan struct {
+type StallPlan struct {
 	// Capacity is how many lines a second are served: each takes exactly 1/Capacity, rounded to
 	// nanoseconds. 0 is unlimited.
 	Capacity float64
@@ -32,7 +32,7 @@ type Plan struct {
 }
 
 // Check returns an error if the plan is invalid.
-func (p Plan) Check() error {
+func (p StallPlan) Check() error {
 	switch {
 	case !(p.Capacity == 0 || p.Capacity >= MinCapacity && p.Capacity <= MaxCapacity):
 		return fmt.Errorf("stall: capacity of %v lines a second; expected 0, for no bound, or 1 a minute to %d a second", p.Capacity, MaxCapacity)
@@ -44,19 +44,19 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// ServiceTime returns how long the service of a line takes, without stalls.
-func (p Plan) ServiceTime() time.Duration {
+// TimePerLine returns how long the service of a line takes, without stalls.
+func (p StallPlan) TimePerLine() time.Duration {
 	if p.Capacity == 0 {
 		return 0
 	}
 	return time.Duration(float64(time.Second)/p.Capacity + 0.5)
 }
 
-// ServiceEnd returns when the service of a line ends that can begin at start. A service that would
+// EndOfServiceFrom returns when the service of a line ends that can begin at start. A service that would
 // begin in a stall begins at its end, and a stall interrupts a service. A service that ends when a
 // stall begins is complete.
-func (p Plan) ServiceEnd(start time.Duration) time.Duration {
-	left := p.ServiceTime()
+func (p StallPlan) EndOfServiceFrom(start time.Duration) time.Duration {
+	left := p.TimePerLine()
 	if p.Stall == 0 {
 		return start + left
 	}
@@ -72,13 +72,13 @@ func (p Plan) ServiceEnd(start time.Duration) time.Duration {
 	return start + left
 }
 
-// Latencies returns the latency of each line, waiting and service together, given the arrival
+// PredictLatencies returns the latency of each line, waiting and service together, given the arrival
 // times. Lines are served first in, first out; arrivals must not decrease.
-func (p Plan) Latencies(arrivals []time.Duration) []time.Duration {
+func (p StallPlan) PredictLatencies(arrivals []time.Duration) []time.Duration {
 	latencies := make([]time.Duration, len(arrivals))
 	var free time.Duration // when the last service ends
 	for i, at := range arrivals {
-		free = p.ServiceEnd(max(at, free))
+		free = p.EndOfServiceFrom(max(at, free))
 		latencies[i] = free - at
 	}
 	return latencies

@@ -19,15 +19,15 @@ func millis(inMs ...float64) (list []time.Duration) {
 // TestTruth has cases computed by hand, in milliseconds. With stalls of 20 every 100, the server
 // works in 20 to 100, 120 to 200 and so on.
 func TestTruth(t *testing.T) {
-	stalls := Plan{Stall: 20 * ms, Every: 100 * ms}
-	with := func(capacity float64) Plan { p := stalls; p.Capacity = capacity; return p }
+	stalls := StallPlan{Stall: 20 * ms, Every: 100 * ms}
+	with := func(capacity float64) StallPlan { p := stalls; p.Capacity = capacity; return p }
 	for name, c := range map[string]struct {
-		plan           Plan
+		plan           StallPlan
 		arrivals, want []time.Duration
 	}{
-		"nothing":                      {Plan{}, nil, nil},
-		"no bound, no stalls":          {Plan{}, millis(0, 0, 7), millis(0, 0, 0)},
-		"a queue":                      {Plan{Capacity: 100}, millis(0, 0, 5, 50, 55), millis(10, 20, 25, 10, 15)},
+		"nothing":                      {StallPlan{}, nil, nil},
+		"no bound, no stalls":          {StallPlan{}, millis(0, 0, 7), millis(0, 0, 0)},
+		"a queue":                      {StallPlan{Capacity: 100}, millis(0, 0, 5, 50, 55), millis(10, 20, 25, 10, 15)},
 		"no bound, in a stall":         {stalls, millis(0, 5, 19, 20, 99, 100, 119, 120), millis(20, 15, 1, 0, 0, 20, 1, 0)},
 		"begins in a stall":            {with(100), millis(0, 5, 10), millis(30, 35, 40)},
 		"the stall's first moment":     {with(100), millis(100), millis(30)},
@@ -40,14 +40,14 @@ func TestTruth(t *testing.T) {
 		"and a little":                 {with(1000. / 241), millis(20), millis(301)},
 		"a queue over a stall":         {with(100), millis(80, 81, 82, 83, 200), millis(10, 19, 48, 57, 30)},
 	} {
-		if got := c.plan.Latencies(c.arrivals); !slices.Equal(got, c.want) {
+		if got := c.plan.PredictLatencies(c.arrivals); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %+v: lines that arrive at %v take %v, want %v", name, c.plan, c.arrivals, got, c.want)
 		}
 	}
 }
 
 func TestCheck(t *testing.T) {
-	for _, good := range []Plan{
+	for _, good := range []StallPlan{
 		{}, {Capacity: MinCapacity}, {Capacity: MaxCapacity}, {Stall: 1, Every: 2}, {Every: -1}, {Stall: MaxTime - 1, Every: MaxTime},
 	} {
 		if err := good.Check(); err != nil {
@@ -56,18 +56,18 @@ func TestCheck(t *testing.T) {
 	}
 	nan := 0.0
 	for _, c := range []struct {
-		plan Plan
+		plan StallPlan
 		says string
 	}{
-		{Plan{Capacity: -1}, "capacity of -1 lines"},
-		{Plan{Capacity: nan / nan}, "NaN"},
-		{Plan{Capacity: MinCapacity / 2}, "expected 0"},
-		{Plan{Capacity: MaxCapacity + 1}, "to 1000000 a second"},
-		{Plan{Stall: -1}, "stalls of -1ns"},
-		{Plan{Stall: MaxTime + 1, Every: 2 * MaxTime}, "expected 0s to 1h"},
-		{Plan{Stall: 1}, "every 0s"},
-		{Plan{Stall: ms, Every: ms}, "1ms every 1ms"},
-		{Plan{Stall: ms, Every: MaxTime + 1}, "at most 1h"},
+		{StallPlan{Capacity: -1}, "capacity of -1 lines"},
+		{StallPlan{Capacity: nan / nan}, "NaN"},
+		{StallPlan{Capacity: MinCapacity / 2}, "expected 0"},
+		{StallPlan{Capacity: MaxCapacity + 1}, "to 1000000 a second"},
+		{StallPlan{Stall: -1}, "stalls of -1ns"},
+		{StallPlan{Stall: MaxTime + 1, Every: 2 * MaxTime}, "expected 0s to 1h"},
+		{StallPlan{Stall: 1}, "every 0s"},
+		{StallPlan{Stall: ms, Every: ms}, "1ms every 1ms"},
+		{StallPlan{Stall: ms, Every: MaxTime + 1}, "at most 1h"},
 	} {
 		if err := c.plan.Check(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: got %v, want an error with %q", c.plan, err, c.says)

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sleep sleeps for d, or until a signal. It blocks a thread, because Go's timers have a resolution
+// nanosleep sleeps for d, or until a signal. It blocks a thread, because Go's timers have a resolution
 // of milliseconds in an idle process.
-func sleep(d time.Duration) {
+func nanosleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil) // the only error is EINTR
 }

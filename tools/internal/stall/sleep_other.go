@@ -4,4 +4,4 @@ package stall
 
 import "time"
 
-func sleep(d time.Duration) { time.Sleep(d) }
+func nanosleep(d time.Duration) { time.Sleep(d) }

@@ -22,11 +22,11 @@ var ErrFull = fmt.Errorf("stall: %d lines wait, or %d bytes of them; expected fe
 // scheduler favours a thread that has slept.
 const spinTime = 100 * time.Microsecond
 
-// Station serves lines by a Plan in real time, in the order of arrival. Delays of the machine do
+// LineStation serves lines by a Plan in real time, in the order of arrival. Delays of the machine do
 // not accumulate: the end of a service depends on arrival times, not on when the previous one was
 // processed. All methods are safe for concurrent use.
-type Station struct {
-	plan  Plan
+type LineStation struct {
+	plan  StallPlan
 	since func() time.Duration // time since the start
 	sleep func(time.Duration)
 
@@ -35,7 +35,7 @@ type Station struct {
 	queue   []service     // in order, from head on
 	head    int
 	bytes   int  // in the queue
-	serving bool // serveQueue is running
+	serving bool // serveUntilQueueEmpty is running
 }
 
 // service is the service of one line.
@@ -46,43 +46,43 @@ type service struct {
 }
 
 // NewStation returns a station that started at epoch, which must not be in the future.
-func NewStation(p Plan, epoch time.Time) *Station {
-	return &Station{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: sleep}
+func NewStation(p StallPlan, epoch time.Time) *LineStation {
+	return &LineStation{plan: p, since: func() time.Duration { return time.Since(epoch) }, sleep: nanosleep}
 }
 
 // Enqueue queues a line that arrives now and keeps it until it has been served. Then onServed is
 // called with it, for one line at a time. Enqueue does not wait for that. With ErrFull the line is
 // not queued.
-func (s *Station) Enqueue(line []byte, onServed func(line []byte)) error {
+func (s *LineStation) Enqueue(line []byte, onServed func(line []byte)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue)-s.head == MaxLines || s.bytes+len(line) > MaxBytes {
 		return ErrFull
 	}
-	s.lastEnd = s.plan.ServiceEnd(max(s.since(), s.lastEnd))
+	s.lastEnd = s.plan.EndOfServiceFrom(max(s.since(), s.lastEnd))
 	s.queue = append(s.queue, service{s.lastEnd, line, onServed})
 	s.bytes += len(line)
 	if !s.serving {
 		s.serving = true
-		go s.serveQueue()
+		go s.serveUntilQueueEmpty()
 	}
 	return nil
 }
 
-// serveQueue serves lines until the queue is empty.
-func (s *Station) serveQueue() {
+// serveUntilQueueEmpty serves lines until the queue is empty.
+func (s *LineStation) serveUntilQueueEmpty() {
 	for {
-		next, some := s.dequeue()
+		next, some := s.dequeueOrEndServing()
 		if !some {
 			return
 		}
-		s.waitUntil(next.end)
+		s.sleepAndSpinUntil(next.end)
 		next.done(next.line)
 	}
 }
 
-// dequeue removes and returns the first service. If there is none, serving ends.
-func (s *Station) dequeue() (next service, ok bool) {
+// dequeueOrEndServing removes and returns the first service. If there is none, serving ends.
+func (s *LineStation) dequeueOrEndServing() (next service, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.head == len(s.queue) {
@@ -99,7 +99,7 @@ func (s *Station) dequeue() (next service, ok bool) {
 	return next, true
 }
 
-func (s *Station) waitUntil(end time.Duration) {
+func (s *LineStation) sleepAndSpinUntil(end time.Duration) {
 	for {
 		switch left := end - s.since(); {
 		case left <= 0:

@@ -8,13 +8,13 @@ import (
 )
 
 // newIdleStation returns a station at a given time that never serves.
-func newIdleStation(p Plan, now *time.Duration) *Station {
-	return &Station{plan: p, since: func() time.Duration { return *now }, serving: true}
+func newIdleStation(p StallPlan, now *time.Duration) *LineStation {
+	return &LineStation{plan: p, since: func() time.Duration { return *now }, serving: true}
 }
 
 // TestServeTruth checks the planned ends of services against Latencies.
 func TestServeTruth(t *testing.T) {
-	plan := Plan{Capacity: 1000, Stall: 20 * ms, Every: 100 * ms}
+	plan := StallPlan{Capacity: 1000, Stall: 20 * ms, Every: 100 * ms}
 	var now time.Duration
 	s := newIdleStation(plan, &now)
 	var arrivals []time.Duration
@@ -25,7 +25,7 @@ func TestServeTruth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i, want := range plan.Latencies(arrivals) {
+	for i, want := range plan.PredictLatencies(arrivals) {
 		if got := s.queue[i].end - arrivals[i]; got != want {
 			t.Fatalf("line %d takes %v, want %v", i, got, want)
 		}
@@ -37,7 +37,7 @@ func TestServeTruth(t *testing.T) {
 func TestServeFull(t *testing.T) {
 	for name, c := range map[string]struct{ lines, bytes int }{"lines": {MaxLines, 1}, "bytes": {MaxBytes / (64 << 10), 64 << 10}} {
 		var now time.Duration
-		s, line := newIdleStation(Plan{}, &now), make([]byte, c.bytes)
+		s, line := newIdleStation(StallPlan{}, &now), make([]byte, c.bytes)
 		for i := range c.lines {
 			if err := s.Enqueue(line, nil); err != nil {
 				t.Fatalf("%s: line %d of %d: %v", name, i, c.lines, err)
@@ -47,7 +47,7 @@ func TestServeFull(t *testing.T) {
 			if err := s.Enqueue(line, nil); err != ErrFull {
 				t.Errorf("%s: one more than %d: got %v", name, c.lines, err)
 			}
-			s.dequeue()
+			s.dequeueOrEndServing()
 			if err := s.Enqueue(line, nil); err != nil {
 				t.Errorf("%s: one more when one is served: %v", name, err)
 			}
@@ -59,7 +59,7 @@ func TestServeFull(t *testing.T) {
 func TestQueue(t *testing.T) {
 	const waiting, n = 10, 10_000
 	var now time.Duration
-	s := newIdleStation(Plan{}, &now)
+	s := newIdleStation(StallPlan{}, &now)
 	for i := range n {
 		if err := s.Enqueue(fmt.Append(nil, i), nil); err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestQueue(t *testing.T) {
 		if i < waiting {
 			continue
 		}
-		if got, some := s.dequeue(); !some || string(got.line) != fmt.Sprint(i-waiting) {
+		if got, some := s.dequeueOrEndServing(); !some || string(got.line) != fmt.Sprint(i-waiting) {
 			t.Fatalf("got %q, %v; want line %d", got.line, some, i-waiting)
 		}
 	}
@@ -75,9 +75,9 @@ func TestQueue(t *testing.T) {
 		t.Errorf("a queue of %d lines has room for %d", waiting, cap(s.queue))
 	}
 	for range waiting {
-		s.dequeue()
+		s.dequeueOrEndServing()
 	}
-	if _, some := s.dequeue(); some || s.queue != nil || s.bytes != 0 || s.serving {
+	if _, some := s.dequeueOrEndServing(); some || s.queue != nil || s.bytes != 0 || s.serving {
 		t.Errorf("an empty queue has some %v, room for %d, %d bytes, a server %v", some, cap(s.queue), s.bytes, s.serving)
 	}
 }
@@ -87,11 +87,11 @@ func TestWait(t *testing.T) {
 	for until, most := range map[time.Duration]int{0: 1, spinTime: 110, time.Hour: 120} {
 		var now time.Duration
 		looks := 0
-		s := &Station{
+		s := &LineStation{
 			since: func() time.Duration { now += time.Microsecond; looks++; return now },
 			sleep: func(d time.Duration) { now += d },
 		}
-		if s.waitUntil(until); now < until || now > until+2*time.Microsecond || looks > most {
+		if s.sleepAndSpinUntil(until); now < until || now > until+2*time.Microsecond || looks > most {
 			t.Errorf("until %v: waited until %v, and looked %d times at the clock; want at most %d", until, now, looks, most)
 		}
 	}
@@ -101,7 +101,7 @@ func TestWait(t *testing.T) {
 // its time, and that serving resumes after an idle period.
 func TestServe(t *testing.T) {
 	const n = 20
-	plan := Plan{Capacity: 2000, Stall: 5 * ms, Every: 20 * ms}
+	plan := StallPlan{Capacity: 2000, Stall: 5 * ms, Every: 20 * ms}
 	epoch := time.Now()
 	s := NewStation(plan, epoch)
 	for range 3 {
@@ -130,7 +130,7 @@ func TestServe(t *testing.T) {
 		served.Wait()
 		free := begin
 		for i, end := range ends {
-			if free = plan.ServiceEnd(free); end < free {
+			if free = plan.EndOfServiceFrom(free); end < free {
 				t.Errorf("line %d was served at %v, want not before %v", i, end, free)
 			}
 		}

@@ -17,11 +17,11 @@ func MyriadVersion() string {
 	if !ok {
 		return commit
 	}
-	return formatBuildVersion(info, commit)
+	return versionOrCommit(info, commit)
 }
 
-// formatBuildVersion returns the version of Myriad, or its commit if there is no version.
-func formatBuildVersion(info *debug.BuildInfo, commit string) string {
+// versionOrCommit returns the version of Myriad, or its commit if there is no version.
+func versionOrCommit(info *debug.BuildInfo, commit string) string {
 	const path, unstamped, shown = "github.com/myriad-go/myriad", "(devel)", 12
 	if info.Main.Path != path && !strings.HasPrefix(info.Main.Path, path+"/") {
 		i := slices.IndexFunc(info.Deps, func(m *debug.Module) bool { return m.Path == path })

@@ -3,8 +3,8 @@
 // have a goroutine or a buffer each; a Reader has 16 bytes.
 //
 //	out = AppendRequest(out, host, path, header, key)  the handshake's request
-//	n, err := CheckResponse(in, key)                   the server's response
-//	out = AppendFrame(out, OpText, mask, message)      each message is a frame
+//	n, err := CheckHandshakeResponse(in, key)                   the server's response
+//	out = AppendMaskedFrame(out, OpText, mask, message)      each message is a frame
 //	part, n, err := reader.Next(in)                    input from the server
 //
 // Violations of RFC 6455 by the server are errors, with these exceptions: UTF-8 is not checked,

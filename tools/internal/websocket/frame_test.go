@@ -39,13 +39,13 @@ func parseClientFrame(t *testing.T, b []byte) (op Opcode, payload []byte) {
 
 func TestFrame(t *testing.T) {
 	// The masked "Hello" of RFC 6455, 5.7.
-	got := AppendFrame([]byte("x"), OpText, [4]byte{0x37, 0xfa, 0x21, 0x3d}, []byte("Hello"))
+	got := AppendMaskedFrame([]byte("x"), OpText, [4]byte{0x37, 0xfa, 0x21, 0x3d}, []byte("Hello"))
 	if want := "x\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"; string(got) != want {
 		t.Errorf("the frame is %x; expected %x", got, want)
 	}
 	for _, n := range []int{0, 1, 7, 8, 9, 31, 32, 33, 125, 126, 65535, 65536, 65537} {
 		payload := bytes.Repeat([]byte("0123456"), n/7+1)[:n]
-		op, back := parseClientFrame(t, AppendFrame(nil, OpBinary, [4]byte{1, 2, 3, 4}, payload))
+		op, back := parseClientFrame(t, AppendMaskedFrame(nil, OpBinary, [4]byte{1, 2, 3, 4}, payload))
 		if op != OpBinary || !bytes.Equal(back, payload) {
 			t.Errorf("%d bytes come out as opcode %d with %d bytes, or others", n, op, len(back))
 		}
@@ -53,18 +53,18 @@ func TestFrame(t *testing.T) {
 }
 
 func TestLongControlFrame(t *testing.T) {
-	AppendFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl))
+	AppendMaskedFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl))
 	defer func() {
 		if got := fmt.Sprint(recover()); !strings.Contains(got, "126 bytes; expected at most 125") {
 			t.Errorf("a Pong of 126 bytes: %s; expected a panic that says so", got)
 		}
 	}()
-	AppendFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl+1))
+	AppendMaskedFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl+1))
 }
 
 func TestFrameAllocatesNothing(t *testing.T) {
 	out, payload := make([]byte, 0, 1024), make([]byte, 1000)
-	if n := testing.AllocsPerRun(100, func() { out = AppendFrame(out[:0], OpText, [4]byte{1, 2, 3, 4}, payload) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { out = AppendMaskedFrame(out[:0], OpText, [4]byte{1, 2, 3, 4}, payload) }); n > 0 {
 		t.Errorf("%v allocations for a frame; expected none", n)
 	}
 }

@@ -33,10 +33,10 @@ type Part struct {
 	Last bool
 }
 
-// Reader parses the frames of a server from a stream of bytes. It has 16 bytes; its zero value is
+// FrameReader parses the frames of a server from a stream of bytes. It has 16 bytes; its zero value is
 // at the beginning of the stream. It does not store payload, so messages may have any size, and it
 // allocates only for errors.
-type Reader struct {
+type FrameReader struct {
 	// remaining is the unread payload of the current data frame.
 	remaining uint64
 	// inMessage reports that a message is incomplete, lastFrame that the current frame is its last
@@ -53,33 +53,33 @@ type Reader struct {
 //
 // An error reports a violation of the protocol. The Reader then stays in its state, and the caller
 // must close the connection. Input after a Close is an error, too.
-func (r *Reader) Next(in []byte) (part Part, n int, err error) {
+func (r *FrameReader) Next(in []byte) (part Part, n int, err error) {
 	if len(in) == 0 {
 		return Part{}, 0, nil
 	}
 	if r.remaining > 0 {
-		return r.takePayload(in, 0)
+		return r.takeFramePayload(in, 0)
 	}
 	if r.closed {
 		return Part{}, 0, errors.New("websocket: the server sends more after its close frame; expected nothing")
 	}
-	h, err := r.parseHead(in)
+	h, err := r.parseHeadRejectingEarly(in)
 	switch {
 	case h.Len == 0 || err != nil:
 		return Part{}, 0, err
 	case h.IsControl():
-		return r.takeControlFrame(in, &h)
+		return r.takeCompleteControlFrame(in, &h)
 	}
 	r.remaining, r.lastFrame, r.inMessage = h.Size, h.First&wsframe.Fin != 0, true
-	return r.takePayload(in, h.Len)
+	return r.takeFramePayload(in, h.Len)
 }
 
-// Fragmented reports whether the current frame is not the last one of its message.
-func (r *Reader) Fragmented() bool { return r.inMessage && !r.lastFrame }
+// IsFragmentOfMessage reports whether the current frame is not the last one of its message.
+func (r *FrameReader) IsFragmentOfMessage() bool { return r.inMessage && !r.lastFrame }
 
-// takePayload returns the payload of the current frame in in[from:].
-func (r *Reader) takePayload(in []byte, from int) (Part, int, error) {
-	payload := in[from:]
+// takeFramePayload returns the payload of the current frame in in[from:].
+func (r *FrameReader) takeFramePayload(in []byte, payloadStart int) (Part, int, error) {
+	payload := in[payloadStart:]
 	if uint64(len(payload)) > r.remaining {
 		payload = payload[:r.remaining]
 	}
@@ -88,11 +88,11 @@ func (r *Reader) takePayload(in []byte, from int) (Part, int, error) {
 	if last {
 		r.inMessage = false
 	}
-	return Part{Kind: Data, Payload: payload, Last: last}, from + len(payload), nil
+	return Part{Kind: Data, Payload: payload, Last: last}, payloadStart + len(payload), nil
 }
 
-// takeControlFrame returns a control frame if it is complete.
-func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error) {
+// takeCompleteControlFrame returns a control frame if it is complete.
+func (r *FrameReader) takeCompleteControlFrame(in []byte, h *wsframe.Head) (Part, int, error) {
 	n := h.Len + int(h.Size)
 	if len(in) < n {
 		return Part{}, 0, nil
@@ -104,7 +104,7 @@ func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error)
 	case OpPong:
 		part.Kind = Pong
 	case OpClose:
-		if err := checkClose(part.Payload); err != nil {
+		if err := checkClosePayload(part.Payload); err != nil {
 			return Part{}, 0, err
 		}
 		part.Kind = Close
@@ -113,22 +113,22 @@ func (r *Reader) takeControlFrame(in []byte, h *wsframe.Head) (Part, int, error)
 	return part, n, nil
 }
 
-// parseHead parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong byte
+// parseHeadRejectingEarly parses a frame's head. A wrong byte is an error even if the head is incomplete. The first wrong byte
 // determines the error, so that it does not depend on how the stream is divided.
-func (r *Reader) parseHead(in []byte) (h wsframe.Head, err error) {
-	if h, err = r.checkHead(in); err == nil {
+func (r *FrameReader) parseHeadRejectingEarly(in []byte) (h wsframe.Head, err error) {
+	if h, err = r.parseAndCheckHead(in); err == nil {
 		return h, nil
 	}
 	for n := 1; n < min(len(in), 3); n++ {
-		if _, first := r.checkHead(in[:n]); first != nil {
+		if _, first := r.parseAndCheckHead(in[:n]); first != nil {
 			return h, first
 		}
 	}
 	return h, err
 }
 
-// checkHead parses a frame's head and returns an error if the frame may not follow those before it.
-func (r *Reader) checkHead(in []byte) (h wsframe.Head, err error) {
+// parseAndCheckHead parses a frame's head and returns an error if the frame may not follow those before it.
+func (r *FrameReader) parseAndCheckHead(in []byte) (h wsframe.Head, err error) {
 	h, err = wsframe.ParseHead(in)
 	switch {
 	case err != nil:
@@ -157,8 +157,8 @@ func CloseCode(payload []byte) int {
 	return int(binary.BigEndian.Uint16(payload))
 }
 
-// checkClose returns an error if the payload of a Close is invalid.
-func checkClose(payload []byte) error {
+// checkClosePayload returns an error if the payload of a Close is invalid.
+func checkClosePayload(payload []byte) error {
 	if len(payload) == 1 {
 		return errors.New("websocket: a close frame of 1 byte; expected none, or a code of 2 bytes and a reason")
 	}

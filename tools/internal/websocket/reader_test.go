@@ -25,7 +25,7 @@ func serverFrame(first byte, payload string) string {
 // data joined to messages.
 func readEvents(t *testing.T, stream string, maxPiece int) (events []string, err error) {
 	t.Helper()
-	var r Reader
+	var r FrameReader
 	var message []byte
 	in := []byte(stream)
 	for from, to := 0, 0; ; {
@@ -79,7 +79,7 @@ func TestReader(t *testing.T) {
 
 // TestPieces checks that payload is returned as it arrives, not copied.
 func TestPieces(t *testing.T) {
-	var r Reader
+	var r FrameReader
 	in := []byte(serverFrame(0x81, "Hello"))
 	if part, n, err := r.Next(in[:2]); n != 2 || len(part.Payload) != 0 || part.Last || part.Kind != Data || err != nil {
 		t.Errorf("a header gives %+v, %d, %v; expected it to be taken", part, n, err)
@@ -133,7 +133,7 @@ func TestCloseCodes(t *testing.T) {
 	}
 	for code := range 1 << 16 {
 		payload := string(binary.BigEndian.AppendUint16(nil, uint16(code)))
-		var r Reader
+		var r FrameReader
 		part, _, err := r.Next([]byte(serverFrame(0x88, payload)))
 		want := good[code] || code > 3000 && code < 5000
 		if (err == nil) != want || err == nil && CloseCode(part.Payload) != code || err != nil && !strings.Contains(err.Error(), fmt.Sprint(code)) {
@@ -146,12 +146,12 @@ func TestCloseCodes(t *testing.T) {
 }
 
 func TestReaderCost(t *testing.T) {
-	if size := unsafe.Sizeof(Reader{}); size > 16 {
+	if size := unsafe.Sizeof(FrameReader{}); size > 16 {
 		t.Errorf("a Reader has %d bytes; expected at most 16", size)
 	}
 	in := []byte(serverFrame(0x01, "a") + serverFrame(0x89, "b") + serverFrame(0x80, "c"))
 	if n := testing.AllocsPerRun(100, func() {
-		var r Reader
+		var r FrameReader
 		for rest := in; len(rest) > 0; {
 			_, n, err := r.Next(rest)
 			if n == 0 || err != nil {

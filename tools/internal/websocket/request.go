@@ -17,16 +17,16 @@ const maxHead = 16 << 10
 // guid is what a server appends to the key, to prove that it supports the protocol (RFC 6455, 1.3).
 const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-// Key is the nonce of a handshake. RFC 6455 requires a random one for each connection.
-type Key [16]byte
+// HandshakeKey is the nonce of a handshake. RFC 6455 requires a random one for each connection.
+type HandshakeKey [16]byte
 
-func (k Key) encodeBase64() (text [24]byte) {
+func (k HandshakeKey) encodeBase64() (text [24]byte) {
 	base64.StdEncoding.Encode(text[:], k[:])
 	return text
 }
 
 // acceptValue returns the Sec-WebSocket-Accept that the server must send for the key.
-func (k Key) acceptValue() (accept [28]byte) {
+func (k HandshakeKey) acceptValue() (accept [28]byte) {
 	var b [24 + len(guid)]byte
 	text := k.encodeBase64()
 	copy(b[copy(b[:], text[:]):], guid)
@@ -39,7 +39,7 @@ func (k Key) acceptValue() (accept [28]byte) {
 // is not the default; an empty path is "/". Header lines are sorted by name, so equal headers
 // result in equal bytes; names are sent as they are. Path and header must have passed CheckHeader;
 // the host is not checked.
-func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []byte {
+func AppendRequest(dst []byte, host, path string, header http.Header, k HandshakeKey) []byte {
 	if path == "" {
 		path = "/"
 	}
@@ -74,12 +74,12 @@ func CheckHeader(path string, header http.Header) error {
 		for _, value := range values {
 			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 			if strings.ContainsFunc(value, control) {
-				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, truncate(value))
+				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, truncateForError(value))
 			}
 			size += len(name) + len(value) + len(": \r\n")
 		}
 		if name == "" || strings.Trim(name, tokenChars) != "" {
-			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", truncate(name))
+			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", truncateForError(name))
 		}
 	}
 	if size >= maxHead {
@@ -94,10 +94,10 @@ func checkPath(path string) error {
 	}
 	strange := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '#' }
 	if path[0] != '/' || strings.ContainsFunc(path, strange) {
-		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", truncate(path))
+		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", truncateForError(path))
 	}
 	if _, err := url.ParseRequestURI(path); err != nil {
-		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", truncate(path))
+		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", truncateForError(path))
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ var reservedHeaders = map[string]string{
 	"transfer-encoding":        "the request has no body",
 }
 
-func truncate[T string | []byte](s T) string {
+func truncateForError[T string | []byte](s T) string {
 	const most = 80
 	if len(s) > most {
 		return string(s[:most]) + "..."

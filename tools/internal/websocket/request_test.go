@@ -10,7 +10,7 @@ import (
 )
 
 // sample is the key of the example in RFC 6455, 1.3.
-var sample = Key([]byte("the sample nonce"))
+var sample = HandshakeKey([]byte("the sample nonce"))
 
 func TestRequest(t *testing.T) {
 	header := http.Header{"X-Two": {"1", "2"}, "Origin": {"http://a.example"}}

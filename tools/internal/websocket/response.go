@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// CheckResponse checks the server's response, at the beginning of in, to a request with the key k.
+// CheckHandshakeResponse checks the server's response, at the beginning of in, to a request with the key k.
 // If the server accepts, n is the size of the response in bytes; frames may follow immediately.
 // While the response is incomplete, n is 0 and err nil: call it again with more input. Input that
-// is not HTTP is an error immediately, and so are 16 KiB without an end. CheckResponse does not
+// is not HTTP is an error immediately, and so are 16 KiB without an end. CheckHandshakeResponse does not
 // retain in.
-func CheckResponse(in []byte, k Key) (n int, err error) {
+func CheckHandshakeResponse(in []byte, k HandshakeKey) (n int, err error) {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
 		line, _, _ := bytes.Cut(in, []byte("\n"))
-		return 0, errStatus(strings.TrimSuffix(truncate(line), "\r"))
+		return 0, errUnexpectedStatus(strings.TrimSuffix(truncateForError(line), "\r"))
 	}
 	const end = "\r\n\r\n"
 	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
@@ -31,7 +31,7 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 	head := textproto.NewReader(bufio.NewReader(bytes.NewReader(in[:n])))
 	status, _ := head.ReadLine()
 	if after, ok := strings.CutPrefix(status, "HTTP/1.1 101"); !ok || after != "" && after[0] != ' ' {
-		return 0, errStatus(status)
+		return 0, errUnexpectedStatus(status)
 	}
 	header, err := head.ReadMIMEHeader()
 	if err != nil {
@@ -43,22 +43,22 @@ func CheckResponse(in []byte, k Key) (n int, err error) {
 		ok             bool
 	}{
 		{"Upgrade", "websocket", strings.EqualFold(header.Get("Upgrade"), "websocket")},
-		{"Connection", "Upgrade", listContains(header.Values("Connection"), "Upgrade")},
+		{"Connection", "Upgrade", headerListContains(header.Values("Connection"), "Upgrade")},
 		{"Sec-Websocket-Accept", string(accept[:]) + ", once", len(header.Values("Sec-Websocket-Accept")) == 1 && header.Get("Sec-Websocket-Accept") == string(accept[:])},
 		{"Sec-Websocket-Extensions", "none, as none was offered", header.Get("Sec-Websocket-Extensions") == ""},
 	} {
 		if !field.ok {
-			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, truncate(strings.Join(header.Values(field.name), ", ")), field.expected)
+			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, truncateForError(strings.Join(header.Values(field.name), ", ")), field.expected)
 		}
 	}
 	return n, nil
 }
 
-func errStatus(line string) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", truncate(line), "HTTP/1.1 101 Switching Protocols")
+func errUnexpectedStatus(line string) error {
+	return fmt.Errorf("websocket: the server answers %q; expected %q", truncateForError(line), "HTTP/1.1 101 Switching Protocols")
 }
 
-func listContains(lists []string, want string) bool {
+func headerListContains(lists []string, want string) bool {
 	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
 		if strings.EqualFold(strings.TrimSpace(element), want) {
 			return true

@@ -33,7 +33,7 @@ func TestResponse(t *testing.T) {
 		"space about values": replaceInResponse(proof, "\t "+proof+" "),
 		"the longest":        replaceInResponse("\r\n\r\n", long),
 	} {
-		n, err := CheckResponse([]byte(in), sample)
+		n, err := CheckHandshakeResponse([]byte(in), sample)
 		if n != len(in) || err != nil {
 			t.Errorf("%s: %d bytes of %d, error %v", name, n, len(in), err)
 		}
@@ -61,7 +61,7 @@ func TestBadResponse(t *testing.T) {
 		"too long": {replaceInResponse("\r\n\r\n", "\r\nX: "+strings.Repeat("x", maxHead-len(agreed)-len("\r\nX: ")+1)+"\r\n\r\n"),
 			"does not end within 16384 bytes"},
 	} {
-		n, err := CheckResponse([]byte(c.in), sample)
+		n, err := CheckHandshakeResponse([]byte(c.in), sample)
 		if n != 0 || err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %d, %v; expected an error with %q", name, n, err, c.err)
 		}
@@ -75,7 +75,7 @@ func TestBadResponse(t *testing.T) {
 // follows.
 func checkPrefixes(t *testing.T, in []byte) {
 	t.Helper()
-	n, err := CheckResponse(in, sample)
+	n, err := CheckHandshakeResponse(in, sample)
 	if n < 0 || n > min(len(in), maxHead) || n > 0 && err != nil {
 		t.Fatalf("%q gives %d, %v", in, n, err)
 	}
@@ -87,7 +87,7 @@ func checkPrefixes(t *testing.T, in []byte) {
 		if len(in) > 1024 && i%97 > 0 && i < len(in)-4 {
 			continue
 		}
-		m, e := CheckResponse(in[:i:i], sample)
+		m, e := CheckHandshakeResponse(in[:i:i], sample)
 		switch {
 		case wrong && e == nil:
 			t.Fatalf("%q is an error but for its last bytes, and gives %d", in[:i], m)

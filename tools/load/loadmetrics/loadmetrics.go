@@ -32,7 +32,7 @@ const maxCauses = 64
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func New(labels prometheus.Labels) *Collector {
 	c := new(Collector)
-	c.Collector = collector.New(collector.Namespace+"load_", labels, "quantile", c.cloneState, listMetrics(), loadSummaries)
+	c.Collector = collector.NewCollector(collector.Namespace+"load_", labels, "quantile", c.cloneState, listMetrics(), loadSummaries)
 	return c
 }
 
@@ -118,7 +118,7 @@ func listMetrics() []collector.Metric[loadState] {
 		collector.Gauge("run_seconds", "Duration of the run at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
 		collector.Gauge("interval_seconds", "Duration of the last interval.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
-		collector.LabelledMetric("errors_total", "Failures by cause: of connection attempts, connections and answers.",
+		collector.NewMetricByLabel("errors_total", "Failures by cause: of connection attempts, connections and answers.",
 			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
 		{Name: "stage", Help: "Always 1; the label stage is the current stage of the run.", Kind: prometheus.GaugeValue, Labels: []string{"stage"},
 			Each: func(s *loadState, emit func(float64, ...string)) {

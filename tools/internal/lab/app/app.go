@@ -78,26 +78,26 @@ var fixedMessages = map[string]Message{
 	Sha:  {Ping, "758d\n"},
 }
 
-func MessageFor(appName string) Message { return fixedMessages[appName] }
+func FixedMessageFor(appName string) Message { return fixedMessages[appName] }
 
-// HasMessageSize reports whether the app's messages have the workload's size.
-func HasMessageSize(appName string) bool {
+// UsesWorkloadMessageSize reports whether the app's messages have the workload's size.
+func UsesWorkloadMessageSize(appName string) bool {
 	_, fixed := fixedMessages[appName]
 	return !fixed
 }
 
 func IsAppName(name string) bool { return slices.Contains(Names, name) }
 
-// CheckServer exchanges messages with the server on conn and checks that it speaks the app. The
+// CheckServerSpeaksApp exchanges messages with the server on conn and checks that it speaks the app. The
 // caller sets the connection's deadline.
-func CheckServer(conn net.Conn, appName string) error {
+func CheckServerSpeaksApp(conn net.Conn, appName string) error {
 	// A port that nobody listens on can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
 		return errors.New("connection refused")
 	}
 	switch appName {
 	case Sink:
-		return checkSink(conn)
+		return checkSinkClosesWithClient(conn)
 	case HTTP:
 		return checkHTTPHello(conn)
 	case PubSub:
@@ -107,12 +107,12 @@ func CheckServer(conn net.Conn, appName string) error {
 	if m.Text == "" {
 		m = Message{Ping, Ping}
 	}
-	conn, err := LineConn(conn, appName)
+	conn, err := ConnForLines(conn, appName)
 	if err != nil {
 		return err
 	}
 	begin := time.Now()
-	if err := checkEchoedLines(conn, m); err != nil {
+	if err := checkTenAnswers(conn, m); err != nil {
 		return err
 	}
 	if took := time.Since(begin); appName == Wait && took < WaitTime { // the load generator does not check it
@@ -121,9 +121,9 @@ func CheckServer(conn net.Conn, appName string) error {
 	return nil
 }
 
-// checkEchoedLines sends a message ten times and checks the answers: one compared server flushes
+// checkTenAnswers sends a message ten times and checks the answers: one compared server flushes
 // only every tenth answer.
-func checkEchoedLines(conn net.Conn, m Message) error {
+func checkTenAnswers(conn net.Conn, m Message) error {
 	const times = 10
 	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
 		return err
@@ -139,9 +139,9 @@ func checkEchoedLines(conn net.Conn, m Message) error {
 	return nil
 }
 
-// checkSink sends a line and checks that the server closes with the client and sends nothing but
+// checkSinkClosesWithClient sends a line and checks that the server closes with the client and sends nothing but
 // heartbeats.
-func checkSink(conn net.Conn) error {
+func checkSinkClosesWithClient(conn net.Conn) error {
 	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
 		return err
 	}

@@ -9,24 +9,24 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/websocket"
 )
 
-// LineConn returns a connection on which an app is used in lines. For WebSocket it performs the
+// ConnForLines returns a connection on which an app is used in lines. For WebSocket it performs the
 // handshake; then each written line is a message, each received message reads as a line, and each
 // ping reads as Heartbeat. The caller sets deadlines.
-func LineConn(conn net.Conn, appName string) (net.Conn, error) {
+func ConnForLines(conn net.Conn, appName string) (net.Conn, error) {
 	if appName != WebSocket {
 		return conn, nil
 	}
-	var key websocket.Key
+	var key websocket.HandshakeKey
 	_, _ = rand.Read(key[:]) // never fails
 	if _, err := conn.Write(websocket.AppendRequest(nil, conn.RemoteAddr().String(), "/", nil, key)); err != nil {
 		return nil, err
 	}
 	c := &webSocketLineConn{Conn: conn}
 	for {
-		if err := c.readMore(); err != nil {
+		if err := c.readIntoUnparsed(); err != nil {
 			return nil, err
 		}
-		n, err := websocket.CheckResponse(c.unparsed, key)
+		n, err := websocket.CheckHandshakeResponse(c.unparsed, key)
 		if err != nil {
 			return nil, err
 		}
@@ -40,13 +40,13 @@ func LineConn(conn net.Conn, appName string) (net.Conn, error) {
 // webSocketLineConn is a WebSocket whose messages are lines.
 type webSocketLineConn struct {
 	net.Conn
-	frames   websocket.Reader
+	frames   websocket.FrameReader
 	unparsed []byte // not looked at
 	unread   []byte // not given out
 }
 
-// readMore reads at least one byte unless it fails.
-func (c *webSocketLineConn) readMore() error {
+// readIntoUnparsed reads at least one byte unless it fails.
+func (c *webSocketLineConn) readIntoUnparsed() error {
 	var b [4096]byte
 	n, err := c.Conn.Read(b[:])
 	c.unparsed = append(c.unparsed, b[:n]...)
@@ -59,7 +59,7 @@ func (c *webSocketLineConn) readMore() error {
 func (c *webSocketLineConn) Write(p []byte) (int, error) {
 	var out []byte
 	for line := range bytes.Lines(p) {
-		out = websocket.AppendFrame(out, websocket.OpText, [4]byte{}, bytes.TrimSuffix(line, []byte("\n")))
+		out = websocket.AppendMaskedFrame(out, websocket.OpText, [4]byte{}, bytes.TrimSuffix(line, []byte("\n")))
 	}
 	if _, err := c.Conn.Write(out); err != nil {
 		return 0, err
@@ -74,7 +74,7 @@ func (c *webSocketLineConn) Read(p []byte) (int, error) {
 		case err != nil:
 			return 0, err
 		case n == 0:
-			if err := c.readMore(); err != nil {
+			if err := c.readIntoUnparsed(); err != nil {
 				return 0, err
 			}
 			continue

@@ -15,7 +15,7 @@ import (
 )
 
 // server is what a server took on four loops.
-var server = Measured{
+var server = MeasuredCosts{
 	Model: "epoll", Loops: 4, Size: 64, Connections: 20_000, Base: 20e6, BytesPerConn: 100, Kernel: 8000, Connect: 20 * time.Microsecond,
 	Points: []Point{{Rate: 1000, Cores: 0.05, Buffers: 1e6}, {Rate: 10_000, Cores: 0.3, Buffers: 2e6}, {Rate: 100_000, Cores: 1, Buffers: 4e6}},
 }
@@ -118,7 +118,7 @@ func TestPlan(t *testing.T) {
 		}
 		for _, n := range []int64{p.Holds, p.Holds + 1} {
 			over := ""
-			for _, l := range newPlanner().machineLimits(&g, n) {
+			for _, l := range newPlanner().machineLimitsAndUse(&g, n) {
 				if l.used > l.max {
 					over = l.name
 				}
@@ -146,7 +146,7 @@ func TestPlan(t *testing.T) {
 // bytes are what the doctor says.
 func TestKernel(t *testing.T) {
 	cost := func(side doctor.Side, unread int) float64 {
-		c, err := doctor.Costs(&doctor.Facts{}, doctor.Plan{Connections: 1, Side: side, Model: "epoll", Unread: unread})
+		c, err := doctor.PredictCosts(&doctor.Facts{}, doctor.Plan{Connections: 1, Side: side, Model: "epoll", Unread: unread})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestKernel(t *testing.T) {
 // A message of 64 bytes is a packet each way and an acknowledgement.
 func TestFlows(t *testing.T) {
 	g := newGoal()
-	in, out := g.networkFlows(1000)
+	in, out := g.predictNetworkTraffic(1000)
 	if want := (Flow{8 * 1000 * (64 + 2*90), 2000}); in != want {
 		t.Errorf("in: %+v, want %+v", in, want)
 	}
@@ -174,7 +174,7 @@ func TestFlows(t *testing.T) {
 		t.Errorf("out: %+v, want %+v", out, want)
 	}
 	g.Size, g.TLS = 20_000, true // two records, 14 segments, 7 acknowledgements of all
-	in, out = g.networkFlows(1)
+	in, out = g.predictNetworkTraffic(1)
 	if in.Packets != 21 || out.Packets != 20 || out.Bits != 8*(20_044+20*90) {
 		t.Errorf("20,000 bytes with TLS: in %+v, out %+v", in, out)
 	}
@@ -228,7 +228,7 @@ func newBenchSet() *result.Set {
 }
 
 func TestFromSet(t *testing.T) {
-	all, err := MeasureFromBench(newBenchSet())
+	all, err := MeasurementsFromBench(newBenchSet())
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%v, %+v, want two sizes", err, all)
 	}
@@ -239,7 +239,7 @@ func TestFromSet(t *testing.T) {
 	if len(few.Points) != 2 || few.Points[0] != (Point{1000, 0.05, 1e6}) || few.Points[1] != (Point{10_000, 0.3, 1e6}) {
 		t.Errorf("points %+v, want both rates", few.Points)
 	}
-	predicted := PredictLargerSizes(all, &doctor.Facts{})
+	predicted := PredictEachFromSmallest(all, &doctor.Facts{})
 	if len(predicted) != 1 || predicted[0].To.Connections != 200_000 {
 		t.Fatalf("%+v, want a prediction for 200,000", predicted)
 	}
@@ -260,7 +260,7 @@ func TestFromSet(t *testing.T) {
 	if many := all[1]; math.Abs(many.IdleCoresPerConn-0.008/200_000) > 1e-12 || many.MaxIdleCoresPerConn != 0 {
 		t.Errorf("idle %v, at most %v, want 0.01 less 0.002 cores of 200,000", many.IdleCoresPerConn, many.MaxIdleCoresPerConn)
 	}
-	if _, err := MeasureFromBench(&result.Set{}); err == nil {
+	if _, err := MeasurementsFromBench(&result.Set{}); err == nil {
 		t.Error("a report without runs can be planned from")
 	}
 }
@@ -281,16 +281,16 @@ func TestFromStream(t *testing.T) {
 		},
 		Result: &load.Result{Connected: 20_000, MessageSize: 100, Counts: load.Counts{Answered: 20_000}, Window: 2 * time.Second},
 	}
-	m, err := MeasureFromLoad(s)
+	m, err := MeasurementFromLoad(s)
 	if want := (Point{10_000, 0.25, 1e6}); err != nil || m.BytesPerConn != 100 || m.Base != 20e6 || m.Connections != 20_000 || len(m.Points) != 1 || m.Points[0] != want {
 		t.Errorf("got %+v, %v, want 100 bytes each and %+v", m, err, want)
 	}
 	s.Plan.Server = nil
-	if _, err := MeasureFromLoad(s); err == nil || !strings.Contains(err.Error(), "what the server took") {
+	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "what the server took") {
 		t.Errorf("without a server: %v", err)
 	}
 	s.Result = nil
-	if _, err := MeasureFromLoad(s); err == nil || !strings.Contains(err.Error(), "cut off") {
+	if _, err := MeasurementFromLoad(s); err == nil || !strings.Contains(err.Error(), "cut off") {
 		t.Errorf("cut off: %v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 type Prediction struct {
 	// From and To differ in the number of connections and have the same server, loops, app and
 	// message size.
-	From    Measured         `json:"from"`
-	To      Measured         `json:"to"`
+	From    MeasuredCosts    `json:"from"`
+	To      MeasuredCosts    `json:"to"`
 	Figures []ComparedFigure `json:"figures"`
 }
 
@@ -36,51 +36,51 @@ func (c *ComparedFigure) RelativeError() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// PredictLargerSizes predicts each measurement from the smallest one with the same setup. It
+// PredictEachFromSmallest predicts each measurement from the smallest one with the same setup. It
 // returns nothing if no two have the same setup.
-func PredictLargerSizes(all []Measured, f *doctor.Facts) (predictions []Prediction) {
+func PredictEachFromSmallest(all []MeasuredCosts, f *doctor.Facts) (predictions []Prediction) {
 	for i := range all {
-		to, from := &all[i], (*Measured)(nil)
+		to, from := &all[i], (*MeasuredCosts)(nil)
 		for j := range all {
 			m := &all[j]
-			if m.isSameSetup(to) && m.Connections < to.Connections && (from == nil || m.Connections < from.Connections) {
+			if m.hasSameSetupAs(to) && m.Connections < to.Connections && (from == nil || m.Connections < from.Connections) {
 				from = m
 			}
 		}
 		if from != nil {
-			predictions = append(predictions, Prediction{*from, *to, comparePrediction(from, to, f)})
+			predictions = append(predictions, Prediction{*from, *to, predictAndCompareFigures(from, to, f)})
 		}
 	}
 	return predictions
 }
 
-// isSameSetup reports whether two measurements differ only in connections and rates.
-func (m *Measured) isSameSetup(o *Measured) bool {
+// hasSameSetupAs reports whether two measurements differ only in connections and rates.
+func (m *MeasuredCosts) hasSameSetupAs(o *MeasuredCosts) bool {
 	return m.Subject == o.Subject && m.Loops == o.Loops && m.App == o.App && m.Size == o.Size && m.TLS == o.TLS
 }
 
-func comparePrediction(from, to *Measured, f *doctor.Facts) (all []ComparedFigure) {
-	n := float64(to.Connections)
+func predictAndCompareFigures(smaller, larger *MeasuredCosts, f *doctor.Facts) (all []ComparedFigure) {
+	n := float64(larger.Connections)
 	bytes := func(v float64) string { return fmt.Sprintf("%.1f MiB", v/(1<<20)) }
 	cores := func(v float64) string { return fmt.Sprintf("%.4f cores", v) }
-	all = append(all, ComparedFigure{"the process, idle", from.Base + from.BytesPerConn*n, to.Base + to.BytesPerConn*n, bytes, true})
-	if from.IdleCoresPerConn > 0 && to.IdleCoresPerConn > 0 {
-		all = append(all, ComparedFigure{"CPU of idle connections", from.IdleCoresPerConn * n, to.IdleCoresPerConn * n, cores, true})
+	all = append(all, ComparedFigure{"the process, idle", smaller.Base + smaller.BytesPerConn*n, larger.Base + larger.BytesPerConn*n, bytes, true})
+	if smaller.IdleCoresPerConn > 0 && larger.IdleCoresPerConn > 0 {
+		all = append(all, ComparedFigure{"CPU of idle connections", smaller.IdleCoresPerConn * n, larger.IdleCoresPerConn * n, cores, true})
 	}
-	for _, p := range to.Points {
+	for _, p := range larger.Points {
 		at := fmt.Sprintf(" at %s messages/s", format.Whole(p.Rate))
-		user, was := from.PredictUserMemory(n, p.Rate), to.Base+to.BytesPerConn*n+p.Buffers
+		user, was := smaller.PredictUserMemory(n, p.Rate), larger.Base+larger.BytesPerConn*n+p.Buffers
 		all = append(all, ComparedFigure{"the process" + at, user, was, bytes, true})
-		if from.Kernel > 0 && to.Kernel > 0 {
-			all = append(all, ComparedFigure{"the kernel, both ends", from.Kernel * n, to.Kernel * n, bytes, true})
-			plan := doctor.Plan{Connections: to.Connections, Side: doctor.Both, Model: to.Model}
-			if cost, err := doctor.Costs(f, plan); err == nil {
-				all = append(all, ComparedFigure{"the kernel, by the doctor alone", float64(cost.Kernel) * n, to.Kernel * n, bytes, true})
+		if smaller.Kernel > 0 && larger.Kernel > 0 {
+			all = append(all, ComparedFigure{"the kernel, both ends", smaller.Kernel * n, larger.Kernel * n, bytes, true})
+			plan := doctor.Plan{Connections: larger.Connections, Side: doctor.Both, Model: larger.Model}
+			if cost, err := doctor.PredictCosts(f, plan); err == nil {
+				all = append(all, ComparedFigure{"the kernel, by the doctor alone", float64(cost.Kernel) * n, larger.Kernel * n, bytes, true})
 			}
-			user, was = user+from.Kernel*n, was+to.Kernel*n
+			user, was = user+smaller.Kernel*n, was+larger.Kernel*n
 		}
 		all = append(all, ComparedFigure{"memory" + at, user, was, bytes, false})
-		all = append(all, ComparedFigure{"CPU" + at, from.PredictCores(n, p.Rate, 0), p.Cores, cores, false})
+		all = append(all, ComparedFigure{"CPU" + at, smaller.PredictCores(n, p.Rate, 0), p.Cores, cores, false})
 	}
 	return all
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/myriad-go/myriad/tools/load"
 )
 
-// Measured is what a server needed for a number of connections: medians over rounds.
-type Measured struct {
+// MeasuredCosts is what a server needed for a number of connections: medians over rounds.
+type MeasuredCosts struct {
 	// Subject names the server, Model is its I/O model, Loops its number of event loops; "" and 0
 	// if unknown. App is what it served, in messages of Size bytes.
 	Subject     string `json:"subject,omitempty"`
@@ -59,18 +59,18 @@ type Point struct {
 	Buffers float64 `json:"buffers"`
 }
 
-// groupKey identifies runs of the same setup: rounds, or points at different rates.
-type groupKey struct {
+// measuredSetup identifies runs of the same setup: rounds, or points at different rates.
+type measuredSetup struct {
 	scenario, subject, app   string
 	size, loops, connections int
 	tls                      bool
 }
 
-// MeasureFromBench returns the measurements of a bench, in the order of the runs: those with memory
+// MeasurementsFromBench returns the measurements of a bench, in the order of the runs: those with memory
 // samples and a load of messages. It fails if there are none.
-func MeasureFromBench(set *result.Set) ([]Measured, error) {
-	var keys []groupKey
-	groups := make(map[groupKey][]*result.Run)
+func MeasurementsFromBench(set *result.Set) ([]MeasuredCosts, error) {
+	var keys []measuredSetup
+	groups := make(map[measuredSetup][]*result.Run)
 	for _, report := range set.Reports {
 		for i := range report.Runs {
 			run := &report.Runs[i]
@@ -79,16 +79,16 @@ func MeasureFromBench(set *result.Set) ([]Measured, error) {
 				continue
 			}
 			loops, _ := strconv.Atoi(flagValue(run.Command, "--loops"))
-			k := groupKey{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.LastLoadResult().Connected, w.TLS}
+			k := measuredSetup{report.Scenario.Name, run.Subject, w.App, w.Size, loops, run.LastLoadResult().Connected, w.TLS}
 			if groups[k] == nil {
 				keys = append(keys, k)
 			}
 			groups[k] = append(groups[k], run)
 		}
 	}
-	var all []Measured
+	var all []MeasuredCosts
 	for _, k := range keys {
-		all = append(all, k.medianOfRuns(groups[k]))
+		all = append(all, k.measuredMedians(groups[k]))
 	}
 	if len(all) == 0 {
 		return nil, errors.New("no run that has measured memory and messages; expected one of `myriad bench capacity`, or of a scenario with the phases connect, verify, connect, hold, load, hold")
@@ -112,9 +112,9 @@ func hasCapacityFigures(run *result.Run, w *scenario.Workload) bool {
 		run.FindSample(probe.Touched) != nil && run.FindSample(probe.Idle) != nil && run.FindSample("measured") != nil
 }
 
-// medianOfRuns returns the medians of runs with the same setup.
-func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
-	m := Measured{
+// measuredMedians returns the medians of runs with the same setup.
+func (k measuredSetup) measuredMedians(runs []*result.Run) MeasuredCosts {
+	m := MeasuredCosts{
 		Subject: k.subject, Model: flagValue(runs[0].Command, "--model"), Loops: k.loops, App: k.app, Size: k.size, TLS: k.tls,
 		Connections: k.connections,
 	}
@@ -133,7 +133,7 @@ func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
 	m.Connect = time.Duration(median(func(touched, idle *result.Sample) float64 {
 		return float64(idle.Server.CPU()-touched.Server.CPU()) / n
 	}))
-	m.setIdleCores(runs)
+	m.setIdleCoresPerConn(runs)
 	byWorkload := make(map[string][]*result.Run)
 	for _, r := range runs {
 		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
@@ -160,13 +160,13 @@ func (k groupKey) medianOfRuns(runs []*result.Run) Measured {
 			})),
 		})
 	}
-	m.sortAndSmoothPoints()
+	m.sortPointsAndMakeMonotonic()
 	return m
 }
 
-// setIdleCores compares the idle server's CPU usage with all connections and without any. They
+// setIdleCoresPerConn compares the idle server's CPU usage with all connections and without any. They
 // count as different if every period with connections used more than any without.
-func (m *Measured) setIdleCores(runs []*result.Run) {
+func (m *MeasuredCosts) setIdleCoresPerConn(runs []*result.Run) {
 	var without, with []float64
 	for _, r := range runs {
 		without = append(without, r.FindSample(probe.Touched).Resting...)
@@ -185,8 +185,8 @@ func (m *Measured) setIdleCores(runs []*result.Run) {
 	m.MaxIdleCoresPerConn = slices.Max(with) / n
 }
 
-// sortAndSmoothPoints sorts the points by rate and makes their figures monotonic.
-func (m *Measured) sortAndSmoothPoints() {
+// sortPointsAndMakeMonotonic sorts the points by rate and makes their figures monotonic.
+func (m *MeasuredCosts) sortPointsAndMakeMonotonic() {
 	slices.SortFunc(m.Points, func(a, b Point) int { return cmp.Compare(a.Rate, b.Rate) })
 	for i := 1; i < len(m.Points); i++ {
 		m.Points[i].Cores = max(m.Points[i].Cores, m.Points[i-1].Cores)
@@ -194,19 +194,19 @@ func (m *Measured) sortAndSmoothPoints() {
 	}
 }
 
-// MeasureFromLoad returns the measurement of a load run whose server was a process of the same
+// MeasurementFromLoad returns the measurement of a load run whose server was a process of the same
 // machine. It does not include the kernel's memory.
-func MeasureFromLoad(s *load.Stream) (Measured, error) {
+func MeasurementFromLoad(s *load.Stream) (MeasuredCosts, error) {
 	r := s.Result
 	switch {
 	case r == nil:
-		return Measured{}, errors.New("the stream is cut off; expected a complete run")
+		return MeasuredCosts{}, errors.New("the stream is cut off; expected a complete run")
 	case r.Window <= 0 || r.Answered == 0:
-		return Measured{}, errors.New("no message was answered; expected a run with messages, for what they take")
+		return MeasuredCosts{}, errors.New("no message was answered; expected a run with messages, for what they take")
 	case s.Plan == nil || s.Plan.Server == nil:
-		return Measured{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
+		return MeasuredCosts{}, errors.New("what the server took is not in it; expected a run with a server that is a process of the same machine, and of the same user")
 	}
-	m := Measured{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.RSS)}
+	m := MeasuredCosts{Connections: r.Connected, Size: r.MessageSize, TLS: r.TLS != "", Base: float64(s.Plan.Server.RSS)}
 	var cpu, length time.Duration
 	connected, most := m.Base, m.Base
 	for _, i := range s.Intervals {
@@ -221,7 +221,7 @@ func MeasureFromLoad(s *load.Stream) (Measured, error) {
 		}
 	}
 	if length == 0 || cpu == 0 || connected == m.Base {
-		return Measured{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
+		return MeasuredCosts{}, errors.New("no interval with all connections before the window, or none within it; expected --hold-before 2s and a duration of some seconds")
 	}
 	m.BytesPerConn = max(connected-m.Base, 0) / float64(max(r.Connected, 1))
 	m.Points = []Point{{Rate: r.Rate(), Cores: cpu.Seconds() / length.Seconds(), Buffers: max(most-connected, 0)}}
@@ -233,7 +233,7 @@ func MeasureFromLoad(s *load.Stream) (Measured, error) {
 // with its rate, and that messages cost no more each at a higher rate, since a loop then handles
 // more at a time. Between two points it returns the maximum that both allow. For the measured
 // number of connections the points include the cost of idle ones.
-func (m *Measured) PredictCores(connections, rate float64, loops int) float64 {
+func (m *MeasuredCosts) PredictCores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
 		scale = float64(loops) / float64(m.Loops)
@@ -241,12 +241,12 @@ func (m *Measured) PredictCores(connections, rate float64, loops int) float64 {
 	if rate <= 0 {
 		return m.IdleCoresPerConn * connections
 	}
-	return m.interpolateCores(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
+	return m.maxCoresBetweenPoints(rate/scale)*scale + max(0, m.IdleCoresPerConn*(connections-float64(m.Connections)*scale))
 }
 
-// interpolateCores is PredictCores for the measured loops and connections.
-func (m *Measured) interpolateCores(rate float64) float64 {
-	i := m.lastPointUpTo(rate)
+// maxCoresBetweenPoints is PredictCores for the measured loops and connections.
+func (m *MeasuredCosts) maxCoresBetweenPoints(rate float64) float64 {
+	i := m.lastPointIndexUpToRate(rate)
 	if i < 0 {
 		return m.Points[0].Cores
 	}
@@ -257,9 +257,9 @@ func (m *Measured) interpolateCores(rate float64) float64 {
 	return cores
 }
 
-// lastPointUpTo returns the index of the last point whose rate is not above rate, -1 if there is
+// lastPointIndexUpToRate returns the index of the last point whose rate is not above rate, -1 if there is
 // none.
-func (m *Measured) lastPointUpTo(rate float64) int {
+func (m *MeasuredCosts) lastPointIndexUpToRate(rate float64) int {
 	i, exact := slices.BinarySearchFunc(m.Points, rate, func(p Point, rate float64) int { return cmp.Compare(p.Rate, rate) })
 	if exact {
 		return i
@@ -269,8 +269,8 @@ func (m *Measured) lastPointUpTo(rate float64) int {
 
 // PredictUserMemory predicts the resident memory of a process, in bytes. Buffers are those of the
 // next point, or grow with the rate beyond the last.
-func (m *Measured) PredictUserMemory(connections, rate float64) float64 {
-	buffers, i := 0.0, m.lastPointUpTo(rate)
+func (m *MeasuredCosts) PredictUserMemory(connections, rate float64) float64 {
+	buffers, i := 0.0, m.lastPointIndexUpToRate(rate)
 	switch last := m.Points[len(m.Points)-1]; {
 	case rate <= 0:
 	case i < 0 || m.Points[i].Rate == rate:

@@ -108,51 +108,51 @@ type Flow struct {
 
 // Planner makes plans from what was measured.
 type Planner struct {
-	Measured Measured
+	Measured MeasuredCosts
 	// Facts are those of the measured machine, or zero if unknown; package doctor then uses its
 	// defaults.
 	Facts *doctor.Facts
 }
 
-// planMachine returns what one machine with n connections needs.
-func (p *Planner) planMachine(g *Goal, n int64) Plan {
-	loops := p.serverLoops(g)
-	rate := float64(n) * g.Rate
-	x := Plan{Goal: *g, Each: n, Loops: loops}
-	x.Cores = p.Measured.PredictCores(float64(n), rate, loops)
-	x.IdleCores = p.Measured.IdleCoresPerConn * float64(n)
-	x.User = p.Measured.PredictUserMemory(float64(n), rate)
-	x.Kernel = p.kernelBytesPerConn(g) * float64(n)
-	x.In, x.Out = g.networkFlows(rate)
+// planOneMachine returns what one machine with n connections needs.
+func (p *Planner) planOneMachine(g *Goal, conns int64) Plan {
+	loops := p.predictServerLoops(g)
+	rate := float64(conns) * g.Rate
+	x := Plan{Goal: *g, Each: conns, Loops: loops}
+	x.Cores = p.Measured.PredictCores(float64(conns), rate, loops)
+	x.IdleCores = p.Measured.IdleCoresPerConn * float64(conns)
+	x.User = p.Measured.PredictUserMemory(float64(conns), rate)
+	x.Kernel = p.serverKernelBytesPerConn(g) * float64(conns)
+	x.In, x.Out = g.predictNetworkTraffic(rate)
 	return x
 }
 
-// serverLoops returns the event loops of the server on a planned machine, whose descriptor limit is
+// predictServerLoops returns the event loops of the server on a planned machine, whose descriptor limit is
 // high enough for one table.
-func (p *Planner) serverLoops(g *Goal) int {
+func (p *Planner) predictServerLoops(g *Goal) int {
 	if g.Loops > 0 {
 		return g.Loops
 	}
 	f := *p.Facts
 	f.Machine.CPUs, f.Process.Nofile = g.Cores, doctor.Rlimit{Soft: -1, Hard: -1}
-	cost, err := doctor.Costs(&f, p.doctorPlan(g, doctor.Server, 1))
+	cost, err := doctor.PredictCosts(&f, p.newDoctorPlan(g, doctor.Server, 1))
 	if err != nil {
 		return 0
 	}
 	return cost.Loops
 }
 
-func (p *Planner) doctorPlan(g *Goal, side doctor.Side, n int64) doctor.Plan {
-	return doctor.Plan{Connections: int(min(max(n, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
+func (p *Planner) newDoctorPlan(g *Goal, side doctor.Side, conns int64) doctor.Plan {
+	return doctor.Plan{Connections: int(min(max(conns, 1), 1<<30)), Side: side, Model: p.Measured.Model, Unread: g.Unread}
 }
 
-// kernelBytesPerConn returns the kernel memory of a server's connection. Package doctor provides
+// serverKernelBytesPerConn returns the kernel memory of a server's connection. Package doctor provides
 // the server's share of what was measured, and the cost of unread bytes.
-func (p *Planner) kernelBytesPerConn(g *Goal) float64 {
+func (p *Planner) serverKernelBytesPerConn(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
-		plan := p.doctorPlan(g, side, 1)
+		plan := p.newDoctorPlan(g, side, 1)
 		plan.Unread = unread
-		c, _ := doctor.Costs(p.Facts, plan) // Goal.Check has looked at what could be wrong
+		c, _ := doctor.PredictCosts(p.Facts, plan) // Goal.Check has looked at what could be wrong
 		return float64(c.Kernel)
 	}
 	server := cost(doctor.Server, 0)
@@ -173,32 +173,32 @@ const (
 	recordBytes, maxRecordBytes = 22, 16 << 10
 )
 
-// networkFlows returns the traffic of messages at a rate, and their answers. Each answer
+// predictNetworkTraffic returns the traffic of messages at a messagesPerSecond, and their answers. Each answer
 // acknowledges its message; the client acknowledges every other segment of an answer, and the last.
-func (g *Goal) networkFlows(rate float64) (in, out Flow) {
+func (g *Goal) predictNetworkTraffic(messagesPerSecond float64) (in, out Flow) {
 	size := float64(g.Size)
 	if g.TLS {
 		size += recordBytes * math.Ceil(size/maxRecordBytes)
 	}
 	segments := math.Ceil(size / segmentBytes)
 	acks := math.Ceil(segments / 2)
-	in.Packets, out.Packets = rate*(segments+acks), rate*(segments+acks-1)
-	in.Bits, out.Bits = 8*(rate*size+wireBytes*in.Packets), 8*(rate*size+wireBytes*out.Packets)
+	in.Packets, out.Packets = messagesPerSecond*(segments+acks), messagesPerSecond*(segments+acks-1)
+	in.Bits, out.Bits = 8*(messagesPerSecond*size+wireBytes*in.Packets), 8*(messagesPerSecond*size+wireBytes*out.Packets)
 	return in, out
 }
 
-// machineLimits returns the limits of a machine and how much of each n connections use.
-func (p *Planner) machineLimits(g *Goal, n int64) []machineLimit {
-	x := p.planMachine(g, n)
+// machineLimitsAndUse returns the limits of a machine and how much of each n connections use.
+func (p *Planner) machineLimitsAndUse(g *Goal, conns int64) []machineLimit {
+	x := p.planOneMachine(g, conns)
 	usable := 1 - g.Free
 	all := []machineLimit{
 		{"memory", x.User + x.Kernel, float64(g.Memory) * usable},
 		{"CPU", x.Cores, float64(g.Cores) * usable},
 		{"network", max(x.In.Bits, x.Out.Bits), g.Network * usable},
-		{"descriptors of one process", float64(n), 1<<31 - 64 - 1024},
+		{"descriptors of one process", float64(conns), 1<<31 - 64 - 1024},
 	}
 	if g.MaxPerMachine > 0 {
-		all = append(all, machineLimit{"what is asked for", float64(n), float64(g.MaxPerMachine)})
+		all = append(all, machineLimit{"what is asked for", float64(conns), float64(g.MaxPerMachine)})
 	}
 	return all
 }
@@ -209,9 +209,9 @@ type machineLimit struct {
 }
 
 // maxConnsPerMachine returns how many connections a machine can have, and the name of the limit.
-func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, name string) {
+func (p *Planner) maxConnsPerMachine(g *Goal) (n int64, limitName string) {
 	exceeded := func(n int64) string {
-		for _, l := range p.machineLimits(g, n) {
+		for _, l := range p.machineLimitsAndUse(g, n) {
 			if l.used > l.max {
 				return l.name
 			}
@@ -233,11 +233,11 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 		return nil, fmt.Errorf("a machine of %s and %d processors holds no connection: %s; expected a larger one, or less to be left free", format.Bytes(float64(g.Memory)), g.Cores, stops)
 	}
 	needed := ceilDiv(g.Connections, holds)
-	x := p.planMachine(&g, ceilDiv(g.Connections, needed))
+	x := p.planOneMachine(&g, ceilDiv(g.Connections, needed))
 	x.Machines = needed + int64(g.Spare)
 	x.EachNow = ceilDiv(g.Connections, x.Machines)
 	x.Holds, x.Limit = holds, stops
-	cost, err := doctor.Costs(p.Facts, p.doctorPlan(&g, doctor.Server, x.Each))
+	cost, err := doctor.PredictCosts(p.Facts, p.newDoctorPlan(&g, doctor.Server, x.Each))
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +252,8 @@ func (p *Planner) PlanMachines(g Goal) (*Plan, error) {
 
 // proxyAddrsNeeded returns how many addresses a proxy needs for n connections to one port, 0 if
 // unknown.
-func (p *Planner) proxyAddrsNeeded(g *Goal, n int64) int64 {
-	plan := p.doctorPlan(g, doctor.Client, n)
+func (p *Planner) proxyAddrsNeeded(g *Goal, conns int64) int64 {
+	plan := p.newDoctorPlan(g, doctor.Client, conns)
 	proxy := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // for documentation: any will do
 	plan.Sources, plan.Targets = []netip.Addr{proxy}, []netip.AddrPort{netip.AddrPortFrom(proxy.Next(), 443)}
 	r, err := doctor.Examine(p.Facts, plan)
@@ -262,7 +262,7 @@ func (p *Planner) proxyAddrsNeeded(g *Goal, n int64) int64 {
 	}
 	for _, w := range r.Walls {
 		if w.Name == "ports" && w.Holds > 0 && w.Holds < doctor.Unlimited {
-			return ceilDiv(n, w.Holds)
+			return ceilDiv(conns, w.Holds)
 		}
 	}
 	return 0

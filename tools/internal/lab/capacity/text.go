@@ -9,7 +9,7 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-func (m *Measured) WriteText(w io.Writer) error {
+func (m *MeasuredCosts) WriteMeasurementText(w io.Writer) error {
 	var out strings.Builder
 	what := []string{format.Count(m.Connections) + " connections"}
 	for _, word := range []string{m.Subject, m.App} {
@@ -46,8 +46,8 @@ func (m *Measured) WriteText(w io.Writer) error {
 	return err
 }
 
-// WritePlans writes plans of one goal, for different numbers of connections, side by side.
-func WritePlans(w io.Writer, plans []*Plan) error {
+// WritePlansSideBySide writes plans of one goal, for different numbers of connections, side by side.
+func WritePlansSideBySide(w io.Writer, plans []*Plan) error {
 	g := &plans[0].Goal
 	_, err := fmt.Fprintf(w, "\nPlan: %s messages/s on each connection, %s bytes and as many back; machines with %s, %s and %sbit/s,\nof which %s stays free.\n\n",
 		format.Number(g.Rate), format.Count(g.Size), format.Plural(int64(g.Cores), "core", "cores"), format.Bytes(float64(g.Memory)), formatSI(g.Network), format.Percent(g.Free))
@@ -112,7 +112,7 @@ func formatSI(v float64) string {
 	return format.Number(v) + " "
 }
 
-func (p *Prediction) WriteText(w io.Writer) error {
+func (p *Prediction) WriteComparisonTable(w io.Writer) error {
 	if _, err := fmt.Fprintf(w, "\n%s: %s connections, predicted from %s\n\n", p.To.Subject, format.Count(p.To.Connections), format.Count(p.From.Connections)); err != nil {
 		return err
 	}

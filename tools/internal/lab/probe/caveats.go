@@ -49,10 +49,10 @@ const (
 	fullyBusy       = 0.95
 )
 
-// addCaveats adds a caveat for each rule that a run broke.
-func addCaveats(in Input) {
+// addCaveatsForBrokenRules adds a caveat for each rule that a run broke.
+func addCaveatsForBrokenRules(in RunInput) {
 	r, w := in.Run, in.Workload
-	stages, _ := w.SplitStages()
+	stages, _ := w.SplitStagesAtConnects()
 	n := 0
 	for i := range r.Phases {
 		if seen := r.Phases[i].Result; seen != nil && w.FindPhase(scenario.Broadcast) == nil {
@@ -60,7 +60,7 @@ func addCaveats(in Input) {
 			if n < len(stages) {
 				want = stages[n].Connections
 			}
-			want += w.TotalConns() - w.Connections
+			want += w.ConnsWithPublishersAndSlow() - w.Connections
 			n++
 			addLoadCaveats(r, seen, want)
 		}
@@ -74,8 +74,8 @@ func addCaveats(in Input) {
 			r.AddCaveat(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
 		}
 	}
-	if from := r.FindSample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.TotalConns() {
-		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.TotalConns())
+	if from := r.FindSample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.ConnsWithPublishersAndSlow() {
+		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.ConnsWithPublishersAndSlow())
 	}
 	if hasFigure(r, "received") {
 		addFloodCaveats(r, r.LastLoadResult())
@@ -100,7 +100,7 @@ func hasFigure(r *result.Run, figure string) bool {
 }
 
 // addLoadCaveats adds caveats for problems that the load generator reported.
-func addLoadCaveats(r *result.Run, loadResult *load.Result, want int) {
+func addLoadCaveats(r *result.Run, loadResult *load.Result, wantConns int) {
 	if loadResult.Mismatched > 0 {
 		first := ""
 		if loadResult.FirstMismatch != nil {
@@ -108,7 +108,7 @@ func addLoadCaveats(r *result.Run, loadResult *load.Result, want int) {
 		}
 		r.AddCaveat(RuleMismatch, "%d connections got an answer that differed from what was sent%s", loadResult.Mismatched, first)
 	}
-	if n := sumCounts(loadResult.Lost); n > 0 {
+	if n := sumCountsByCause(loadResult.Lost); n > 0 {
 		r.AddCaveat(RuleLost, "%d connections ended early (%s)", n, format.Tally(loadResult.Lost))
 	}
 	if loadResult.Undelivered+loadResult.Doubled+loadResult.Reordered > 0 {
@@ -117,12 +117,12 @@ func addLoadCaveats(r *result.Run, loadResult *load.Result, want int) {
 	if loadResult.Unanswered > 0 {
 		r.AddCaveat(RuleUnanswered, "%d messages without an answer at the end", loadResult.Unanswered)
 	}
-	if n := sumCounts(loadResult.ConnectErrors); n > 0 || loadResult.Connected != want {
-		r.AddCaveat(RuleConnect, "%d of %d connections established, %d errors (%s)", loadResult.Connected, want, n, format.Tally(loadResult.ConnectErrors))
+	if n := sumCountsByCause(loadResult.ConnectErrors); n > 0 || loadResult.Connected != wantConns {
+		r.AddCaveat(RuleConnect, "%d of %d connections established, %d errors (%s)", loadResult.Connected, wantConns, n, format.Tally(loadResult.ConnectErrors))
 	}
 }
 
-func sumCounts(byCause map[string]int64) (n int64) {
+func sumCountsByCause(byCause map[string]int64) (n int64) {
 	for _, count := range byCause {
 		n += count
 	}
@@ -145,8 +145,8 @@ func addMemoryCaveats(r *result.Run, w scenario.Workload) {
 	if base == nil || idle == nil || after == nil {
 		return
 	}
-	if open := idle.OpenConns() - base.OpenConns(); open != w.TotalConns() {
-		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", open, w.TotalConns())
+	if open := idle.OpenConns() - base.OpenConns(); open != w.ConnsWithPublishersAndSlow() {
+		r.AddCaveat(RuleCount, "the server had %d connections open, expected %d", open, w.ConnsWithPublishersAndSlow())
 	}
 	if seen := r.LastLoadResult(); seen != nil && seen.Connected > 0 && after.TCP > base.TCP {
 		if each := float64(after.TCP-base.TCP) / float64(seen.Connected); math.Abs(each/2-1) > othersTolerance {
@@ -173,7 +173,7 @@ func addJobCaveats(r *result.Run) {
 	if due := f.Offered + f.Missed; due > 0 && float64(f.Late+f.Missed)/float64(due) > lateTolerance {
 		r.AddCaveat(RuleLate, "of %d jobs that were due %d were offered more than 10 ms late, and %d never", due, f.Late, f.Missed)
 	}
-	if good := jobGoodput(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
+	if good := jobsPerSecondInDeadline(j); j.Capacity > 0 && good > j.Capacity*capacityExcess {
 		r.AddCaveat(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/j.Capacity*100)
 	}
 	if f.Overran != "" {
@@ -191,10 +191,10 @@ func addJobCaveats(r *result.Run) {
 	}
 }
 
-// AddNoiseCaveat adds a caveat if other activity on the machine disturbed the run, and reports
+// AddCaveatIfNoisy adds a caveat if other activity on the machine disturbed the run, and reports
 // whether it did.
-func AddNoiseCaveat(r *result.Run) bool {
-	foreign, stolen := ForeignCPUs(r)
+func AddCaveatIfNoisy(r *result.Run) (added bool) {
+	foreign, stolen := CPUsUsedByOthers(r)
 	if foreign <= noiseTolerance {
 		return false
 	}

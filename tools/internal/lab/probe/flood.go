@@ -23,7 +23,7 @@ var floodProbe = Probe{
 		{Name: "sent-minute", Heading: "MiB sent a minute", Unit: page.Bytes, CustomFormat: formatMebibytes, Hidden: true},
 		{Name: "received-minute", Heading: "MiB received a minute", Unit: page.Bytes, Better: Higher, CustomFormat: formatMebibytes, Hidden: true},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
 		if in.Workload.FindPhase(scenario.Flood) == nil || r == nil || r.Window <= 0 {
 			return
@@ -39,7 +39,7 @@ var floodProbe = Probe{
 		set("down", 8*received/window)
 		set("up", 8*sent/window)
 		if lines := received / float64(len(app.Ping)) / window; lines > 0 {
-			if cpus, ok := in.serverCPU(); ok {
+			if cpus, ok := in.serverCPUsInWindow(); ok {
 				set("flood-cpu", cpus/lines*1e6)
 			}
 		}

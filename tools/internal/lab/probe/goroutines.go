@@ -15,7 +15,7 @@ var goroutineProbe = Probe{
 		{Name: "goroutine-stack", Heading: "stack bytes each", Unit: page.Bytes, Better: Lower},
 		{Name: "goroutine-anonymous", Heading: "anonymous bytes each", Unit: page.Bytes, Better: Lower},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		before, after := in.Run.FindSample("ready"), in.Run.FindSample("parked")
 		if in.Workload.FindPhase(scenario.Park) == nil || before == nil || after == nil {
 			return
@@ -25,6 +25,6 @@ var goroutineProbe = Probe{
 		if after.Server.Anonymous > 0 {
 			set("goroutine-anonymous", float64(after.Server.Anonymous-before.Server.Anonymous)/n)
 		}
-		setServerTotals(set, "parked-", "", after)
+		setServerMemoryFigures(set, "parked-", "", after)
 	},
 }

@@ -17,7 +17,7 @@ var heartbeatProbe = Probe{
 		{Name: "beat-cpu-each", Heading: "CPU µs/heartbeat", Better: Lower, CustomFormat: formatTwoDecimals},
 		{Name: "beat-rss", Heading: "RSS bytes/conn", Unit: page.Bytes, Better: Lower},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
 		if p := in.Workload.FindPhase(scenario.Load); p == nil || p.Heartbeat == 0 || r == nil || r.Connected == 0 {
 			return
@@ -26,7 +26,7 @@ var heartbeatProbe = Probe{
 		set("beat-connections", n)
 		set("beats", r.Rate())
 		set("beats-each", float64(r.Answered)/n)
-		cpus, ok := in.serverCPU()
+		cpus, ok := in.serverCPUsInWindow()
 		ready, end := in.Run.FindSample("ready"), in.Run.FindSample("measured")
 		if !ok || ready == nil {
 			return

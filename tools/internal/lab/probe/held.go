@@ -52,20 +52,20 @@ var heldProbe = Probe{
 		{Name: "unclean", Heading: "connections left, refused, restarts", Better: Lower, Hidden: true},
 		{Name: "left", Heading: "sockets, files and MiB left", Better: Lower, Hidden: true},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		if in.Workload.FindPhase(scenario.Broadcast) != nil && in.Run.FindSample(Before) != nil {
-			heldRun{in, in.Run.LastLoadResult()}.setFigures(set)
+			heldConnsRun{in, in.Run.LastLoadResult()}.setHeldConnFigures(set)
 		}
 	},
 }
 
-// heldRun is a run with held connections.
-type heldRun struct {
-	Input
+// heldConnsRun is a run with held connections.
+type heldConnsRun struct {
+	RunInput
 	result *load.Result
 }
 
-func (h heldRun) setFigures(set func(string, float64)) {
+func (h heldConnsRun) setHeldConnFigures(set func(string, float64)) {
 	r, before := h.Run, h.Run.FindSample(Before)
 	if s := r.FindSample(Connected); s != nil && s.Counts != nil {
 		open := s.Counts.Open
@@ -87,10 +87,10 @@ func (h heldRun) setFigures(set func(string, float64)) {
 		set("held-echoes", p.Rate)
 	}
 	if h.result != nil {
-		set("verify-missing", h.countUnverified())
+		set("verify-missing", h.countFailedVerifications())
 		h.setHeartbeatFigures(set)
 		if b := h.result.Broadcast; b != nil && r.Broadcaster != nil {
-			missing := max(h.openConns()-b.Heard, b.Heard-h.openConns()) + b.Again
+			missing := max(h.openConnsAfterConnect()-b.Heard, b.Heard-h.openConnsAfterConnect()) + b.Again
 			if end := r.FindSample(Closed); end != nil && end.Counts != nil {
 				missing += end.Counts.Dropped - before.Counts.Dropped
 			}
@@ -105,41 +105,41 @@ func (h heldRun) setFigures(set func(string, float64)) {
 		return
 	}
 	set("unclean", float64(end.Counts.Open+end.Counts.Restarts+end.Counts.Refused-before.Counts.Refused))
-	excess := LeftoverResources(r, left)
+	excess := ExcessLeftoverResources(r, left)
 	if excess == 0 || h.foreignCPUs(before, end) <= maxForeignCPUs {
 		set("left", excess)
 	}
 }
 
-// openConns returns how many connections the server had after connecting.
-func (h heldRun) openConns() int64 {
+// openConnsAfterConnect returns how many connections the server had after connecting.
+func (h heldConnsRun) openConnsAfterConnect() int64 {
 	if s := h.Run.FindSample(Connected); s != nil && s.Counts != nil {
 		return s.Counts.Open
 	}
 	return 0
 }
 
-// countUnverified returns how many connections did not answer correctly in both verifications.
-func (h heldRun) countUnverified() float64 {
-	n := sumCounts(h.result.Lost) + h.result.Unexpected
+// countFailedVerifications returns how many connections did not answer correctly in both verifications.
+func (h heldConnsRun) countFailedVerifications() float64 {
+	n := sumCountsByCause(h.result.Lost) + h.result.Unexpected
 	for _, c := range h.result.Verifications {
-		n += h.openConns() - c.Checked + c.Wrong
+		n += h.openConnsAfterConnect() - c.Checked + c.Wrong
 	}
-	return float64(n + int64(2-len(h.result.Verifications))*h.openConns())
+	return float64(n + int64(2-len(h.result.Verifications))*h.openConnsAfterConnect())
 }
 
-// verificationLines returns how many lines were sent for verification.
-func verificationLines(result *load.Result) (n int64) {
+// sumSentVerificationLines returns how many lines were sent for verification.
+func sumSentVerificationLines(result *load.Result) (n int64) {
 	for _, c := range result.Verifications {
 		n += c.Asked
 	}
 	return n
 }
 
-// CountHeartbeats returns how many heartbeats the server has sent and how many answers it has
+// CountHeartbeatsAndAnswers returns how many heartbeats the server has sent and how many answers it has
 // received since the first connection. Answers are all received lines except those for
 // verification, whose number is given, and the lab's own.
-func CountHeartbeats(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
+func CountHeartbeatsAndAnswers(r *result.Run, now *result.Counts, verificationLines int64) (sent, answered int64) {
 	before := r.FindSample(Before).Counts
 	sent, answered = now.Heartbeats-before.Heartbeats, now.Messages-before.Messages-verificationLines
 	if b := r.Broadcaster; b != nil {
@@ -154,24 +154,24 @@ func CountHeartbeats(r *result.Run, now *result.Counts, verificationLines int64)
 // generator before it closed; fewer mean a loss. If the verification took longer than the heartbeat
 // interval, some heartbeats are always in flight, also to closing connections. Then losses can be
 // judged only if the counts agree at the end.
-func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
+func (h heldConnsRun) setHeartbeatFigures(set func(string, float64)) {
 	again, closed := h.Run.FindSample(VerifyAgain), h.Run.FindSample(Closed)
 	if again == nil || again.Counts == nil {
 		return
 	}
-	lines, got := verificationLines(h.result), h.result.Heartbeats
-	sent, answered := CountHeartbeats(h.Run, again.Counts, lines)
+	lines, got := sumSentVerificationLines(h.result), h.result.Heartbeats
+	sent, answered := CountHeartbeatsAndAnswers(h.Run, again.Counts, lines)
 	every, hold := h.Workload.HeartbeatInterval(), time.Duration(0)
 	for _, p := range h.Workload.Phases {
 		if p.Heartbeat > 0 {
 			hold = p.For.Std()
 		}
 	}
-	set("heartbeats-missing", float64(max(h.openConns()*int64(hold/max(every, 1))-sent, 0)))
+	set("heartbeats-missing", float64(max(h.openConnsAfterConnect()*int64(hold/max(every, 1))-sent, 0)))
 	if closed == nil || closed.Counts == nil {
 		return
 	}
-	atEnd, answeredAtEnd := CountHeartbeats(h.Run, closed.Counts, lines)
+	atEnd, answeredAtEnd := CountHeartbeatsAndAnswers(h.Run, closed.Counts, lines)
 	givenUp := closed.Counts.Unanswered - h.Run.FindSample(Before).Counts.Unanswered
 	if h.Workload.App == app.WebSocket { // pongs are not counted as messages; clients without pongs are closed
 		answered, answeredAtEnd = sent, atEnd
@@ -193,9 +193,9 @@ func (h heldRun) setHeartbeatFigures(set func(string, float64)) {
 	}
 }
 
-// LeftoverResources returns what the machine has more than before the first connection, beyond the
+// ExcessLeftoverResources returns what the machine has more than before the first connection, beyond the
 // tolerance: sockets, TIME_WAIT, files, and MiB of kernel memory.
-func LeftoverResources(r *result.Run, now *result.Sample) float64 {
+func ExcessLeftoverResources(r *result.Run, now *result.Sample) float64 {
 	before := r.FindSample(Before)
 	var most int64
 	for i := range r.Samples {
@@ -209,7 +209,7 @@ func LeftoverResources(r *result.Run, now *result.Sample) float64 {
 }
 
 // foreignCPUs returns how many CPUs other processes and the kernel kept busy.
-func (h heldRun) foreignCPUs(before, end *result.Sample) float64 {
+func (h heldConnsRun) foreignCPUs(before, end *result.Sample) float64 {
 	own := end.Server.CPU() - before.Server.CPU() + end.Load.CPU() - before.Load.CPU()
-	return durationRatio(end.Busy-before.Busy-own, end.At.Sub(before.At))
+	return ratioOrZero(end.Busy-before.Busy-own, end.At.Sub(before.At))
 }

@@ -34,7 +34,7 @@ var memoryProbe = Probe{
 		{Name: "sys-idle", Heading: "Sys MiB, idle", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes, Hidden: true},
 		{Name: "sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
 		if r == nil || in.Workload.FindPhase(scenario.Hold) == nil || in.Workload.FindPhase(scenario.Broadcast) != nil {
 			return
@@ -59,13 +59,13 @@ var memoryProbe = Probe{
 		if min(idle.Slab, after.Slab) >= base.Slab { // otherwise others have freed some
 			each("kernel-idle", idle, func(s *result.Sample) int64 { return s.Slab })
 		}
-		setServerTotals(set, "", "-idle", idle)
-		setServerTotals(set, "", "", after)
+		setServerMemoryFigures(set, "", "-idle", idle)
+		setServerMemoryFigures(set, "", "", after)
 	},
 }
 
-// setServerTotals sets a server's total memory figures.
-func setServerTotals(set func(string, float64), prefix, suffix string, s *result.Sample) {
+// setServerMemoryFigures sets a server's total memory figures.
+func setServerMemoryFigures(set func(string, float64), prefix, suffix string, s *result.Sample) {
 	u := &s.Server
 	for name, v := range map[string]int64{"rss": u.RSS, "pss": u.PSS, "stack": u.StackInuse, "heap": u.HeapInuse, "sys": u.Sys} {
 		if _, ok := FindFigure(prefix + name + suffix); ok && v > 0 {

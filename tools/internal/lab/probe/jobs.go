@@ -25,13 +25,13 @@ var jobsProbe = Probe{
 		{Name: "peak-workers", Heading: "peak workers"},
 		{Name: "cores", Heading: "CPUs busy", Better: Lower, CustomFormat: formatTwoDecimals},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		j := in.Run.Jobs
 		if j == nil || j.Result == nil {
 			return
 		}
 		r := j.Result
-		good := jobGoodput(j)
+		good := jobsPerSecondInDeadline(j)
 		set("goodput", good)
 		set("offered", float64(r.Offered))
 		set("finished", float64(r.Finished))
@@ -51,7 +51,7 @@ var jobsProbe = Probe{
 		}
 		for name, v := range map[string]float64{
 			"peak-memory": float64(j.PeakRSS), "peak-goroutines": float64(r.PeakGoroutines), "peak-workers": float64(r.PeakWorkers),
-			"cores": durationRatio(r.CPU(), r.Elapsed),
+			"cores": ratioOrZero(r.CPU(), r.Elapsed),
 		} {
 			if v > 0 {
 				set(name, v)
@@ -60,11 +60,11 @@ var jobsProbe = Probe{
 	},
 }
 
-// jobGoodput returns how many jobs per second ended within their deadline. Jobs submitted last may
+// jobsPerSecondInDeadline returns how many jobs per second ended within their deadline. Jobs submitted last may
 // end up to a deadline after the window. After a warm-up it counts the jobs that ended in the
 // window, whenever they were submitted, since others were in progress when it began. For a killed
 // process the window is the planned one.
-func jobGoodput(j *result.Jobs) float64 {
+func jobsPerSecondInDeadline(j *result.Jobs) float64 {
 	window := min(j.Result.Elapsed, j.Window+j.Deadline)
 	good := j.Result.Good
 	if j.Result.Warmup > 0 {
@@ -84,5 +84,5 @@ func Goodput(r *result.Run) float64 {
 	if r.Jobs == nil || r.Jobs.Result == nil {
 		return 0
 	}
-	return jobGoodput(r.Jobs)
+	return jobsPerSecondInDeadline(r.Jobs)
 }

@@ -45,11 +45,11 @@ const (
 type Probe struct {
 	Figures []Figure
 	// Measure sets the figures that a run has; nil if the run sets them itself.
-	Measure func(in Input, set func(name string, v float64))
+	Measure func(in RunInput, set func(name string, v float64))
 }
 
-// Input is the input of probes.
-type Input struct {
+// RunInput is the input of probes.
+type RunInput struct {
 	Run      *result.Run
 	Workload scenario.Workload
 	Pinning  result.Pinning
@@ -77,18 +77,18 @@ func FindFigure(name string) (Figure, bool) {
 	return figures[i], true
 }
 
-// HasDirection implements scenario.Reader.Figures.
-func HasDirection(name string) (better, ok bool) {
-	f, ok := FindFigure(name)
-	return f.Better != Neither, ok
+// HasBetterDirection implements scenario.Reader.Figures.
+func HasBetterDirection(name string) (better, exists bool) {
+	f, exists := FindFigure(name)
+	return f.Better != Neither, exists
 }
 
 // ScenarioReader reads scenarios that use the figures of this package.
-var ScenarioReader = scenario.Reader{Figures: HasDirection}
+var ScenarioReader = scenario.Reader{Figures: HasBetterDirection}
 
-// SetFigures sets the figures and caveats of a run. A run with a wrong answer becomes failed: its
+// SetFiguresAndCaveats sets the figures and caveats of a run. A run with a wrong answer becomes failed: its
 // figures do not describe the requested server.
-func SetFigures(in Input) {
+func SetFiguresAndCaveats(in RunInput) {
 	r := in.Run
 	if r.Figures == nil {
 		r.Figures = make(map[string]float64)
@@ -98,7 +98,7 @@ func SetFigures(in Input) {
 			p.Measure(in, func(name string, v float64) { r.Figures[name] = v })
 		}
 	}
-	addCaveats(in)
+	addCaveatsForBrokenRules(in)
 	if r.Error == "" && r.HasCaveat(RuleMismatch) {
 		r.Error = "the server answered wrongly"
 	}
@@ -123,8 +123,8 @@ func (f Figure) Format(v float64) string {
 
 func formatTwoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// formatMean formats a mean number of messages.
-func formatMean(v float64) string {
+// formatMeanCount formats a mean number of messages.
+func formatMeanCount(v float64) string {
 	if v < 1000 {
 		return fmt.Sprintf("%.1f", v)
 	}
@@ -136,8 +136,8 @@ func formatMegabytes(v float64) string { return format.Whole(v/1e6) + " MB" }
 func formatKilobytes(v float64) string { return fmt.Sprintf("%.1f", v/1e3) }
 func formatMegabits(v float64) string  { return fmt.Sprintf("%.2f", v/1e6) }
 
-// durationRatio returns d/whole, 0 if whole is not positive.
-func durationRatio(d, whole time.Duration) float64 {
+// ratioOrZero returns d/whole, 0 if whole is not positive.
+func ratioOrZero(d, whole time.Duration) float64 {
 	if whole <= 0 {
 		return 0
 	}
@@ -146,31 +146,31 @@ func durationRatio(d, whole time.Duration) float64 {
 
 // windowSamples returns the samples at the start and the end of the window, false if there are
 // none.
-func (in Input) windowSamples() (from, to *result.Sample, ok bool) {
+func (in RunInput) windowSamples() (from, to *result.Sample, ok bool) {
 	from, to = in.Run.FindSample("measuring"), in.Run.FindSample("measured")
 	return from, to, from != nil && to != nil
 }
 
-// ForeignCPUs returns how many CPUs were kept busy by anything but server, load and lab, and how
+// CPUsUsedByOthers returns how many CPUs were kept busy by anything but server, load and lab, and how
 // many of them the host of a virtual machine took: in the window, or in the whole run without one.
-func ForeignCPUs(r *result.Run) (foreign, stolen float64) {
-	in := Input{Run: r}
+func CPUsUsedByOthers(r *result.Run) (foreign, stolenByHost float64) {
+	in := RunInput{Run: r}
 	from, to, ok := in.windowSamples()
 	seen := r.LastLoadResult()
 	if !ok || seen == nil {
 		return r.Foreign, r.Stolen
 	}
 	between := to.At.Sub(from.At)
-	load := durationRatio(seen.Generator.CPU(), seen.Window)
-	foreign = durationRatio(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
-	return max(0, foreign), max(0, durationRatio(to.Stolen-from.Stolen, between))
+	load := ratioOrZero(seen.Generator.CPU(), seen.Window)
+	foreign = ratioOrZero(to.Busy-from.Busy-(to.Server.CPU()-from.Server.CPU())-(to.Lab-from.Lab), between) - load
+	return max(0, foreign), max(0, ratioOrZero(to.Stolen-from.Stolen, between))
 }
 
-// serverCPU returns how many CPUs the server kept busy in the window.
-func (in Input) serverCPU() (cpus float64, ok bool) {
+// serverCPUsInWindow returns how many CPUs the server kept busy in the window.
+func (in RunInput) serverCPUsInWindow() (cpus float64, ok bool) {
 	from, to, ok := in.windowSamples()
 	if !ok {
 		return 0, false
 	}
-	return durationRatio(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
+	return ratioOrZero(to.Server.CPU()-from.Server.CPU(), to.At.Sub(from.At)), true
 }

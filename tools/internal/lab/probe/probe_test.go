@@ -142,7 +142,7 @@ func TestMeasure(t *testing.T) {
 		{"held", newHeldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
-		SetFigures(Input{Run: c.run, Workload: c.w})
+		SetFiguresAndCaveats(RunInput{Run: c.run, Workload: c.w})
 		for name, want := range c.want {
 			if got, ok := c.run.Figures[name]; !ok || got < want*0.999 || got > want*1.001 {
 				t.Errorf("%s: %s is %v, %v, want %v", c.name, name, got, ok, want)
@@ -174,7 +174,7 @@ func TestHeldLosses(t *testing.T) {
 	} {
 		r := newHeldRun()
 		lose(r, r.LastLoadResult())
-		SetFigures(Input{Run: r, Workload: heldWorkload})
+		SetFiguresAndCaveats(RunInput{Run: r, Workload: heldWorkload})
 		if v, ok := r.Figures[figure]; !ok || v <= 0 {
 			t.Errorf("%s: %v, %v, want more than 0", figure, v, ok)
 		}
@@ -183,7 +183,7 @@ func TestHeldLosses(t *testing.T) {
 	answered.FindSample(VerifyAgain).Counts.Messages = 50
 	answered.FindSample(Closed).Counts.Messages = 50
 	answered.LastLoadResult().Heartbeats = 20
-	SetFigures(Input{Run: answered, Workload: heldWorkload})
+	SetFiguresAndCaveats(RunInput{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
 	}
@@ -192,13 +192,13 @@ func TestHeldLosses(t *testing.T) {
 func TestNoise(t *testing.T) {
 	r := &result.Run{Samples: newWindowSamples(), Phases: []result.Phase{{Result: newLoadResult()}}}
 	// 1.9 CPUs were busy: 0.5 by the server, 0.3 by the load.
-	if f, _ := ForeignCPUs(r); f < 1.09 || f > 1.11 {
+	if f, _ := CPUsUsedByOthers(r); f < 1.09 || f > 1.11 {
 		t.Errorf("%v CPUs were busy with something else, want 1.1", f)
 	}
-	if !AddNoiseCaveat(r) || !strings.Contains(r.Caveats[0].Detail, "110 % of a CPU") {
+	if !AddCaveatIfNoisy(r) || !strings.Contains(r.Caveats[0].Detail, "110 % of a CPU") {
 		t.Errorf("marked %v", r.Caveats)
 	}
-	if quiet := (&result.Run{Foreign: 0.05}); AddNoiseCaveat(quiet) {
+	if quiet := (&result.Run{Foreign: 0.05}); AddCaveatIfNoisy(quiet) {
 		t.Error("a quiet run is marked")
 	}
 }

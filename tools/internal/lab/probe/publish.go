@@ -10,7 +10,7 @@ import (
 var publishProbe = Probe{
 	Figures: []Figure{
 		{Name: "deliveries", Heading: "deliveries/s", Better: Higher, Main: true},
-		{Name: "publishes", Heading: "publishes/s", Better: Higher, CustomFormat: formatMean},
+		{Name: "publishes", Heading: "publishes/s", Better: Higher, CustomFormat: formatMeanCount},
 		{Name: "delivery-p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-max", Heading: "max", Unit: page.Seconds, Better: Lower},
@@ -18,7 +18,7 @@ var publishProbe = Probe{
 		{Name: "slow-ended", Heading: "slow ones ended"},
 		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, CustomFormat: formatMebibytes},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		p, r := in.Workload.FindPhase(scenario.Publish), in.Run.LastLoadResult()
 		if p == nil || r == nil || r.Window <= 0 {
 			return

@@ -8,8 +8,8 @@ import (
 )
 
 // setServerCPUFigures sets the server's CPU time per message and its CPU usage.
-func (in Input) setServerCPUFigures(name string, rate float64, set func(string, float64)) {
-	cpus, ok := in.serverCPU()
+func (in RunInput) setServerCPUFigures(perMessageFigure string, rate float64, set func(string, float64)) {
+	cpus, ok := in.serverCPUsInWindow()
 	if !ok {
 		return
 	}
@@ -21,7 +21,7 @@ func (in Input) setServerCPUFigures(name string, rate float64, set func(string, 
 	if rate > 0 {
 		// By rates, not by amounts: the samples are taken a moment after the
 		// window's beginning and end.
-		set(name, cpus/rate*1e6)
+		set(perMessageFigure, cpus/rate*1e6)
 	}
 }
 
@@ -34,12 +34,12 @@ var throughputProbe = Probe{
 		{Name: "p99.9", Heading: "p99.9", Unit: page.Seconds, Better: Lower},
 		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},
 		{Name: "cpu", Heading: "CPU µs/msg", Better: Lower, CustomFormat: formatTwoDecimals},
-		{Name: "in-flight", Heading: "in flight", CustomFormat: formatMean},
+		{Name: "in-flight", Heading: "in flight", CustomFormat: formatMeanCount},
 		{Name: "expected", Heading: "expected"},
 		{Name: "server-busy", Heading: "server CPU", Unit: page.Share},
 		{Name: "load-busy", Heading: "load CPU", Unit: page.Share},
 	},
-	Measure: func(in Input, set func(string, float64)) {
+	Measure: func(in RunInput, set func(string, float64)) {
 		r := in.Run.LastLoadResult()
 		if p := in.Workload.FindPhase(scenario.Load); p == nil || p.Heartbeat > 0 || r == nil {
 			return

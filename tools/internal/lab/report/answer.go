@@ -27,10 +27,10 @@ type answerText struct {
 	chart     *page.Bars
 }
 
-// buildAnswer fills in the clauses of a scenario's answer, except those whose figure is missing.
-func buildAnswer(r *result.Report) (a answerText) {
+// buildAnswerText fills in the clauses of a scenario's answer, except those whose figure is missing.
+func buildAnswerText(r *result.Report) (a answerText) {
 	for _, c := range r.Scenario.Answer {
-		a.addClause(r, c)
+		a.addClauseIfMeasured(r, c)
 	}
 	return a
 }
@@ -53,8 +53,8 @@ func (a *answerText) String() string {
 // baselinePlaceholder matches the placeholders of clauses that compare.
 var baselinePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
-// addClause adds a clause, and for the first one the chart.
-func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
+// addClauseIfMeasured adds a clause, and for the first one the chart.
+func (a *answerText) addClauseIfMeasured(r *result.Report, c scenario.Clause) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return
@@ -67,16 +67,16 @@ func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
 	switch {
 	case subject != "":
 	case compares:
-		x = bestSubject(rows, f, baseline, r.Scenario.Baseline)
+		x = bestSubjectByFigure(rows, f, baseline, r.Scenario.Baseline)
 	default:
-		x = bestSubject(rows, f)
+		x = bestSubjectByFigure(rows, f)
 	}
-	v, ok := x.median(f.Name)
+	v, ok := x.medianOfFigure(f.Name)
 	if !ok {
 		return
 	}
-	b, known := base.median(f.Name)
-	ratios := x.ratiosTo(base, f.Name)
+	b, known := base.medianOfFigure(f.Name)
+	ratios := x.ratiosPerRoundTo(base, f.Name)
 	ratio, hasRatio := stats.Median(ratios)
 	if strings.Contains(c.Text, "{base") && !known || strings.Contains(c.Text, "{ratio}") && !hasRatio || strings.Contains(c.Text, "{inverse}") && (!hasRatio || ratio == 0) {
 		return
@@ -85,7 +85,7 @@ func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
 	a.noteUncertainty(x, f.Name)
 	if compares {
 		a.noteUncertainty(base, f.Name)
-		if margin, ok := stats.MedianMargin(ratios); ok && margin >= math.Abs(ratio-1) {
+		if margin, ok := stats.MedianConfidenceMargin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
 	}
@@ -96,24 +96,24 @@ func (a *answerText) addClause(r *result.Report, c scenario.Clause) {
 	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Format(v), "{base}", f.Format(b),
 		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text))
 	if a.chart == nil {
-		a.chart = newFigureBars(rows, f, c.Workload, r.Scenario.Baseline)
+		a.chart = newSubjectBarChart(rows, f, c.Workload, r.Scenario.Baseline)
 	}
 }
 
 // noteUncertainty records what makes the figures of a subject less certain.
 func (a *answerText) noteUncertainty(x subjectRuns, figure string) {
 	a.oneRound = a.oneRound || len(x.valuesByRound(figure)) < 2
-	if text, _ := x.uncertainty(); text != "" && !slices.Contains(a.uncertain, text) {
+	if text, _ := x.describeRuleBreaks(); text != "" && !slices.Contains(a.uncertain, text) {
 		a.uncertain = append(a.uncertain, text)
 	}
 }
 
-// newFigureBars returns a bar chart of a figure for each subject.
-func newFigureBars(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
+// newSubjectBarChart returns a bar chart of a figure for each subject.
+func newSubjectBarChart(rows []subjectRuns, f probe.Figure, workload, baseline string) *page.Bars {
 	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
-	winner := bestSubject(rows, f, baseline).subject
+	winner := bestSubjectByFigure(rows, f, baseline).subject
 	for _, x := range rows {
-		if v, ok := x.median(f.Name); ok && !stats.IsNeverLatency(v) {
+		if v, ok := x.medianOfFigure(f.Name); ok && !stats.IsNeverLatency(v) {
 			tone := page.Plain
 			if x.subject == winner {
 				tone = page.Good

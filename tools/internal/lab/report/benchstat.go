@@ -35,8 +35,8 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
 			run := &r.Runs[i]
-			if values := benchmarkValues(run); values != "" {
-				fmt.Fprintf(&b, "Benchmark%s/%s/%s 1%s\n", capitalize(r.Scenario.Name), run.Workload, run.Subject, values)
+			if values := benchmarkLineValues(run); values != "" {
+				fmt.Fprintf(&b, "Benchmark%s/%s/%s 1%s\n", upperFirstLetter(r.Scenario.Name), run.Workload, run.Subject, values)
 			}
 		}
 	}
@@ -44,8 +44,8 @@ func WriteBenchstat(w io.Writer, s *result.Set) error {
 	return err
 }
 
-// benchmarkValues returns the values and units of a run's line, "" where there are none.
-func benchmarkValues(run *result.Run) string {
+// benchmarkLineValues returns the values and units of a run's line, "" where there are none.
+func benchmarkLineValues(run *result.Run) string {
 	if !run.IsValid() {
 		return ""
 	}
@@ -70,8 +70,8 @@ func benchstatUnit(f probe.Figure) string {
 	return f.Name
 }
 
-// capitalize returns a name with a first letter that the format accepts behind "Benchmark".
-func capitalize(name string) string {
+// upperFirstLetter returns a name with a first letter that the format accepts behind "Benchmark".
+func upperFirstLetter(name string) string {
 	runes := []rune(name)
 	if len(runes) > 0 {
 		runes[0] = unicode.ToUpper(runes[0])

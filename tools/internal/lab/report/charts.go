@@ -31,15 +31,15 @@ var sizeCharts = []struct {
 	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
 }
 
-// buildCharts returns the charts of a report: figures by size, and latencies by percentile.
-func buildCharts(r *result.Report) []page.Part {
+// buildSizeAndLatencyCharts returns the charts of a report: figures by size, and latencies by percentile.
+func buildSizeAndLatencyCharts(r *result.Report) []page.Part {
 	parts := []page.Part{{Heading: "Charts"}}
-	names, families := groupWorkloadsBySize(r)
+	names, families := familiesDifferingInSize(r)
 	for _, name := range names {
-		parts = append(parts, buildSizeCharts(r, name, families[name])...)
+		parts = append(parts, buildFigureBySizeCharts(r, name, families[name])...)
 	}
 	for _, w := range r.Scenario.Workloads {
-		if c := buildLatencyChart(r, w); c != nil {
+		if c := buildPercentileChart(r, w); c != nil {
 			parts = append(parts, page.Part{Chart: c})
 		}
 	}
@@ -66,9 +66,9 @@ func roundToFourDigits(v float64) float64 {
 // "echo-100" and "echo-1000", "cpu-unloaded" and "cpu-10x".
 var sizeSuffix = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
-// groupWorkloadsBySize returns families of at least two workloads that by their names differ only
+// familiesDifferingInSize returns families of at least two workloads that by their names differ only
 // in size.
-func groupWorkloadsBySize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
+func familiesDifferingInSize(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
 		name := sizeSuffix().ReplaceAllString(w.Name, "")
@@ -80,12 +80,12 @@ func groupWorkloadsBySize(r *result.Report) (names []string, all map[string][]sc
 	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
-// buildSizeCharts returns the charts of a family.
-func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
+// buildFigureBySizeCharts returns the charts of a family.
+func buildFigureBySizeCharts(r *result.Report, familyName string, family []scenario.Workload) (parts []page.Part) {
 	for _, of := range sizeCharts {
 		figure, _ := probe.FindFigure(of.figure)
 		c := &page.Chart{
-			Title: of.title + ": " + name,
+			Title: of.title + ": " + familyName,
 			X:     page.Axis{Label: of.size, Log: true},
 			Y:     page.Axis{Label: of.axis, Unit: figure.Unit, Log: of.log},
 		}
@@ -94,11 +94,11 @@ func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) 
 			s := page.Series{Name: subject.Name, Points: true}
 			for _, w := range family {
 				x := findSubjectRuns(groupRunsBySubject(r, w.Name), subject.Name)
-				size, known := float64(connsOfSubject(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
+				size, known := float64(connsUnderWorkload(r, w, subject.Name)), w.FindPhase(scenario.Jobs) == nil
 				if of.size == "jobs offered a second" {
-					size, known = x.median("offered-rate")
+					size, known = x.medianOfFigure("offered-rate")
 				}
-				if v, ok := x.median(of.figure); ok && known && !stats.IsNeverLatency(v) {
+				if v, ok := x.medianOfFigure(of.figure); ok && known && !stats.IsNeverLatency(v) {
 					s.X, s.Y = append(s.X, roundToFourDigits(size)), append(s.Y, roundToFourDigits(v))
 				}
 			}
@@ -111,7 +111,7 @@ func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) 
 			continue
 		}
 		for _, p := range r.Scenario.References {
-			if s := referenceSeries(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
+			if s := publishedSeries(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
 				c.Series = append(c.Series, s)
 			}
 		}
@@ -120,9 +120,9 @@ func buildSizeCharts(r *result.Report, name string, family []scenario.Workload) 
 	return parts
 }
 
-// referenceSeries returns the curve of a published design's figure, of the first design in the
+// publishedSeries returns the curve of a published design's figure, of the first design in the
 // table.
-func referenceSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
+func publishedSeries(p *scenario.ReferenceTable, figure string, family []scenario.Workload) page.Series {
 	s := page.Series{Name: "published", Points: true}
 	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
 	for _, row := range p.Rows {
@@ -130,16 +130,16 @@ func referenceSeries(p *scenario.ReferenceTable, figure string, family []scenari
 		if i < 0 || !in || row.Design != p.Rows[0].Design {
 			continue
 		}
-		if v, ok := p.Columns[i].ParseCell(row.Cells[i]); ok {
+		if v, ok := p.Columns[i].ParsePublishedCell(row.Cells[i]); ok {
 			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, roundToFourDigits(v))
 		}
 	}
 	return s
 }
 
-// buildLatencyChart returns the latency of each subject's last run by percentile, nil if no run has
+// buildPercentileChart returns the latency of each subject's last run by percentile, nil if no run has
 // it.
-func buildLatencyChart(r *result.Report, w scenario.Workload) *page.Chart {
+func buildPercentileChart(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,
 		Note:  "Of each subject it is the last round.",

@@ -9,21 +9,21 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/lab/scenario"
 )
 
-// Evaluate computes the verdicts of a set: comparisons with reference tables, and claims.
-func Evaluate(s *result.Set) {
+// EvaluateVerdicts computes the verdicts of a set: comparisons with reference tables, and claims.
+func EvaluateVerdicts(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
 		for i := range r.Scenario.References {
-			r.Verdicts = append(r.Verdicts, newReferenceTable(r, &r.Scenario.References[i]).listVerdicts()...)
+			r.Verdicts = append(r.Verdicts, newPublishedComparisonTable(r, &r.Scenario.References[i]).listVerdicts()...)
 		}
 		for _, claim := range r.Scenario.Claims {
-			r.Verdicts = append(r.Verdicts, evaluateClaim(r, claim, s.Strict)...)
+			r.Verdicts = append(r.Verdicts, verdictsOfClaim(r, claim, s.Strict)...)
 		}
 	}
 }
 
-// evaluateClaim returns the verdicts of a claim: one for each subject and workload it applies to.
-func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
+// verdictsOfClaim returns the verdicts of a claim: one for each subject and workload it applies to.
+func verdictsOfClaim(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return nil
@@ -36,8 +36,8 @@ func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []resul
 			if len(c.Subjects) > 0 && !slices.Contains(c.Subjects, x.subject) {
 				continue
 			}
-			outcome, why := checkClaim(r, c, f, w, x)
-			if text, most := x.uncertainty(); most && outcome != result.NotMeasured {
+			outcome, why := checkClaimForSubject(r, c, f, w, x)
+			if text, most := x.describeRuleBreaks(); most && outcome != result.NotMeasured {
 				why += "; not certain: " + text
 				if c.Fails == "" { // required claims remain required
 					outcome = result.Uncertain
@@ -53,16 +53,16 @@ func evaluateClaim(r *result.Report, c scenario.Claim, strict bool) (all []resul
 	return all
 }
 
-// checkClaim decides whether a subject meets a claim, and gives the figure.
-func checkClaim(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, reason string) {
-	if failed := x.failureText(); failed != "" {
+// checkClaimForSubject decides whether a subject meets a claim, and gives the figure.
+func checkClaimForSubject(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workload, x subjectRuns) (outcome, figureOrReason string) {
+	if failed := x.describeFailures(); failed != "" {
 		return result.NotMeasured, failed
 	}
-	v, ok := x.median(f.Name)
+	v, ok := x.medianOfFigure(f.Name)
 	if !ok {
-		return result.NotMeasured, x.missingReason(f)
+		return result.NotMeasured, x.whyFigureIsMissing(f)
 	}
-	n := connsOfSubject(r, w, x.subject)
+	n := connsUnderWorkload(r, w, x.subject)
 	if ran := x.runs[0].Connections; ran > 0 {
 		n = min(n, ran)
 	}
@@ -72,10 +72,10 @@ func checkClaim(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.W
 	base, unit := 1.0, ""
 	if c.Of != "" {
 		of := findSubjectRuns(groupRunsBySubject(r, c.Of), x.subject)
-		if failed := of.failureText(); failed != "" {
+		if failed := of.describeFailures(); failed != "" {
 			return result.NotMeasured, c.Of + ": " + failed
 		}
-		if base, ok = of.median(f.Name); !ok || isNoWork(f, base) {
+		if base, ok = of.medianOfFigure(f.Name); !ok || meansNothingWasDone(f, base) {
 			return result.NotMeasured, c.Of + " has no such figure"
 		}
 		unit = fmt.Sprintf(" (%s under %s)", f.Format(base), c.Of)

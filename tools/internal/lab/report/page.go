@@ -24,38 +24,38 @@ const maxRemarks = 60
 // maxNamedClaims limits the unmet claims named in the first lines.
 const maxNamedClaims = 8
 
-// WriteFiles writes report.json and report.html to a directory.
-func WriteFiles(dir string, s *result.Set) error {
-	p := NewPage(s)
+// WriteJSONAndHTMLFiles writes report.json and report.html to a directory.
+func WriteJSONAndHTMLFiles(dir string, s *result.Set) error {
+	p := NewReportPage(s)
 	return errors.Join(
 		result.WriteFileAtomically(dir, "report.json", s.WriteJSON),
 		result.WriteFileAtomically(dir, "report.html", p.WriteHTML),
 	)
 }
 
-func WriteText(w io.Writer, s *result.Set) error {
-	p := NewPage(s)
+func WriteTextReport(w io.Writer, s *result.Set) error {
+	p := NewReportPage(s)
 	return p.WriteText(w)
 }
 
-// NewPage returns the report for people: the first answer, each report with its own answer, tables
+// NewReportPage returns the report for people: the first answer, each report with its own answer, tables
 // and charts, then timelines and problems.
-func NewPage(s *result.Set) page.Page {
-	p := page.Page{Title: pageTitle(s), Facts: pageFacts(s)}
-	p.Lead, p.Tone = formatStatus(s)
+func NewReportPage(s *result.Set) page.Page {
+	p := page.Page{Title: pageTitle(s), Facts: listSetFacts(s)}
+	p.Lead, p.Tone = runOutcomeSentence(s)
 	for _, r := range s.Reports {
-		if a := buildAnswer(r); a.clauses != nil {
+		if a := buildAnswerText(r); a.clauses != nil {
 			p.Remarks = []page.Remark{{Tone: p.Tone, Text: p.Lead}}
 			p.Lead, p.Tone = r.Scenario.Name+": "+a.String(), page.Plain
 			break
 		}
 	}
-	p.Sections = append(p.Sections, buildOverview(s))
+	p.Sections = append(p.Sections, buildOverviewSection(s))
 	for _, r := range s.Reports {
-		p.Sections = append(p.Sections, buildSection(r))
+		p.Sections = append(p.Sections, buildScenarioSection(r))
 	}
 	for _, r := range s.Reports {
-		if x := buildTimelines(r); len(x.Parts) > 0 {
+		if x := buildTimelineSection(r); len(x.Parts) > 0 {
 			p.Sections = append(p.Sections, x)
 		}
 	}
@@ -74,8 +74,8 @@ func pageTitle(s *result.Set) string {
 	return "Myriad bench: " + scenario.JoinWords(names)
 }
 
-// pageFacts lists how the set was made.
-func pageFacts(s *result.Set) [][2]string {
+// listSetFacts lists how the set was made.
+func listSetFacts(s *result.Set) [][2]string {
 	all := [][2]string{
 		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
 		{"Date", s.Date.UTC().Format(time.DateTime + " MST")},
@@ -95,7 +95,7 @@ type runSummary struct {
 	problems []page.Remark  // each once
 }
 
-func summarizeRuns(r *result.Report) runSummary {
+func countRunOutcomes(r *result.Report) runSummary {
 	n := runSummary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
 	problem := func(tone page.Tone, words ...string) {
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
@@ -140,11 +140,11 @@ func (n *runSummary) worstTone() page.Tone {
 	return page.Good
 }
 
-// formatStatus summarizes all runs in a sentence.
-func formatStatus(s *result.Set) (string, page.Tone) {
+// runOutcomeSentence summarizes all runs in a sentence.
+func runOutcomeSentence(s *result.Set) (string, page.Tone) {
 	var n runSummary
 	for _, r := range s.Reports {
-		one := summarizeRuns(r)
+		one := countRunOutcomes(r)
 		n.runs += one.runs
 		n.failed += one.failed
 		n.unmet = append(n.unmet, one.unmet...)
@@ -169,16 +169,16 @@ func formatStatus(s *result.Set) (string, page.Tone) {
 	return text, n.worstTone()
 }
 
-// buildOverview returns the section with charts and answers, outcomes of the runs, comparisons with
+// buildOverviewSection returns the section with charts and answers, outcomes of the runs, comparisons with
 // reference tables, and problems.
-func buildOverview(s *result.Set) page.Section {
+func buildOverviewSection(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
 	runs.AddRow("scenario", "runs", "failed", "not made", "marked", "rules broken")
 	var published, problems []page.Remark
 	answered := false
 	for _, r := range s.Reports {
-		if a := buildAnswer(r); a.clauses != nil {
+		if a := buildAnswerText(r); a.clauses != nil {
 			switch {
 			case answered:
 				x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
@@ -187,33 +187,33 @@ func buildOverview(s *result.Set) page.Section {
 			}
 			answered = true
 		}
-		n := summarizeRuns(r)
+		n := countRunOutcomes(r)
 		runs.AddRow(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
-			fmt.Sprint(n.withCaveats), formatFrequencies(n.rules, n.runs))
+			fmt.Sprint(n.withCaveats), formatWordFrequencies(n.rules, n.runs))
 		if tone := n.worstTone(); tone != page.Good {
 			runs.SetLastRowTone(0, tone)
 		}
 		problems = append(problems, n.problems...)
 		for i := range r.Scenario.References {
-			c := newReferenceTable(r, &r.Scenario.References[i])
+			c := newPublishedComparisonTable(r, &r.Scenario.References[i])
 			if len(c.comparisons)+len(c.notRun) > 0 {
-				x := c.formatSummary()
+				x := c.summarizeOutcomes()
 				x.Text = c.reference.Title + " (" + r.Scenario.Name + "): " + x.Text
 				published = append(published, x)
 			}
 		}
 	}
 	x.Parts = append(x.Parts, page.Part{Table: runs})
-	x.Parts = append(x.Parts, remarkParts("Ours beside published designs", published)...)
+	x.Parts = append(x.Parts, remarksUnderHeading("Ours beside published designs", published)...)
 	if more := len(problems) - maxRemarks; more > 0 {
 		problems = append(problems[:maxRemarks], page.Remark{Text: fmt.Sprintf("And %d more, in their sections.", more)})
 	}
-	x.Parts = append(x.Parts, remarkParts("What was not as it should be", problems)...)
+	x.Parts = append(x.Parts, remarksUnderHeading("What was not as it should be", problems)...)
 	return x
 }
 
-// limitRemarks returns the first maxRemarks texts as remarks.
-func limitRemarks(tone page.Tone, texts []string) (all []page.Remark) {
+// truncatedRemarks returns the first maxRemarks texts as remarks.
+func truncatedRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	for i, text := range texts {
 		if i == maxRemarks {
 			return append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("And %d more, in their sections.", len(texts)-i)})
@@ -223,44 +223,44 @@ func limitRemarks(tone page.Tone, texts []string) (all []page.Remark) {
 	return all
 }
 
-// remarkParts returns a list under a heading, nothing without remarks.
-func remarkParts(heading string, all []page.Remark) (parts []page.Part) {
-	if len(all) == 0 {
+// remarksUnderHeading returns a list under a heading, nothing without remarks.
+func remarksUnderHeading(heading string, remarks []page.Remark) (parts []page.Part) {
+	if len(remarks) == 0 {
 		return nil
 	}
 	if heading != "" {
 		parts = append(parts, page.Part{Heading: heading})
 	}
-	return append(parts, page.Part{Remarks: all})
+	return append(parts, page.Part{Remarks: remarks})
 }
 
-// foldedRemarks returns a list that is folded in HTML, nothing without remarks.
-func foldedRemarks(title string, all []page.Remark) []page.Part {
-	if len(all) == 0 {
+// foldedRemarksPart returns a list that is folded in HTML, nothing without remarks.
+func foldedRemarksPart(title string, remarks []page.Remark) []page.Part {
+	if len(remarks) == 0 {
 		return nil
 	}
-	return []page.Part{{Remarks: all, Fold: fmt.Sprintf("%s: %d", title, len(all))}}
+	return []page.Part{{Remarks: remarks, Fold: fmt.Sprintf("%s: %d", title, len(remarks))}}
 }
 
-// buildSection returns a scenario's section: its answer, how it was run, the tables of each
+// buildScenarioSection returns a scenario's section: its answer, how it was run, the tables of each
 // workload, reference tables and claims.
-func buildSection(r *result.Report) page.Section {
+func buildScenarioSection(r *result.Report) page.Section {
 	s := &r.Scenario
 	x := page.Section{Title: s.Name, Lead: s.Question}
-	if a := buildAnswer(r); a.clauses != nil {
+	if a := buildAnswerText(r); a.clauses != nil {
 		x.Parts = append(x.Parts, page.Part{Text: a.String()}, page.Part{Bars: a.chart})
 	}
-	for _, text := range append(strings.Split(s.About, "\n\n"), methodNote(r)) {
+	for _, text := range append(strings.Split(s.About, "\n\n"), howToReadFiguresNote(r)) {
 		if text = strings.TrimSpace(text); text != "" {
 			x.Parts = append(x.Parts, page.Part{Text: text})
 		}
 	}
-	x.Parts = append(x.Parts, remarkParts("", limitRemarks(page.Plain, r.Notes))...)
+	x.Parts = append(x.Parts, remarksUnderHeading("", truncatedRemarks(page.Plain, r.Notes))...)
 	for _, w := range s.Workloads {
-		x.Parts = append(x.Parts, workloadParts(r, w)...)
+		x.Parts = append(x.Parts, buildWorkloadParts(r, w)...)
 	}
 	for i := range s.References {
-		x.Parts = append(x.Parts, newReferenceTable(r, &s.References[i]).pageParts()...)
+		x.Parts = append(x.Parts, newPublishedComparisonTable(r, &s.References[i]).buildPageParts()...)
 	}
 	var claims []page.Remark
 	for _, v := range r.Verdicts {
@@ -270,18 +270,18 @@ func buildSection(r *result.Report) page.Section {
 			claims = append(claims, page.Remark{Tone: toneByOutcome[v.Outcome], Text: strings.Join(words, ": ")})
 		}
 	}
-	x.Parts = append(x.Parts, remarkParts("Claims", claims)...)
-	if names := s.PeerSubjects(); len(names) > 0 {
+	x.Parts = append(x.Parts, remarksUnderHeading("Claims", claims)...)
+	if names := s.SubjectsNeedingPeers(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
 			"go build -C tools/peers -o FILE . && myriad bench %s --peers FILE", scenario.JoinWords(names), s.Name)
-		x.Parts = append(x.Parts, remarkParts("", []page.Remark{{Tone: page.Faint, Text: text}})...)
+		x.Parts = append(x.Parts, remarksUnderHeading("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
-	x.Parts = append(x.Parts, buildCharts(r)...)
+	x.Parts = append(x.Parts, buildSizeAndLatencyCharts(r)...)
 	return x
 }
 
-// methodNote explains how to read the figures.
-func methodNote(r *result.Report) string {
+// howToReadFiguresNote explains how to read the figures.
+func howToReadFiguresNote(r *result.Report) string {
 	s := &r.Scenario
 	pinning := r.Pinning.String()
 	if !slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return !w.Unpinned }) {
@@ -300,39 +300,39 @@ func methodNote(r *result.Report) string {
 	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
-// workloadParts returns the parts of a workload, nothing if nothing was run.
-func workloadParts(r *result.Report, w scenario.Workload) []page.Part {
+// buildWorkloadParts returns the parts of a workload, nothing if nothing was run.
+func buildWorkloadParts(r *result.Report, w scenario.Workload) []page.Part {
 	rows := groupRunsBySubject(r, w.Name)
 	if len(rows) == 0 {
 		return nil
 	}
 	parts := []page.Part{{Heading: w.Name}}
-	t := figureTable(r, rows)
+	t := buildFigureTable(r, rows)
 	t.Caption = w.Caption
 	parts = append(parts, page.Part{Table: t})
-	parts = append(parts, workloadNotes(r, w, rows)...)
+	parts = append(parts, notesBelowWorkloadTable(r, w, rows)...)
 	for _, x := range rows {
 		for _, run := range x.runs {
-			if t := phaseTable(run); t != nil {
+			if t := buildPhaseTable(run); t != nil {
 				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
 			}
 			var log []page.Remark
 			for _, line := range run.Log {
 				log = append(log, page.Remark{Text: x.subject + ": " + line})
 			}
-			parts = append(parts, foldedRemarks(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
+			parts = append(parts, foldedRemarksPart(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
 		}
 	}
-	return append(parts, foldedRemarks("Marks and failures", problemRemarks(rows))...)
+	return append(parts, foldedRemarksPart("Marks and failures", listProblemsOfRuns(rows))...)
 }
 
-// workloadNotes returns sentences below the table: what was submitted, and how the automatic
+// notesBelowWorkloadTable returns sentences below the table: what was submitted, and how the automatic
 // subject compares with the best of the others.
-func workloadNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
+func notesBelowWorkloadTable(r *result.Report, w scenario.Workload, rows []subjectRuns) (parts []page.Part) {
 	tps, _ := probe.FindFigure("tps")
 	if auto := findSubjectRuns(rows, r.Scenario.Auto); len(auto.runs) > 0 {
-		other := bestSubject(rows, tps, r.Scenario.Auto)
-		if ratio, ok := stats.Median(auto.ratiosTo(other, "tps")); ok {
+		other := bestSubjectByFigure(rows, tps, r.Scenario.Auto)
+		if ratio, ok := stats.Median(auto.ratiosPerRoundTo(other, "tps")); ok {
 			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, other.subject)})
 		}
 	}
@@ -351,14 +351,14 @@ func workloadNotes(r *result.Report, w scenario.Workload, rows []subjectRuns) (p
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// figureTable returns the figures that any run has: the main one with its ± and its ratio to the
+// buildFigureTable returns the figures that any run has: the main one with its ± and its ratio to the
 // baseline, then the others in the order of probes.
-func figureTable(r *result.Report, rows []subjectRuns) *page.Table {
+func buildFigureTable(r *result.Report, rows []subjectRuns) *page.Table {
 	t := &page.Table{Figures: true}
 	base := findSubjectRuns(rows, r.Scenario.Baseline)
 	var shown []probe.Figure
 	has := func(figure string) bool {
-		return slices.ContainsFunc(rows, func(x subjectRuns) bool { return len(x.values(figure)) > 0 })
+		return slices.ContainsFunc(rows, func(x subjectRuns) bool { return len(x.valuesOfValidRuns(figure)) > 0 })
 	}
 	main := r.Scenario.Main
 	if !has(main) {
@@ -391,25 +391,25 @@ func figureTable(r *result.Report, rows []subjectRuns) *page.Table {
 			if f.Name != main {
 				continue
 			}
-			line = append(line, formatRelativeMargin(x.values(f.Name)))
+			line = append(line, formatRelativeMargin(x.valuesOfValidRuns(f.Name)))
 			if len(base.runs) > 0 {
 				ratio := probe.NoFigure
-				if v, ok := stats.Median(x.ratiosTo(base, f.Name)); ok {
+				if v, ok := stats.Median(x.ratiosPerRoundTo(base, f.Name)); ok {
 					ratio = fmt.Sprintf("%.2f", v)
 				}
 				line = append(line, ratio)
 			}
 		}
-		marks, tone := x.formatProblems()
+		marks, tone := x.formatProblemFrequencies()
 		t.AddRow(append(line, marks)...)
 		t.SetLastRowTone(len(line), tone)
 	}
 	return t
 }
 
-// phaseTable returns a table of a run's phases, nil for runs whose phases the workload's table
+// buildPhaseTable returns a table of a run's phases, nil for runs whose phases the workload's table
 // covers.
-func phaseTable(run *result.Run) *page.Table {
+func buildPhaseTable(run *result.Run) *page.Table {
 	before := run.FindSample(probe.Before)
 	if before == nil || len(run.Phases) == 0 {
 		return nil
@@ -447,12 +447,12 @@ func phaseTable(run *result.Run) *page.Table {
 	return t
 }
 
-// problemRemarks lists the problems of each run.
-func problemRemarks(rows []subjectRuns) (all []page.Remark) {
+// listProblemsOfRuns lists the problems of each run.
+func listProblemsOfRuns(rows []subjectRuns) (all []page.Remark) {
 	for _, x := range rows {
 		for _, run := range x.runs {
 			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
-			for _, p := range listProblems(run) {
+			for _, p := range problemsOfRun(run) {
 				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
 			}
 		}

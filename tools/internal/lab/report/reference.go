@@ -31,27 +31,27 @@ type comparison struct {
 // oneRoundMargin is the assumed ± of a ratio from one round.
 const oneRoundMargin = 0.1
 
-// compareWithDesign compares our subject with a design. connsNote states the connections if they
+// compareWithPublishedDesign compares our subject with a design. connsNote states the connections if they
 // differ from the published number.
-func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
+func compareWithPublishedDesign(rowName string, f probe.Figure, ours, design subjectRuns, connsNote string) comparison {
 	var ratios []float64
 	alone := 0 // rounds in which only the design came to nothing
 	theirs := design.valuesByRound(f.Name)
 	for round, v := range ours.valuesByRound(f.Name) {
 		switch b, ok := theirs[round]; {
-		case !ok || isNoWork(f, v):
-		case isNoWork(f, b):
+		case !ok || meansNothingWasDone(f, v):
+		case meansNothingWasDone(f, b):
 			alone++
 		case v > 0 && b > 0:
 			ratios = append(ratios, math.Pow(v/b, float64(f.Better)))
 		}
 	}
 	values := ours.formatMedian(f) + " against " + design.formatMedian(f)
-	why := cmp.Or(exclusionReason(f, ours), ours.missingReason(f))
+	why := cmp.Or(reasonToExcludeOurs(f, ours), ours.whyFigureIsMissing(f))
 	ended := ""
 	if why == "" {
-		ended = killedNote(f, design)
-		why = cmp.Or(ended, design.missingReason(f))
+		ended = watchdogKillNote(f, design)
+		why = cmp.Or(ended, design.whyFigureIsMissing(f))
 	}
 	ratio, ok := stats.Median(ratios)
 	if why == "" && !ok && alone == 0 {
@@ -72,7 +72,7 @@ func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns,
 	case 1:
 		s.ratioText = fmt.Sprintf("%.2f", ratio)
 	default:
-		margin, _ = stats.MedianMargin(ratios)
+		margin, _ = stats.MedianConfidenceMargin(ratios)
 		s.ratioText = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
 	}
 	says := "level with " + design.subject + ", within the spread,"
@@ -86,27 +86,27 @@ func compareWithDesign(rowName string, f probe.Figure, ours, design subjectRuns,
 	if connsNote != "" {
 		s.text += ", " + connsNote
 	}
-	s.appendCaveats(ours, design, len(ratios), rounds, alone)
+	s.appendCaveatsAndUncertainty(ours, design, len(ratios), rounds, alone)
 	return s
 }
 
-// appendCaveats ends the sentence with the limits of its ratio, of n rounds: how few they were, in
+// appendCaveatsAndUncertainty ends the sentence with the limits of its ratio, of n rounds: how few they were, in
 // how many the design did no work, and what is uncertain about either subject.
-func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone int) {
+func (s *comparison) appendCaveatsAndUncertainty(ours, design subjectRuns, ratioCount, rounds, roundsWithoutDesign int) {
 	switch {
-	case n == 1:
+	case ratioCount == 1:
 		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRoundMargin*100)
-	case n > 1 && n < rounds:
-		s.text += fmt.Sprintf(", in %d of %d rounds", n, rounds)
+	case ratioCount > 1 && ratioCount < rounds:
+		s.text += fmt.Sprintf(", in %d of %d rounds", ratioCount, rounds)
 	}
-	if alone > 0 {
-		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, alone, rounds)
+	if roundsWithoutDesign > 0 {
+		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, roundsWithoutDesign, rounds)
 	}
 	for _, w := range []subjectRuns{ours, design} {
-		if marks, _ := w.formatProblems(); marks != "" {
+		if marks, _ := w.formatProblemFrequencies(); marks != "" {
 			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
 		}
-		if text, most := w.uncertainty(); most {
+		if text, most := w.describeRuleBreaks(); most {
 			s.outcome = result.Uncertain
 			s.text += "; not certain: " + text
 		}
@@ -114,31 +114,31 @@ func (s *comparison) appendCaveats(ours, design subjectRuns, n, rounds, alone in
 	s.text += "."
 }
 
-// isNoWork reports whether a value is that of a run in which nothing was done.
-func isNoWork(f probe.Figure, v float64) bool {
+// meansNothingWasDone reports whether a value is that of a run in which nothing was done.
+func meansNothingWasDone(f probe.Figure, v float64) bool {
 	return stats.IsNeverLatency(v) || f.Better == probe.Higher && v == 0
 }
 
-// killedNote explains that the watchdog killed a design, which leaves no figure to compare except
+// watchdogKillNote explains that the watchdog killed a design, which leaves no figure to compare except
 // its memory, a lower bound. It returns "" otherwise.
-func killedNote(f probe.Figure, design subjectRuns) string {
-	ended := design.watchdogKill()
+func watchdogKillNote(f probe.Figure, design subjectRuns) string {
+	ended := design.firstWatchdogKill()
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
 	}
 	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Limit)/1e9, ended.After.Seconds())
 }
 
-// exclusionReason returns why our subject is not compared although it may have figures, or "": the
+// reasonToExcludeOurs returns why our subject is not compared although it may have figures, or "": the
 // successful rounds of a subject that failed in others would flatter it, and answers may be
 // missing.
-func exclusionReason(f probe.Figure, ours subjectRuns) string {
-	if failed := ours.failureText(); failed != "" {
+func reasonToExcludeOurs(f probe.Figure, ours subjectRuns) string {
+	if failed := ours.describeFailures(); failed != "" {
 		return failed
 	}
 	broken := make(map[string]int)
 	for _, run := range ours.runs {
-		if v, ok := run.Figures[f.Name]; ok && isNoWork(f, v) {
+		if v, ok := run.Figures[f.Name]; ok && meansNothingWasDone(f, v) {
 			return ours.subject + " came to nothing"
 		}
 		for _, m := range run.Caveats {
@@ -148,7 +148,7 @@ func exclusionReason(f probe.Figure, ours subjectRuns) string {
 		}
 	}
 	if len(broken) > 0 {
-		return "its runs are marked " + formatFrequencies(broken, len(ours.runs))
+		return "its runs are marked " + formatWordFrequencies(broken, len(ours.runs))
 	}
 	return ""
 }
@@ -158,9 +158,9 @@ var toneByOutcome = map[string]page.Tone{
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// worstOutcome returns the worst outcome, ignoring comparisons with killed designs if there are
+// worstComparisonOutcome returns the worst outcome, ignoring comparisons with killed designs if there are
 // others.
-func worstOutcome(all []comparison) string {
+func worstComparisonOutcome(all []comparison) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s comparison) bool { return s.designKilled }); len(fair) > 0 {
 		all = fair
 	}
@@ -184,8 +184,8 @@ func formatRatios(all []comparison) string {
 	return strings.Join(words, ", ")
 }
 
-// referenceTable is a reference table with our figures added.
-type referenceTable struct {
+// publishedComparisonTable is a reference table with our figures added.
+type publishedComparisonTable struct {
 	report      *result.Report
 	reference   *scenario.ReferenceTable
 	table       *page.Table
@@ -195,9 +195,9 @@ type referenceTable struct {
 	reducedRows int            // rows that were run with fewer connections or for less time
 }
 
-// newReferenceTable adds our figures to a reference table.
-func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceTable {
-	c := &referenceTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
+// newPublishedComparisonTable adds our figures to a reference table.
+func newPublishedComparisonTable(r *result.Report, p *scenario.ReferenceTable) *publishedComparisonTable {
+	c := &publishedComparisonTable{report: r, reference: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
 	line := []string{"row"}
 	if p.Count != "" {
@@ -211,14 +211,14 @@ func newReferenceTable(r *result.Report, p *scenario.ReferenceTable) *referenceT
 	}
 	c.table.AddRow(append(line, "marks", "ahead")...)
 	for i := range p.Rows {
-		c.addRow(&p.Rows[i])
+		c.addPublishedAndMeasuredLines(&p.Rows[i])
 	}
 	return c
 }
 
-// addRow adds a reference row, its design as measured here, and ours.
-func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
-	c.addReferenceLine(p)
+// addPublishedAndMeasuredLines adds a reference row, its design as measured here, and ours.
+func (c *publishedComparisonTable) addPublishedAndMeasuredLines(p *scenario.ReferenceRow) {
+	c.addPublishedLine(p)
 	w, rows := c.report.Scenario.FindWorkload(p.Workload), groupRunsBySubject(c.report, p.Workload)
 	if w == nil || len(rows) == 0 {
 		c.notRun = append(c.notRun, p.Name+": not measured: no run of "+p.Workload+" was made.")
@@ -240,7 +240,7 @@ func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
 		if len(p.Ours) > 0 && !slices.Contains(p.Ours, ours.subject) || len(p.Ours) == 0 && slices.Contains(designs, ours.subject) {
 			continue
 		}
-		all := c.compareRow(p, *w, ours, design)
+		all := c.compareByFiguresOfRow(p, *w, ours, design)
 		c.addMeasuredLine("ours: "+ours.subject, p, *w, rows, ours, all)
 		if len(all) > 0 {
 			c.comparisons = append(c.comparisons, all)
@@ -251,16 +251,16 @@ func (c *referenceTable) addRow(p *scenario.ReferenceRow) {
 	}
 }
 
-// addReferenceLine adds the row as published. Little's law may reveal that the connections were not
+// addPublishedLine adds the row as published. Little's law may reveal that the connections were not
 // loaded.
-func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
+func (c *publishedComparisonTable) addPublishedLine(p *scenario.ReferenceRow) {
 	line := []string{"published: " + p.Name}
 	if c.reference.Count != "" {
 		line = append(line, formatCountOrNone(p.Count))
 	}
 	mark := ""
 	for i, column := range c.reference.Columns {
-		v, ok := column.ParseCell(p.Cells[i])
+		v, ok := column.ParsePublishedCell(p.Cells[i])
 		if column.Figure == "in-flight" && ok && p.Count > 0 && math.Abs(v/float64(p.Count)-1) > 0.10 {
 			mark = "never loaded"
 			c.unloaded = append(c.unloaded, page.Remark{Tone: page.Warn, Text: fmt.Sprintf(
@@ -279,25 +279,25 @@ func (c *referenceTable) addReferenceLine(p *scenario.ReferenceRow) {
 }
 
 // addMeasuredLine adds the figures of a subject.
-func (c *referenceTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
+func (c *publishedComparisonTable) addMeasuredLine(name string, p *scenario.ReferenceRow, w scenario.Workload, rows []subjectRuns, x subjectRuns, all []comparison) {
 	line := []string{name}
 	if c.reference.Count != "" {
-		line = append(line, formatCountOrNone(connsOfSubject(c.report, w, x.subject)))
+		line = append(line, formatCountOrNone(connsUnderWorkload(c.report, w, x.subject)))
 	}
 	for _, column := range c.reference.Columns {
-		text := formatCell(column, rows, x)
+		text := formatMeasuredCell(column, rows, x)
 		if column.Relative == "" && slices.Contains(p.About, column.Figure) {
-			if s := formatRelativeMargin(x.values(column.Figure)); s != probe.NoFigure {
+			if s := formatRelativeMargin(x.valuesOfValidRuns(column.Figure)); s != probe.NoFigure {
 				text += " (" + s + ")"
 			}
 		}
 		line = append(line, text)
 	}
-	marks, tone := x.formatProblems()
+	marks, tone := x.formatProblemFrequencies()
 	c.table.AddRow(append(line, marks, formatRatios(all))...)
 	c.table.SetLastRowTone(len(line), tone)
 	if len(all) > 0 {
-		c.table.SetLastRowTone(len(line)+1, toneByOutcome[worstOutcome(all)])
+		c.table.SetLastRowTone(len(line)+1, toneByOutcome[worstComparisonOutcome(all)])
 	}
 }
 
@@ -308,19 +308,19 @@ func formatCountOrNone(n int) string {
 	return format.Count(n)
 }
 
-// formatCell formats a figure in the format of a reference column. A multiple of a killed subject
+// formatMeasuredCell formats a figure in the format of a reference column. A multiple of a killed subject
 // also shows both figures and the time of the kill.
-func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
+func formatMeasuredCell(c scenario.Column, allSubjects []subjectRuns, subject subjectRuns) string {
 	f, ok := probe.FindFigure(c.Figure)
 	if !ok {
 		return probe.NoFigure
 	}
-	if base := findSubjectRuns(rows, c.Relative); c.Relative != "" {
-		if v, ok := stats.Median(w.ratiosTo(base, f.Name)); ok {
+	if base := findSubjectRuns(allSubjects, c.Relative); c.Relative != "" {
+		if v, ok := stats.Median(subject.ratiosPerRoundTo(base, f.Name)); ok {
 			text := format.Number(v) + "×"
-			if killedNote(f, base) != "" {
-				text += " (" + w.formatMedian(f)
-				if ended := w.watchdogKill(); ended != nil {
+			if watchdogKillNote(f, base) != "" {
+				text += " (" + subject.formatMedian(f)
+				if ended := subject.firstWatchdogKill(); ended != nil {
 					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Limit)/1e9)
 				}
 				text += ")"
@@ -328,7 +328,7 @@ func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
 			return text
 		}
 	}
-	v, ok := w.median(f.Name)
+	v, ok := subject.medianOfFigure(f.Name)
 	if !ok || stats.IsNeverLatency(v) {
 		return probe.NoFigure
 	}
@@ -338,14 +338,14 @@ func formatCell(c scenario.Column, rows []subjectRuns, w subjectRuns) string {
 	return f.Format(v)
 }
 
-// compareRow compares our subject with the design by each figure that the reference row is about.
+// compareByFiguresOfRow compares our subject with the design by each figure that the reference row is about.
 // Without a design it returns nil.
-func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
+func (c *publishedComparisonTable) compareByFiguresOfRow(p *scenario.ReferenceRow, w scenario.Workload, ours, design subjectRuns) (all []comparison) {
 	if p.Design == "" {
 		return nil
 	}
 	at := ""
-	us, them := connsOfSubject(c.report, w, ours.subject), connsOfSubject(c.report, w, p.Design)
+	us, them := connsUnderWorkload(c.report, w, ours.subject), connsUnderWorkload(c.report, w, p.Design)
 	switch {
 	case us != them:
 		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.reference.Count)
@@ -354,17 +354,17 @@ func (c *referenceTable) compareRow(p *scenario.ReferenceRow, w scenario.Workloa
 	}
 	for _, name := range p.About {
 		if f, ok := probe.FindFigure(name); ok {
-			all = append(all, compareWithDesign(p.Name, f, ours, design, at))
+			all = append(all, compareWithPublishedDesign(p.Name, f, ours, design, at))
 		}
 	}
 	return all
 }
 
-// formatSummary counts the outcomes of our rows.
-func (c *referenceTable) formatSummary() page.Remark {
+// summarizeOutcomes counts the outcomes of our rows.
+func (c *publishedComparisonTable) summarizeOutcomes() page.Remark {
 	counts := make(map[string]int)
 	for _, all := range c.comparisons {
-		counts[worstOutcome(all)]++
+		counts[worstComparisonOutcome(all)]++
 	}
 	tone := page.Good
 	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.comparisons))
@@ -387,7 +387,7 @@ func (c *referenceTable) formatSummary() page.Remark {
 }
 
 // listVerdicts returns the verdicts of our rows and of reference rows without runs.
-func (c *referenceTable) listVerdicts() (all []result.Verdict) {
+func (c *publishedComparisonTable) listVerdicts() (all []result.Verdict) {
 	for _, s := range slices.Concat(c.comparisons...) {
 		all = append(all, result.Verdict{Of: c.reference.Title, Outcome: s.outcome, Text: s.text})
 	}
@@ -397,8 +397,8 @@ func (c *referenceTable) listVerdicts() (all []result.Verdict) {
 	return all
 }
 
-// pageParts returns the table, its known faults, and the comparisons.
-func (c *referenceTable) pageParts() []page.Part {
+// buildPageParts returns the table, its known faults, and the comparisons.
+func (c *publishedComparisonTable) buildPageParts() []page.Part {
 	p := c.reference
 	text := "Published by " + p.Source + "."
 	if p.Machine != "" {
@@ -406,13 +406,13 @@ func (c *referenceTable) pageParts() []page.Part {
 	}
 	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
 	if len(c.comparisons) > 0 {
-		parts = append(parts, page.Part{Remarks: []page.Remark{c.formatSummary()}})
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.summarizeOutcomes()}})
 	}
 	var all []page.Remark
 	for _, v := range c.listVerdicts() {
 		all = append(all, page.Remark{Tone: toneByOutcome[v.Outcome], Text: v.Text})
 	}
-	parts = append(parts, foldedRemarks("Each row in words", all)...)
+	parts = append(parts, foldedRemarksPart("Each row in words", all)...)
 	all = nil
 	for _, text := range p.Faults {
 		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
@@ -420,5 +420,5 @@ func (c *referenceTable) pageParts() []page.Part {
 	for _, text := range p.Notes {
 		all = append(all, page.Remark{Text: text})
 	}
-	return append(parts, foldedRemarks("What is to be known of this table", append(all, c.unloaded...))...)
+	return append(parts, foldedRemarksPart("What is to be known of this table", append(all, c.unloaded...))...)
 }

@@ -66,9 +66,9 @@ func newTestSet(net, epoll []float64) *result.Set {
 
 func renderText(t *testing.T, s *result.Set) string {
 	t.Helper()
-	Evaluate(s)
+	EvaluateVerdicts(s)
 	var b bytes.Buffer
-	if err := WriteText(&b, s); err != nil {
+	if err := WriteTextReport(&b, s); err != nil {
 		t.Fatal(err)
 	}
 	return strings.Join(strings.Fields(b.String()), " ")
@@ -91,16 +91,16 @@ func TestReport(t *testing.T) {
 			t.Errorf("the report does not say %q:\n%s", want, got)
 		}
 	}
-	if _, claims := s.CountFailures(); claims != 1 { // of many, which fails unless it is met
+	if _, claims := s.CountFailedRunsAndClaims(); claims != 1 { // of many, which fails unless it is met
 		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
 	}
 	s.Strict = true
-	Evaluate(s)
-	if _, claims := s.CountFailures(); claims != 2 {
+	EvaluateVerdicts(s)
+	if _, claims := s.CountFailedRunsAndClaims(); claims != 2 {
 		t.Errorf("%d claims failed with --strict, want 2", claims)
 	}
 	dir := t.TempDir()
-	if err := WriteFiles(dir, s); err != nil {
+	if err := WriteJSONAndHTMLFiles(dir, s); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{"report.html": "Throughput: few", "report.json": `"format": "myriad-bench-2"`} {
@@ -114,7 +114,7 @@ func TestReport(t *testing.T) {
 func TestPublishedCurve(t *testing.T) {
 	r := newTestSet([]float64{100}, []float64{200}).Reports[0]
 	published := func() (all []page.Series) {
-		for _, part := range buildCharts(r) {
+		for _, part := range buildSizeAndLatencyCharts(r) {
 			if part.Chart != nil && part.Chart.Title == "Throughput: few" {
 				all = slices.DeleteFunc(slices.Clone(part.Chart.Series), func(s page.Series) bool { return s.Name != "published" })
 			}
@@ -150,7 +150,7 @@ func TestAnswerDoubts(t *testing.T) {
 		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 1 of 3 runs of epoll were marked noise.": noisy,
 		"epoll serves 2 times as many as net; 5.00 ms.":                                                      later,
 	} {
-		if a := buildAnswer(s.Reports[0]); a.String() != want {
+		if a := buildAnswerText(s.Reports[0]); a.String() != want {
 			t.Errorf("got %q, want %q", a.String(), want)
 		}
 	}
@@ -249,9 +249,9 @@ func TestStanding(t *testing.T) {
 		{tps, rows("tps", 10), subjectRuns{subject: "y"}, result.NotMeasured, "-"},
 		{tps, rows("tps", 0), rows("tps", 1), result.NotMeasured, "-"},
 	} {
-		s := compareWithDesign("row", c.f, c.ours, c.design, "")
+		s := compareWithPublishedDesign("row", c.f, c.ours, c.design, "")
 		if s.outcome != c.outcome || !strings.HasPrefix(s.ratioText, c.in) || !strings.HasPrefix(s.text, "row: ") {
-			t.Errorf("%s of %v and %v: %+v; want %s, %s", c.f.Name, c.ours.values(c.f.Name), c.design.values(c.f.Name), s, c.outcome, c.in)
+			t.Errorf("%s of %v and %v: %+v; want %s, %s", c.f.Name, c.ours.valuesOfValidRuns(c.f.Name), c.design.valuesOfValidRuns(c.f.Name), s, c.outcome, c.in)
 		}
 	}
 }
@@ -270,11 +270,11 @@ func TestEnded(t *testing.T) {
 		row  subjectRuns
 		want string
 	}{{naive, "1× (20,000 in 30.0 s, then ended at 12.00 GB)"}, {ours, "4.6× (92,000)"}, {run("idle", 0, nil), "0× (0)"}} {
-		if got := formatCell(column, rows, c.row); got != c.want {
+		if got := formatMeasuredCell(column, rows, c.row); got != c.want {
 			t.Errorf("%s: %q, want %q", c.row.subject, got, c.want)
 		}
 	}
-	s := compareWithDesign("row", finished, ours, naive, "")
+	s := compareWithPublishedDesign("row", finished, ours, naive, "")
 	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.designKilled {
 		t.Errorf("got %q, want %q", s.text, want)
 	}
@@ -331,7 +331,7 @@ func TestTimelines(t *testing.T) {
 		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: load.Usage{Process: sample.Process{User: at / 2, RSS: 1 << 20}}, Load: load.Usage{Process: sample.Process{RSS: 1}}, Answered: int64(100 * i), Slab: int64(1000 + i)})
 	}
 	run.Timeline[4].Server.User = 0
-	for _, part := range buildTimelines(s.Reports[0]).Parts {
+	for _, part := range buildTimelineSection(s.Reports[0]).Parts {
 		if part.Chart == nil || part.Chart.Title != "CPU of server and load: few-10" {
 			continue
 		}
@@ -347,8 +347,8 @@ func TestTimelines(t *testing.T) {
 // The page begins with the answer, and then names the claims that were not met.
 func TestFirstLines(t *testing.T) {
 	s := newTestSet([]float64{100, 101, 102}, []float64{200, 202, 204})
-	Evaluate(s)
-	p := NewPage(s)
+	EvaluateVerdicts(s)
+	p := NewReportPage(s)
 	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
 		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
 	}
@@ -360,12 +360,12 @@ func TestFirstLines(t *testing.T) {
 		claim.Text = "never " + string(rune('a'+i))
 		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
 	}
-	Evaluate(s)
-	if text := NewPage(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
+	EvaluateVerdicts(s)
+	if text := NewReportPage(s).Remarks[0].Text; !strings.Contains(text, "25 claims were not met: test: at most 1; test: never a; ") || !strings.HasSuffix(text, "; 17 more, in their sections.") {
 		t.Errorf("of many claims it says %q", text)
 	}
 	s.Reports[0].Scenario.Answer = nil
-	if p := NewPage(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 25") || len(p.Remarks) > 0 {
+	if p := NewReportPage(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 25") || len(p.Remarks) > 0 {
 		t.Errorf("without an answer it begins with %q, %q", p.Lead, p.Remarks)
 	}
 }

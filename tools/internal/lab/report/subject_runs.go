@@ -60,14 +60,16 @@ func (w subjectRuns) valuesByRound(figure string) map[int]float64 {
 	return found
 }
 
-func (w subjectRuns) values(figure string) []float64 {
+func (w subjectRuns) valuesOfValidRuns(figure string) []float64 {
 	return slices.Collect(maps.Values(w.valuesByRound(figure)))
 }
 
-func (w subjectRuns) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
+func (w subjectRuns) medianOfFigure(figure string) (float64, bool) {
+	return stats.Median(w.valuesOfValidRuns(figure))
+}
 
 func (w subjectRuns) formatMedian(f probe.Figure) string {
-	v, ok := w.median(f.Name)
+	v, ok := w.medianOfFigure(f.Name)
 	if !ok {
 		return probe.NoFigure
 	}
@@ -77,7 +79,7 @@ func (w subjectRuns) formatMedian(f probe.Figure) string {
 // formatRelativeMargin formats the ± of values as a percentage of their median.
 func formatRelativeMargin(values []float64) string {
 	const fewRounds = 5 // whose ± can exceed the value
-	s, ok := stats.RelativeMargin(values)
+	s, ok := stats.RelativeMedianMargin(values)
 	switch {
 	case !ok:
 		return probe.NoFigure
@@ -87,16 +89,16 @@ func formatRelativeMargin(values []float64) string {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratiosTo returns the figure's ratios to the base's in the same rounds.
-func (w subjectRuns) ratiosTo(base subjectRuns, figure string) []float64 {
-	return stats.RatiosByRound(w.valuesByRound(figure), base.valuesByRound(figure))
+// ratiosPerRoundTo returns the figure's ratios to the base's in the same rounds.
+func (w subjectRuns) ratiosPerRoundTo(base subjectRuns, figure string) []float64 {
+	return stats.RatiosOfSameRounds(w.valuesByRound(figure), base.valuesByRound(figure))
 }
 
-// bestSubject returns the runs of the subject that is best by a figure, ignoring excluded subjects.
-func bestSubject(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
+// bestSubjectByFigure returns the runs of the subject that is best by a figure, ignoring excluded subjects.
+func bestSubjectByFigure(rows []subjectRuns, f probe.Figure, excluded ...string) (found subjectRuns) {
 	var most float64
 	for _, w := range rows {
-		v, ok := w.median(f.Name)
+		v, ok := w.medianOfFigure(f.Name)
 		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(excluded, w.subject) {
 			found, most = w, v
 		}
@@ -113,8 +115,8 @@ func (w subjectRuns) lastValidRun() (last *result.Run) {
 	return last
 }
 
-// failureText states in how many rounds the subject failed, "" for none.
-func (w subjectRuns) failureText() string {
+// describeFailures states in how many rounds the subject failed, "" for none.
+func (w subjectRuns) describeFailures() string {
 	n, why := 0, ""
 	for _, run := range w.runs {
 		if run.Error != "" {
@@ -127,9 +129,9 @@ func (w subjectRuns) failureText() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
-// missingReason returns why the subject lacks a figure, "" if it has one.
-func (w subjectRuns) missingReason(f probe.Figure) string {
-	if _, ok := w.median(f.Name); ok {
+// whyFigureIsMissing returns why the subject lacks a figure, "" if it has one.
+func (w subjectRuns) whyFigureIsMissing(f probe.Figure) string {
+	if _, ok := w.medianOfFigure(f.Name); ok {
 		return ""
 	}
 	for _, run := range w.runs {
@@ -146,8 +148,8 @@ func (w subjectRuns) missingReason(f probe.Figure) string {
 	return w.subject + " has no figure of this kind"
 }
 
-// watchdogKill returns the kill of a run by the watchdog, nil if there is none.
-func (w subjectRuns) watchdogKill() *result.Killed {
+// firstWatchdogKill returns the kill of a run by the watchdog, nil if there is none.
+func (w subjectRuns) firstWatchdogKill() *result.Killed {
 	for _, run := range w.runs {
 		if run.Jobs != nil && run.Jobs.Killed != nil {
 			return run.Jobs.Killed
@@ -168,7 +170,7 @@ const (
 	wordNotRun = "not run"
 )
 
-func listProblems(run *result.Run) (all []runProblem) {
+func problemsOfRun(run *result.Run) (all []runProblem) {
 	if run.Error != "" {
 		all = append(all, runProblem{wordFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
 	}
@@ -181,23 +183,23 @@ func listProblems(run *result.Run) (all []runProblem) {
 	return all
 }
 
-// formatProblems lists the problems with their frequency, and returns the worst tone.
-func (w subjectRuns) formatProblems() (text string, tone page.Tone) {
+// formatProblemFrequencies lists the problems with their frequency, and returns the worst tone.
+func (w subjectRuns) formatProblemFrequencies() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
-		for _, p := range listProblems(run) {
+		for _, p := range problemsOfRun(run) {
 			counts[p.word]++
 			if tone != page.Bad {
 				tone = p.Tone
 			}
 		}
 	}
-	return formatFrequencies(counts, len(w.runs)), tone
+	return formatWordFrequencies(counts, len(w.runs)), tone
 }
 
-// uncertainty describes how many valid runs broke a rule of probe.UncertainRules, "" for none, and
+// describeRuleBreaks describes how many valid runs broke a rule of probe.UncertainRules, "" for none, and
 // reports whether they are at least half, so that medians rely on them.
-func (w subjectRuns) uncertainty() (text string, most bool) {
+func (w subjectRuns) describeRuleBreaks() (text string, atLeastHalf bool) {
 	runs, doubted, rules := 0, 0, []string(nil)
 	for _, run := range w.runs {
 		if !run.IsValid() {
@@ -216,8 +218,8 @@ func (w subjectRuns) uncertainty() (text string, most bool) {
 	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.JoinWords(slices.Compact(rules))), 2*doubted >= runs
 }
 
-// formatFrequencies formats words with their frequency, the most frequent first.
-func formatFrequencies(counts map[string]int, runs int) string {
+// formatWordFrequencies formats words with their frequency, the most frequent first.
+func formatWordFrequencies(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
@@ -227,10 +229,10 @@ func formatFrequencies(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-// connsOfSubject returns the number of connections of a subject under a workload.
-func connsOfSubject(r *result.Report, w scenario.Workload, subject string) int {
+// connsUnderWorkload returns the number of connections of a subject under a workload.
+func connsUnderWorkload(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.FindSubject(subject); s != nil {
-		return w.LimitedTo(s.MaxConns).Connections
+		return w.WithMaxConns(s.MaxConns).Connections
 	}
 	return w.Connections
 }

@@ -34,9 +34,9 @@ var timeCharts = []struct {
 	{"The kernel's small objects", "of the whole machine", page.Bytes, false,
 		func(k *result.Tick) float64 { return positiveOrNaN(k.Slab) }, nil},
 	{"Open connections", "connections that the load has open", page.Number, false,
-		func(k *result.Tick) float64 { return loadValueOrNaN(k, k.Open) }, nil},
+		func(k *result.Tick) float64 { return generatorValueOrNaN(k, k.Open) }, nil},
 	{"Answered", "messages a second", page.Number, true,
-		func(k *result.Tick) float64 { return loadValueOrNaN(k, k.Answered) }, nil},
+		func(k *result.Tick) float64 { return generatorValueOrNaN(k, k.Answered) }, nil},
 	{"Goroutines", "goroutines of the server", page.Number, false,
 		func(k *result.Tick) float64 { return positiveOrNaN(k.Server.Goroutines) }, nil},
 }
@@ -55,15 +55,15 @@ func cpuSecondsOrNaN(s *load.Usage) float64 {
 	return s.CPU().Seconds()
 }
 
-func loadValueOrNaN(k *result.Tick, v int64) float64 {
+func generatorValueOrNaN(k *result.Tick, v int64) float64 {
 	if k.Load.RSS == 0 {
 		return math.NaN()
 	}
 	return float64(v)
 }
 
-// buildTimelines returns the timelines of a report, none if there are too few ticks.
-func buildTimelines(r *result.Report) page.Section {
+// buildTimelineSection returns the timelines of a report, none if there are too few ticks.
+func buildTimelineSection(r *result.Report) page.Section {
 	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
 		"What a server says of itself is there where its command has {admin}, and not where memory is measured."}
@@ -80,7 +80,7 @@ func buildTimelines(r *result.Report) page.Section {
 					if of == nil {
 						continue
 					}
-					t := newTimeSeries(last.Timeline, of, x.counter)
+					t := newTickSeries(last.Timeline, of, x.counter)
 					t.Name, t.Dashed = row.subject+[]string{"", ", load"}[i], i == 1
 					if slices.ContainsFunc(t.Y, func(y float64) bool { return !math.IsNaN(y) && y != 0 }) {
 						c.Series = append(c.Series, t)
@@ -98,14 +98,14 @@ func buildTimelines(r *result.Report) page.Section {
 	return s
 }
 
-// newTimeSeries returns a curve of ticks. Unknown values are gaps, and so is a counter that
+// newTickSeries returns a curve of ticks. Unknown values are gaps, and so is a isCounter that
 // decreased because a process was replaced.
-func newTimeSeries(ticks []result.Tick, value func(*result.Tick) float64, counter bool) (s page.Series) {
+func newTickSeries(ticks []result.Tick, value func(*result.Tick) float64, isCounter bool) (s page.Series) {
 	before := -1
 	for i := range ticks {
 		now := &ticks[i]
 		y := value(now)
-		if counter {
+		if isCounter {
 			if before >= 0 && now.At-ticks[before].At < minTickStep {
 				continue
 			}

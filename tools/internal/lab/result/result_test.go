@@ -21,21 +21,21 @@ func TestReadAndWrite(t *testing.T) {
 	if err := s.WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
-	if !HasSetFormat(b.Bytes()[:20]) || HasSetFormat([]byte(`{"phase": "began"}`)) {
+	if !BeginsLikeSet(b.Bytes()[:20]) || BeginsLikeSet([]byte(`{"phase": "began"}`)) {
 		t.Error("a set is not told from a load")
 	}
-	got, err := Read(bytes.NewReader(b.Bytes()))
+	got, err := ReadSet(bytes.NewReader(b.Bytes()))
 	if err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("got %+v, %v, want %+v", got, err, s)
 	}
-	if runs, claims := s.CountFailures(); runs != 1 || claims != 1 || s.CountRuns() != 2 || s.Reports[0].Runs[0].FirstErrorLine() != "first" {
+	if runs, claims := s.CountFailedRunsAndClaims(); runs != 1 || claims != 1 || s.CountRuns() != 2 || s.Reports[0].Runs[0].FirstErrorLine() != "first" {
 		t.Errorf("%d runs and %d claims failed, of %d", runs, claims, s.CountRuns())
 	}
 	for text, says := range map[string]string{
 		"x": "expected the report.json of a bench", `{"format": "y"}`: `format "y"; expected`, `{"format": "` + Format + `"} 1`: "something follows",
 		`{"format": "` + Format + `", "reports": [null]}`: "a report is null",
 	} {
-		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := ReadSet(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)
 		}
 	}
@@ -45,14 +45,14 @@ func TestReadAndWrite(t *testing.T) {
 	if p := (Pinning{Server: []int{0, 1}, Load: []int{2}}); p.String() != "server on CPU 0,1, load on CPU 2" {
 		t.Errorf("the pinning is %q", p)
 	}
-	if _, err := json.Marshal(ReadMachine()); err != nil {
+	if _, err := json.Marshal(DescribeThisMachine()); err != nil {
 		t.Error(err)
 	}
 }
 
 // A report that was written before figures, options of scenarios and fields were removed is read.
 func TestReadRecorded(t *testing.T) {
-	s, err := Read(strings.NewReader(`{"format": "` + Format + `", "notes": ["Interrupted."], "reports": [{
+	s, err := ReadSet(strings.NewReader(`{"format": "` + Format + `", "notes": ["Interrupted."], "reports": [{
 		"scenario": {"claims": [{"against": ["tps"]}], "published": [{"rows": [{"workload": "w", "else": ["v"]}]}]},
 		"runs": [{"figures": {"pss": 1}, "jobs": {"shape": "cpu", "load": "1x", "rate": 5, "warm_up": 7},
 			"samples": [{"server": {"user": 1, "system": 2, "rss": 3, "pss": 4, "anonymous": 5, "processes": 6, "sockets": 7, "voluntary": 8}}]}]}]}`))

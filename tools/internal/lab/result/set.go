@@ -99,8 +99,8 @@ type Machine struct {
 	Go string `json:"go"`
 }
 
-// ReadMachine describes the machine that the lab runs on.
-func ReadMachine() Machine {
+// DescribeThisMachine describes the machine that the lab runs on.
+func DescribeThisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
 		m.Kernel, m.CPU, m.Memory = read.Kernel, read.CPUModel, read.Memory
@@ -156,8 +156,8 @@ func (s *Set) CountRuns() (n int) {
 	return n
 }
 
-// CountFailures returns the number of failed runs and of required claims that were not met.
-func (s *Set) CountFailures() (runs, claims int) {
+// CountFailedRunsAndClaims returns the number of failed runs and of required claims that were not met.
+func (s *Set) CountFailedRunsAndClaims() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
 			if r.Runs[i].Error != "" {
@@ -181,8 +181,8 @@ func (s *Set) WriteJSON(w io.Writer) error {
 	return e.Encode(s)
 }
 
-// Read reads a set written by Set.WriteJSON, at most 512 MiB.
-func Read(in io.Reader) (*Set, error) {
+// ReadSet reads a set written by Set.WriteJSON, at most 512 MiB.
+func ReadSet(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSetBytes + 1}
 	decoder := json.NewDecoder(limited)
 	var s Set
@@ -205,9 +205,9 @@ func Read(in io.Reader) (*Set, error) {
 	return &s, nil
 }
 
-// HasSetFormat reports whether a file with this beginning is a Set of any version: a JSON object
+// BeginsLikeSet reports whether a file with this beginning is a Set of any version: a JSON object
 // that begins with its format.
-func HasSetFormat(beginning []byte) bool {
+func BeginsLikeSet(beginning []byte) bool {
 	text := strings.TrimLeft(string(beginning), " \t\r\n{")
 	return strings.HasPrefix(text, `"format"`)
 }

@@ -31,8 +31,8 @@ const (
 )
 
 // adminClient reads a server's figures from its admin address, as of "myriad serve --admin". Each
-// request uses its own connection, which leaves no TIME_WAIT. The methods forceServerGC and
-// addRuntimeUsage tolerate errors.
+// request uses its own connection, which leaves no TIME_WAIT. The methods forceGCIfOneProcess and
+// readRuntimeUsageInto tolerate errors.
 type adminClient struct {
 	addr   string
 	client *http.Client
@@ -45,8 +45,8 @@ func newAdminClient(addr string) *adminClient {
 	return &adminClient{addr, &http.Client{Transport: &http.Transport{DialContext: dialWithoutTimeWait, DisableKeepAlives: true, DisableCompression: true}}}
 }
 
-// fetch requests a path and passes the body, limited to maxAdminReplyBytes, to parse.
-func (a *adminClient) fetch(ctx context.Context, path string, parse func(io.Reader) error) error {
+// fetchAndParse requests a path and passes the body, limited to maxAdminReplyBytes, to parse.
+func (a *adminClient) fetchAndParse(ctx context.Context, path string, parse func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.addr+path, nil)
@@ -64,11 +64,11 @@ func (a *adminClient) fetch(ctx context.Context, path string, parse func(io.Read
 	return parse(io.LimitReader(resp.Body, maxAdminReplyBytes))
 }
 
-// forceServerGC makes the server collect garbage and return memory to the system, several times.
+// forceGCIfOneProcess makes the server collect garbage and return memory to the system, several times.
 // Errors are ignored.
 func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 	for range times {
-		_ = a.fetch(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
+		_ = a.fetchAndParse(ctx, "/debug/pprof/heap?gc=1&debug=1", func(in io.Reader) error {
 			_, err := io.Copy(io.Discard, in)
 			return err
 		})
@@ -78,7 +78,7 @@ func (a *adminClient) forceServerGC(ctx context.Context, times int) {
 // readCounters returns the server's counters.
 func (a *adminClient) readCounters(ctx context.Context) (c result.Counts, err error) {
 	var stats tcp.Stats
-	err = a.fetch(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
+	err = a.fetchAndParse(ctx, "/stats", func(in io.Reader) error { return json.NewDecoder(in).Decode(&stats) })
 	if err == nil && stats.Model == "" {
 		err = errors.New("the server's counters are missing: it does not serve")
 	}
@@ -107,7 +107,7 @@ func (a *adminClient) waitForCounters(ctx context.Context, timeout time.Duration
 // under name{cause} by their label "cause", as in closed{peer}.
 func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float64, err error) {
 	values = make(map[string]float64)
-	err = a.fetch(ctx, "/metrics", func(in io.Reader) error {
+	err = a.fetchAndParse(ctx, "/metrics", func(in io.Reader) error {
 		lines := bufio.NewScanner(in)
 		for lines.Scan() {
 			line := lines.Text()
@@ -127,9 +127,9 @@ func (a *adminClient) readMetrics(ctx context.Context) (values map[string]float6
 	return values, err
 }
 
-// addRuntimeUsage adds what the server's Go runtime and event loops report to usage. With worker
+// readRuntimeUsageInto adds what the server's Go runtime and event loops report to usage. With worker
 // processes, runtime memory is not known.
-func (a *adminClient) addRuntimeUsage(ctx context.Context, multiProcess bool, usage *load.Usage) {
+func (a *adminClient) readRuntimeUsageInto(ctx context.Context, multiProcess bool, usage *load.Usage) {
 	v, err := a.readMetrics(ctx)
 	if err != nil {
 		return

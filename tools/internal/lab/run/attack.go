@@ -53,7 +53,7 @@ const (
 // attackRun is the attack phase on one server. It belongs to the run's goroutine. The swarms and
 // honest clients have their own goroutines, for which Stop waits.
 type attackRun struct {
-	*measurement
+	*serverMeasurement
 	phase           scenario.Phase
 	honest          *faults.HonestClients
 	start           time.Time
@@ -66,12 +66,12 @@ type attackRun struct {
 
 // runAttackPhase runs all attackers against the server, with honest clients among them, and checks
 // for growth.
-func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
+func (m *serverMeasurement) runAttackPhase(ctx context.Context, p scenario.Phase) error {
 	target, err := netip.ParseAddrPort(m.server.addr)
 	if err != nil {
 		return err
 	}
-	a := &attackRun{measurement: m, phase: p}
+	a := &attackRun{serverMeasurement: m, phase: p}
 	a.honest = &faults.HonestClients{Addr: m.server.addr, Conns: p.Honest, ThinkTime: 10 * time.Millisecond, Redial: true, Timeout: attackTimeout}
 	if err := a.honest.Start(); err != nil {
 		return err
@@ -94,23 +94,23 @@ func (m *measurement) runAttackPhase(ctx context.Context, p scenario.Phase) erro
 		swarms = append(swarms, swarm)
 		words = append(words, fmt.Sprintf("%d × %s", x.conns, x.name))
 	}
-	a.logf("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
-	if err := a.sampleUntilOver(ctx); err != nil {
+	a.recordAndPrintf("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
+	if err := a.sampleUntilAttackEnds(ctx); err != nil {
 		return err
 	}
 	stopSwarms()
-	return a.checkAftermath(ctx)
+	return a.awaitClosesStopServerAndCheck(ctx)
 }
 
-// logf adds a line to the record and prints it.
-func (a *attackRun) logf(text string, args ...any) {
+// recordAndPrintf adds a line to the record and prints it.
+func (a *attackRun) recordAndPrintf(text string, args ...any) {
 	a.record.Logf(text, args...)
-	a.printProgress(true, text, args...)
+	a.printSubjectProgress(true, text, args...)
 }
 
-// sampleUntilOver samples the server until the phase is over and logs an interval from time to
+// sampleUntilAttackEnds samples the server until the phase is over and logs an interval from time to
 // time.
-func (a *attackRun) sampleUntilOver(ctx context.Context) error {
+func (a *attackRun) sampleUntilAttackEnds(ctx context.Context) error {
 	whole := a.phase.For.Std()
 	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
 	defer cancel()
@@ -124,7 +124,7 @@ func (a *attackRun) sampleUntilOver(ctx context.Context) error {
 		a.samples = append(a.samples, f)
 		err = sleepContext(ctx, max(whole/attackSampleCount, 100*time.Millisecond))
 		if err != nil || time.Since(a.lastReport) >= a.phase.Every.Std() {
-			a.logInterval(context.WithoutCancel(ctx))
+			a.logSinceLastReport(context.WithoutCancel(ctx))
 		}
 		if errors.Is(err, errAttackOver) {
 			return nil
@@ -137,20 +137,20 @@ func (a *attackRun) sampleUntilOver(ctx context.Context) error {
 
 var errAttackOver = errors.New("the attack is over")
 
-// logInterval logs what happened since the last report.
-func (a *attackRun) logInterval(ctx context.Context) {
+// logSinceLastReport logs what happened since the last report.
+func (a *attackRun) logSinceLastReport(ctx context.Context) {
 	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.TakeLatency().ValueAtQuantile(99)) * time.Microsecond
 	a.p99 = max(a.p99, p99)
 	rate := float64(now.Answers-a.reportedAnswers) / max(at.Sub(a.lastReport), time.Millisecond).Seconds()
 	a.reportedAnswers, a.lastReport = now.Answers, at
-	a.logf("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
+	a.recordAndPrintf("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
 		at.Sub(a.start).Round(time.Second), format.Whole(rate), p99,
-		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatEndReasons(ctx))
+		now.Wrong+now.Lost+now.FailedRedials, float64(last.RSS)/1e6, last.Descriptors, a.formatNewCloseReasons(ctx))
 }
 
-// formatEndReasons lists why the server has refused and closed connections since the last report.
-func (a *attackRun) formatEndReasons(ctx context.Context) string {
+// formatNewCloseReasons lists why the server has refused and closed connections since the last report.
+func (a *attackRun) formatNewCloseReasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "unknown without {admin}"
 	}
@@ -179,9 +179,9 @@ func (a *attackRun) formatEndReasons(ctx context.Context) string {
 	return strings.Join(words, ", ")
 }
 
-// checkAftermath waits until the attackers' connections are closed, stops the server and returns an
+// awaitClosesStopServerAndCheck waits until the attackers' connections are closed, stops the server and returns an
 // error that lists all problems.
-func (a *attackRun) checkAftermath(ctx context.Context) error {
+func (a *attackRun) awaitClosesStopServerAndCheck(ctx context.Context) error {
 	var problems []string
 	addProblem := func(text string, args ...any) { problems = append(problems, fmt.Sprintf(text, args...)) }
 	for end := time.Now().Add(attackTimeout); ; {
@@ -209,23 +209,23 @@ func (a *attackRun) checkAftermath(ctx context.Context) error {
 	if seen.Answers == 0 {
 		addProblem("honest clients got no answer")
 	}
-	a.logf("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
-	a.checkGrowth(addProblem)
-	a.timeline.stop()
+	a.recordAndPrintf("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
+	a.checkMemoryAndDescriptorGrowth(addProblem)
+	a.timeline.addLastTickAndStop()
 	a.timeline = nil
-	a.server.stopAndWait()
+	a.server.terminateAndWait()
 	if a.server.err != nil {
-		addProblem("%v", a.server.exitError("the server"))
+		addProblem("%v", a.server.unexpectedExitError("the server"))
 	}
 	if len(problems) > 0 {
 		return errors.New(strings.Join(problems, "; "))
 	}
-	a.logf("sound")
+	a.recordAndPrintf("sound")
 	return nil
 }
 
-// checkGrowth compares the medians of memory and descriptors of the first and the last quarter.
-func (a *attackRun) checkGrowth(addProblem func(string, ...any)) {
+// checkMemoryAndDescriptorGrowth compares the medians of memory and descriptors of the first and the last quarter.
+func (a *attackRun) checkMemoryAndDescriptorGrowth(addProblem func(string, ...any)) {
 	quarter := len(a.samples) / 4
 	if quarter < minQuarterSamples {
 		addProblem("only %d samples in a quarter of the time; expected at least %d", quarter, minQuarterSamples)
@@ -242,7 +242,7 @@ func (a *attackRun) checkGrowth(addProblem func(string, ...any)) {
 	}
 	memory, descriptors := median(a.samples[:quarter])
 	memoryNow, descriptorsNow := median(a.samples[len(a.samples)-quarter:])
-	a.logf("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", memory/1e6, memoryNow/1e6, descriptors, descriptorsNow)
+	a.recordAndPrintf("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", memory/1e6, memoryNow/1e6, descriptors, descriptorsNow)
 	if memoryNow > memory*(1+memoryGrowth)+memorySlack {
 		addProblem("memory has grown from %.1f to %.1f MB", memory/1e6, memoryNow/1e6)
 	}

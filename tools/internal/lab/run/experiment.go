@@ -55,15 +55,15 @@ func RunScenarios(ctx context.Context, all []scenario.Scenario, o Options) (*res
 		return nil, err
 	}
 	if o.Dir != "" {
-		if err := makeEmptyDir(o.Dir); err != nil {
+		if err := makeOrRequireEmptyDir(o.Dir); err != nil {
 			return nil, err
 		}
 	}
-	return s.runAndReport(ctx)
+	return s.runEvaluateAndWriteReports(ctx)
 }
 
-// makeEmptyDir creates the directory of a report. An existing one must be empty.
-func makeEmptyDir(dir string) error {
+// makeOrRequireEmptyDir creates the directory of a report. An existing one must be empty.
+func makeOrRequireEmptyDir(dir string) error {
 	if strings.ContainsAny(dir, "\r\n") {
 		return scenario.Errorf("directory %q; expected a name without line ends", dir)
 	}
@@ -99,10 +99,10 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
 	}
 	s := &experiment{options: o, set: &result.Set{
-		Format: result.Format, Version: version.MyriadVersion(), Machine: result.ReadMachine(), Date: time.Now().UTC(),
+		Format: result.Format, Version: version.MyriadVersion(), Machine: result.DescribeThisMachine(), Date: time.Now().UTC(),
 		Command: cmp.Or(o.Command, strings.Join(os.Args, " ")), Scale: o.Scale, Strict: o.Strict,
 	}}
-	s.pinning = choosePinning()
+	s.pinning = splitAllowedCPUs()
 	var none error
 	for _, one := range all {
 		one, err := o.Apply(one)
@@ -126,19 +126,19 @@ func planExperiment(all []scenario.Scenario, o Options) (*experiment, error) {
 	return s, nil
 }
 
-// runAndReport executes the steps, evaluates the set and writes the reports.
-func (s *experiment) runAndReport(ctx context.Context) (_ *result.Set, err error) {
-	end, err := s.setUp()
+// runEvaluateAndWriteReports executes the steps, evaluates the set and writes the reports.
+func (s *experiment) runEvaluateAndWriteReports(ctx context.Context) (_ *result.Set, err error) {
+	end, err := s.prepareRuns()
 	defer func() { err = errors.Join(err, end()) }()
 	if err != nil {
 		return nil, err
 	}
 	dir := s.options.Dir
 	if dir != "" {
-		s.progress.printLine(true, "report in "+dir)
+		s.progress.printFinalOrProgressLine(true, "report in "+dir)
 	}
 	began := time.Now()
-	err = s.runSteps(ctx)
+	err = s.runAllSteps(ctx)
 	s.set.Took = time.Since(began)
 	if s.options.Evaluate != nil {
 		s.options.Evaluate(s.set)
@@ -149,11 +149,11 @@ func (s *experiment) runAndReport(ctx context.Context) (_ *result.Set, err error
 	return s.set, err
 }
 
-// setUp creates what the runs need. tearDown, which is never nil, releases it.
-func (s *experiment) setUp() (tearDown func() error, err error) {
+// prepareRuns creates what the runs need. release, which is never nil, releases it.
+func (s *experiment) prepareRuns() (release func() error, err error) {
 	s.launcher = newLauncher()
 	tmp := ""
-	tearDown = func() error {
+	release = func() error {
 		s.launcher.close()
 		if tmp == "" {
 			return nil
@@ -162,7 +162,7 @@ func (s *experiment) setUp() (tearDown func() error, err error) {
 	}
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
-			return tearDown, err
+			return release, err
 		}
 	}
 	if err := raiseDescriptorLimit(); err != nil {
@@ -173,13 +173,13 @@ func (s *experiment) setUp() (tearDown func() error, err error) {
 		s.addNoteToReports("Figures of the server's processor time, memory and connections are missing: %v.", err)
 	}
 	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
-		return tearDown, nil
+		return release, nil
 	}
 	// In the report's directory, so that a killed process leaves nothing elsewhere.
 	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
 		s.cert, err = writeSelfSignedCert(tmp)
 	}
-	return tearDown, err
+	return release, err
 }
 
 func (s *experiment) addNoteToReports(text string, args ...any) {
@@ -188,16 +188,16 @@ func (s *experiment) addNoteToReports(text string, args ...any) {
 	}
 }
 
-// runSteps executes all steps until ctx ends.
-func (s *experiment) runSteps(ctx context.Context) error {
-	defer s.progress.clearLine()
+// runAllSteps executes all steps until ctx ends.
+func (s *experiment) runAllSteps(ctx context.Context) error {
+	defer s.progress.clearTerminalLine()
 	for i, st := range s.steps {
 		if ctx.Err() != nil {
-			return s.noteInterrupted(ctx, i)
+			return s.noteInterruptionAndMakeError(ctx, i)
 		}
 		r := s.reports[i]
-		s.progress.startStep(i)
-		run := s.runner.runStep(ctx, st, &r.Scenario, r.Runs)
+		s.progress.printStepStart(i)
+		run := s.runner.runStepIfItFits(ctx, st, &r.Scenario, r.Runs)
 		stopped := ctx.Err() != nil && run.Error != "" // the interrupt made it fail, not the server
 		if stopped {
 			run.Error, run.Skipped = "", "interrupted"
@@ -206,14 +206,14 @@ func (s *experiment) runSteps(ctx context.Context) error {
 			r.Runs = append(r.Runs, run)
 		}
 		if stopped {
-			return s.noteInterrupted(ctx, i)
+			return s.noteInterruptionAndMakeError(ctx, i)
 		}
 	}
 	return nil
 }
 
-// noteInterrupted adds a note about the interrupted step and returns an interruptedError.
-func (s *experiment) noteInterrupted(ctx context.Context, step int) error {
+// noteInterruptionAndMakeError adds a note about the interrupted step and returns an interruptedError.
+func (s *experiment) noteInterruptionAndMakeError(ctx context.Context, step int) error {
 	s.reports[step].AddNote("Interrupted in run %d of %d.", step+1, len(s.steps))
 	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// countTimeout, plus countTimeoutPerConn for each connection, is how long the server may take
+	// serverCountTimeout, plus countTimeoutPerConn for each connection, is how long the server may take
 	// to accept or close what the generator has opened or closed. With 28 other processes competing
 	// for two processors it closed 11,000 a second.
 	countTimeout        = 10 * time.Second
@@ -39,7 +39,7 @@ const (
 // generator, which pauses while an event is handled, so a phase may be up to one interval of the
 // generator longer than planned.
 type heldConnsRun struct {
-	*measurement
+	*serverMeasurement
 	stage       scenario.Stage
 	broadcaster net.Conn // requested the broadcast in progress
 
@@ -50,52 +50,52 @@ type heldConnsRun struct {
 }
 
 // runHeldPhases opens, holds and closes the connections.
-func (m *measurement) runHeldPhases(ctx context.Context) error {
+func (m *serverMeasurement) runHeldPhases(ctx context.Context) error {
 	if m.admin == nil || !m.sampled {
 		return errors.New("held connections need Linux and {admin} in the command")
 	}
-	stages, err := m.workload.SplitStages()
+	stages, err := m.workload.SplitStagesAtConnects()
 	if err != nil {
 		return err
 	}
-	h := &heldConnsRun{measurement: m, stage: stages[0]}
+	h := &heldConnsRun{serverMeasurement: m, stage: stages[0]}
 	// The lab's first connection must have been counted: worker processes report with a delay.
-	if _, err := m.admin.waitForCounters(ctx, h.countTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
+	if _, err := m.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Accepted > 0 && c.Open == 0 }); err != nil {
 		return err
 	}
-	h.forceServerGC(ctx, firstGCRuns)
-	if h.lastSample, err = h.sampleCheckpoint(ctx, probe.Before); err != nil {
+	h.forceGCIfOneProcess(ctx, firstGCRuns)
+	if h.lastSample, err = h.sampleWithCounters(ctx, probe.Before); err != nil {
 		return err
 	}
-	guarded, endGuard := startMemoryGuard(ctx)
+	guarded, endGuard := cancelWhenMemoryLow(ctx)
 	defer endGuard()
 	h.currentPhase, h.phaseStart = probe.Connected, time.Now()
-	config := m.loadConfig(h.stage)
-	seen, err := m.runLoadGenerator(guarded, config, func(e load.Event) error { return h.handleEvent(guarded, e) })
+	config := m.loadConfigForStage(h.stage)
+	seen, err := m.runLoadGenerator(guarded, config, func(e load.Event) error { return h.advancePhaseOnEvent(guarded, e) })
 	endGuard()
 	if h.broadcaster != nil {
-		m.record.Broadcaster = awaitOwnBroadcast(h.broadcaster, time.Millisecond)
+		m.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, time.Millisecond)
 	}
 	if err != nil {
 		return err
 	}
 	open := h.lastSample.Counts.Open
-	left, err := h.waitForOpenConns(ctx, 0)
+	left, err := h.waitUntilOpenConnsAre(ctx, 0)
 	if err != nil {
 		return err
 	}
 	h.currentPhase = probe.Closed // also if the generator has ended early
-	return h.endPhase(ctx, "", func(p *result.Phase) {
+	return h.recordPhaseAndBegin(ctx, "", func(p *result.Phase) {
 		p.Result = seen
-		setPhaseCount(p, open-left)
+		setPhaseCountAndRate(p, open-left)
 		if first := m.record.FindPhase(probe.Connected); first != nil {
 			first.Latency = seen.Connect
 		}
 	})
 }
 
-// handleEvent handles an event of the generator.
-func (h *heldConnsRun) handleEvent(ctx context.Context, e load.Event) error {
+// advancePhaseOnEvent handles an event of the generator.
+func (h *heldConnsRun) advancePhaseOnEvent(ctx context.Context, e load.Event) error {
 	switch e.Phase {
 	case load.Began:
 		if e.Plan != nil && e.Plan.Generator != nil { // its own figures from before the first connection
@@ -108,7 +108,7 @@ func (h *heldConnsRun) handleEvent(ctx context.Context, e load.Event) error {
 		return h.endVerifyPhase(ctx, e.Verification)
 	case load.Progress:
 		if i := e.Interval; i != nil {
-			h.printProgress(false, "%s: %s connections, for %v", h.currentPhase, format.Count(i.Open), time.Since(h.phaseStart).Round(time.Second))
+			h.printSubjectProgress(false, "%s: %s connections, for %v", h.currentPhase, format.Count(i.Open), time.Since(h.phaseStart).Round(time.Second))
 		}
 		if h.currentPhase == probe.Alone && time.Since(h.phaseStart) >= h.stage.Phases[1].For.Std() {
 			return h.startBroadcastPhase(ctx)
@@ -116,23 +116,23 @@ func (h *heldConnsRun) handleEvent(ctx context.Context, e load.Event) error {
 	case load.Heard:
 		if b := e.Broadcast; b != nil && h.currentPhase == probe.Broadcast {
 			return h.endBroadcastPhase(ctx, probe.Heartbeats, func(p *result.Phase) {
-				setPhaseCount(p, b.Heard)
+				setPhaseCountAndRate(p, b.Heard)
 				p.Latency = b.After
 			})
 		}
 	case load.Measured:
-		return h.endHoldPhase(ctx)
+		return h.endCurrentHoldPhase(ctx)
 	}
 	return nil
 }
 
 // endConnectPhase waits until the server has accepted open connections and ends the phase.
-func (h *heldConnsRun) endConnectPhase(ctx context.Context, open int64) error {
-	if _, err := h.waitForOpenConns(ctx, open); err != nil {
+func (h *heldConnsRun) endConnectPhase(ctx context.Context, wantOpen int64) error {
+	if _, err := h.waitUntilOpenConnsAre(ctx, wantOpen); err != nil {
 		return err
 	}
 	before := h.record.FindSample(probe.Before).Counts.Accepted
-	return h.endPhase(ctx, probe.Verified, func(p *result.Phase) { setPhaseCount(p, h.lastSample.Counts.Accepted-before) })
+	return h.recordPhaseAndBegin(ctx, probe.Verified, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Accepted-before) })
 }
 
 // endVerifyPhase ends a verification, when all lines have arrived or been given up.
@@ -148,14 +148,14 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 		// All connections have just sent data, so no heartbeat is due for a while, and the
 		// server may have received all answers. If not, the sample shows it.
 		_, err := h.admin.waitForCounters(ctx, after/2, func(c *result.Counts) bool {
-			sent, answered := probe.CountHeartbeats(h.record, c, h.linesSent)
+			sent, answered := probe.CountHeartbeatsAndAnswers(h.record, c, h.linesSent)
 			return sent == answered || h.workload.App == app.WebSocket
 		})
 		if ctx.Err() != nil {
 			return err
 		}
 	}
-	err := h.endPhase(ctx, next, func(p *result.Phase) {
+	err := h.recordPhaseAndBegin(ctx, next, func(p *result.Phase) {
 		p.Count, p.Rate, p.Latency = verification.Checked, verification.Rate(), verification.Latency
 	})
 	if next == probe.Closed {
@@ -166,46 +166,46 @@ func (h *heldConnsRun) endVerifyPhase(ctx context.Context, verification *load.Ve
 
 // startBroadcastPhase ends the idle phase and requests a broadcast.
 func (h *heldConnsRun) startBroadcastPhase(ctx context.Context) (err error) {
-	if err := h.endPhase(ctx, probe.Broadcast, nil); err != nil {
+	if err := h.recordPhaseAndBegin(ctx, probe.Broadcast, nil); err != nil {
 		return err
 	}
-	h.broadcaster, err = requestBroadcast(ctx, h.server.addr, h.workload.App)
+	h.broadcaster, err = dialAndRequestBroadcast(ctx, h.server.addr, h.workload.App)
 	return err
 }
 
 // endBroadcastPhase closes the connection that requested the broadcast and ends the phase.
-func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, next string, fill func(*result.Phase)) error {
-	h.record.Broadcaster = awaitOwnBroadcast(h.broadcaster, broadcastTimeout)
+func (h *heldConnsRun) endBroadcastPhase(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
+	h.record.Broadcaster = awaitBroadcastAndClose(h.broadcaster, broadcastTimeout)
 	h.broadcaster = nil
-	if _, err := h.waitForOpenConns(ctx, h.lastSample.Counts.Open); err != nil {
+	if _, err := h.waitUntilOpenConnsAre(ctx, h.lastSample.Counts.Open); err != nil {
 		return err
 	}
-	return h.endPhase(ctx, next, fill)
+	return h.recordPhaseAndBegin(ctx, nextPhase, setFigures)
 }
 
-// endHoldPhase ends the hold at the planned time.
-func (h *heldConnsRun) endHoldPhase(ctx context.Context) error {
+// endCurrentHoldPhase ends the hold at the planned time.
+func (h *heldConnsRun) endCurrentHoldPhase(ctx context.Context) error {
 	switch h.currentPhase {
 	case probe.Alone: // the generator has reported no progress
-		return h.endPhase(ctx, probe.VerifyAgain, nil)
+		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, nil)
 	case probe.Broadcast: // not all have heard it
 		return h.endBroadcastPhase(ctx, probe.VerifyAgain, nil)
 	case probe.Heartbeats:
 		before := h.lastSample.Counts.Heartbeats
-		return h.endPhase(ctx, probe.VerifyAgain, func(p *result.Phase) { setPhaseCount(p, h.lastSample.Counts.Heartbeats-before) })
+		return h.recordPhaseAndBegin(ctx, probe.VerifyAgain, func(p *result.Phase) { setPhaseCountAndRate(p, h.lastSample.Counts.Heartbeats-before) })
 	}
 	return nil
 }
 
-// endPhase takes a sample, ends the current phase and starts the next. fill, which may be nil,
+// recordPhaseAndBegin takes a sample, ends the current phase and starts the next. setFigures, which may be nil,
 // completes the phase; the sample is in lastSample.
-func (h *heldConnsRun) endPhase(ctx context.Context, next string, fill func(*result.Phase)) error {
+func (h *heldConnsRun) recordPhaseAndBegin(ctx context.Context, nextPhase string, setFigures func(*result.Phase)) error {
 	p := result.Phase{Name: h.currentPhase, Took: max(time.Since(h.phaseStart), 0)}
 	if h.currentPhase == probe.Alone {
-		h.forceServerGC(ctx, laterGCRuns) // sizes are computed from this and the first sample
+		h.forceGCIfOneProcess(ctx, laterGCRuns) // sizes are computed from this and the first sample
 	}
 	before := *h.lastSample
-	now, err := h.sampleCheckpoint(ctx, h.currentPhase)
+	now, err := h.sampleWithCounters(ctx, h.currentPhase)
 	if err != nil {
 		return err
 	}
@@ -214,68 +214,68 @@ func (h *heldConnsRun) endPhase(ctx context.Context, next string, fill func(*res
 		p.ServerCPU = float64(now.Server.CPU()-before.Server.CPU()) / float64(sampled)
 		p.LoadCPU = float64(now.Load.CPU()-before.Load.CPU()) / float64(sampled)
 	}
-	if fill != nil {
-		fill(&p)
+	if setFigures != nil {
+		setFigures(&p)
 	}
 	h.record.Phases = append(h.record.Phases, p)
-	h.printProgress(true, "%s: %.1fs, %s connections; %s, %s/s", p.Name, p.Took.Seconds(), format.Count(now.Counts.Open), format.Count(p.Count), format.Whole(p.Rate))
-	h.currentPhase, h.phaseStart = next, time.Now()
+	h.printSubjectProgress(true, "%s: %.1fs, %s connections; %s, %s/s", p.Name, p.Took.Seconds(), format.Count(now.Counts.Open), format.Count(p.Count), format.Whole(p.Rate))
+	h.currentPhase, h.phaseStart = nextPhase, time.Now()
 	return nil
 }
 
-// setPhaseCount sets the phase's count and rate.
-func setPhaseCount(p *result.Phase, n int64) {
+// setPhaseCountAndRate sets the phase's count and rate.
+func setPhaseCountAndRate(p *result.Phase, n int64) {
 	p.Count = n
 	if p.Took > 0 {
 		p.Rate = float64(n) / p.Took.Seconds()
 	}
 }
 
-// sampleCheckpoint samples both sides, the machine and the server's counters.
-func (h *heldConnsRun) sampleCheckpoint(ctx context.Context, name string) (*result.Sample, error) {
+// sampleWithCounters samples both sides, the machine and the server's counters.
+func (h *heldConnsRun) sampleWithCounters(ctx context.Context, name string) (*result.Sample, error) {
 	c, err := h.admin.waitForCounters(ctx, countTimeout, func(*result.Counts) bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	s, err := h.takeSample(name, heldParts)
+	s, err := h.sampleServerGeneratorAndMachine(name, heldParts)
 	if err != nil {
 		return nil, err
 	}
 	s.Counts = &c
-	return h.recordSample(s), nil
+	return h.appendSampleToRecord(s), nil
 }
 
-// forceServerGC collects garbage in a server with one process. With several, only the supervisor
+// forceGCIfOneProcess collects garbage in a server with one process. With several, only the supervisor
 // would collect.
-func (h *heldConnsRun) forceServerGC(ctx context.Context, times int) {
+func (h *heldConnsRun) forceGCIfOneProcess(ctx context.Context, times int) {
 	if h.record.Processes < 2 {
 		h.admin.forceServerGC(ctx, times)
 	}
 }
 
-// waitForOpenConns waits, up to countTimeout, until the server has want connections, and returns
+// waitUntilOpenConnsAre waits, up to serverCountTimeout, until the server has want connections, and returns
 // the number it has.
-func (h *heldConnsRun) waitForOpenConns(ctx context.Context, want int64) (int64, error) {
-	c, err := h.admin.waitForCounters(ctx, h.countTimeout(), func(c *result.Counts) bool { return c.Open == want })
+func (h *heldConnsRun) waitUntilOpenConnsAre(ctx context.Context, want int64) (open int64, _ error) {
+	c, err := h.admin.waitForCounters(ctx, h.serverCountTimeout(), func(c *result.Counts) bool { return c.Open == want })
 	return c.Open, err
 }
 
-func (h *heldConnsRun) countTimeout() time.Duration {
+func (h *heldConnsRun) serverCountTimeout() time.Duration {
 	return countTimeout + countTimeoutPerConn*time.Duration(h.workload.Connections)
 }
 
-// waitForCleanMachine waits, up to a timeout, until the machine's resources are back to the state
+// awaitResourceReleaseAndSample waits, up to a timeout, until the machine's resources are back to the state
 // before the first connection, and samples it.
-func (m *measurement) waitForCleanMachine(ctx context.Context) error {
+func (m *serverMeasurement) awaitResourceReleaseAndSample(ctx context.Context) error {
 	bound := cleanupTimeout + cleanupTimeoutPerConn*time.Duration(m.workload.Connections)
 	for began := time.Now(); ; {
-		taken, err := sample.Take(sample.MachineMemory | sample.Network)
+		taken, err := sample.TakeSample(sample.MachineMemory | sample.Network)
 		if err != nil {
 			return err
 		}
 		s := result.Sample{Checkpoint: probe.Left, At: time.Now()}
-		setMachineFields(&s, &taken.Machine)
-		if probe.LeftoverResources(m.record, &s) == 0 || time.Since(began) > bound {
+		copyMachineFigures(&s, &taken.Machine)
+		if probe.ExcessLeftoverResources(m.record, &s) == 0 || time.Since(began) > bound {
 			m.record.Samples = append(m.record.Samples, s)
 			return nil
 		}
@@ -285,14 +285,14 @@ func (m *measurement) waitForCleanMachine(ctx context.Context) error {
 	}
 }
 
-// requestBroadcast connects to the server and requests a broadcast on that connection.
-func requestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
+// dialAndRequestBroadcast connects to the server and requests a broadcast on that connection.
+func dialAndRequestBroadcast(ctx context.Context, addr, appName string) (net.Conn, error) {
 	conn, err := dialWithoutTimeWait(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("asking for the broadcast: %w", err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(broadcastTimeout)) // Read returns the same error
-	talk, err := app.LineConn(conn, appName)
+	talk, err := app.ConnForLines(conn, appName)
 	if err == nil {
 		_, err = io.WriteString(talk, "!"+announcement+"\n")
 	}
@@ -303,9 +303,9 @@ func requestBroadcast(ctx context.Context, addr, appName string) (net.Conn, erro
 	return talk, nil
 }
 
-// awaitOwnBroadcast waits up to timeout for the broadcast on the connection that requested it,
+// awaitBroadcastAndClose waits up to timeout for the broadcast on the connection that requested it,
 // reads what else has arrived, and closes it.
-func awaitOwnBroadcast(conn net.Conn, timeout time.Duration) *result.Broadcaster {
+func awaitBroadcastAndClose(conn net.Conn, timeout time.Duration) *result.Broadcaster {
 	defer conn.Close()
 	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}
 	lines := bufio.NewReaderSize(conn, 4096)

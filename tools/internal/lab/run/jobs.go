@@ -31,7 +31,7 @@ const (
 	// calibrationGain is the factor by which more workers must improve the rate to be preferred.
 	// calibrationLoss is the share of the best rate below which no larger number is tried.
 	calibrationGain, calibrationLoss = 1.03, 0.9
-	// watchdogInterval is the time between two checks of a memoryWatchdog.
+	// watchdogInterval is the time between two checks of a memoryLimitKiller.
 	watchdogInterval = 20 * time.Millisecond
 )
 
@@ -51,8 +51,8 @@ type jobsRun struct {
 	overtime   time.Duration // jobsOvertime
 }
 
-func (j *jobsRun) runJobs(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	capacity, err := j.findOrMeasureCapacity(ctx, rec)
+func (j *jobsRun) runContenderAtRate(ctx context.Context, s scenario.Step, rec *result.Run) error {
+	capacity, err := j.reuseOrMeasureCapacity(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (j *jobsRun) runJobs(ctx context.Context, s scenario.Step, rec *result.Run)
 	if rec.Jobs.Rate == 0 {
 		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
 	}
-	return j.runContender(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
+	return j.runContenderUnderWatchdog(ctx, rec, s.Subject, jobSettings{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
 }
 
 // jobSettings are the settings of one run of a contender.
@@ -71,12 +71,12 @@ type jobSettings struct {
 	workers  int // for contenders with a fixed number; others may have maxAdaptiveWorkers
 }
 
-// contenderCommand returns the command line of a contender.
-func (j *jobsRun) contenderCommand(s scenario.Subject, window time.Duration, o jobSettings) []string {
+// buildContenderCommand returns the command line of a contender.
+func (j *jobsRun) buildContenderCommand(s scenario.Subject, window time.Duration, o jobSettings) []string {
 	if !s.Contender.FixedWorkers {
 		o.workers = maxAdaptiveWorkers
 	}
-	command := s.FillCommand(scenario.CommandValues{Self: j.self})
+	command := s.CommandWithValues(scenario.PlaceholderValues{Self: j.self})
 	add := func(name string, value any) { command = append(command, "--"+name, fmt.Sprint(value)) }
 	add("work", j.phase.Shape)
 	add("rate", fmt.Sprintf("%.0f", o.rate))
@@ -96,25 +96,25 @@ func (j *jobsRun) contenderCommand(s scenario.Subject, window time.Duration, o j
 	return command
 }
 
-// runContender runs a contender's process under a memory watchdog. If it exceeds its time it is
+// runContenderUnderWatchdog runs a contender's process under a memory watchdog. If it exceeds its time it is
 // terminated, and its last counts are its result.
-func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
+func (j *jobsRun) runContenderUnderWatchdog(ctx context.Context, rec *result.Run, s scenario.Subject, o jobSettings) error {
 	run, warmUp := rec.Jobs, j.phase.WarmUp.Std()
 	run.Deadline = j.phase.Deadline.Std()
-	rec.Command = j.contenderCommand(s, run.Window, o)
+	rec.Command = j.buildContenderCommand(s, run.Window, o)
 	bound := warmUp + run.Window + jobsDrainTimeout + j.overtime
 	late := fmt.Errorf("the side took longer than %v", bound)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
 	var line *timelineRecorder
-	dog := memoryWatchdog{maxBytes: j.phase.Memory}
+	dog := memoryLimitKiller{maxBytes: j.phase.Memory}
 	complete := false
 	var warming *jobload.Result
 	p, err := j.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: jobsKillDelay}, func(p *process) {
 		line = j.startTimeline(rec, p, nil)
 		dog.start(p)
 	}, func(text []byte) error {
-		l, err := jobload.ParseLine(text)
+		l, err := jobload.ParseOutputLine(text)
 		switch {
 		case err != nil:
 			return err
@@ -127,7 +127,7 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 		}
 		return nil
 	})
-	line.stop()
+	line.addLastTickAndStop()
 	run.PeakRSS, run.Killed = dog.stop()
 	if run.Killed != nil && run.Result == nil && warmUp > 0 {
 		// It was killed before its window began: all counts of the window are zero.
@@ -149,16 +149,16 @@ func (j *jobsRun) runContender(ctx context.Context, rec *result.Run, s scenario.
 	case err != nil:
 		return err
 	case !complete:
-		return fmt.Errorf("%w; expected a line with its result before", p.exitError("the side"))
+		return fmt.Errorf("%w; expected a line with its result before", p.unexpectedExitError("the side"))
 	case p.err != nil:
-		return p.exitError("the side")
+		return p.unexpectedExitError("the side")
 	}
 	return nil
 }
 
-// findOrMeasureCapacity returns the capacity for the shape of jobs, from an earlier run or measured
+// reuseOrMeasureCapacity returns the capacity for the shape of jobs, from an earlier run or measured
 // now and stored in rec.
-func (j *jobsRun) findOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
+func (j *jobsRun) reuseOrMeasureCapacity(ctx context.Context, rec *result.Run) (c *result.Capacity, err error) {
 	for i := range j.earlierRuns {
 		known := j.earlierRuns[i].Capacity
 		if known == nil {
@@ -170,7 +170,7 @@ func (j *jobsRun) findOrMeasureCapacity(ctx context.Context, rec *result.Run) (c
 		}
 	}
 	if c == nil {
-		j.progress.printLine(true, "calibrating "+j.phase.Shape)
+		j.progress.printFinalOrProgressLine(true, "calibrating "+j.phase.Shape)
 		c = j.measureCapacity(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", j.phase.Shape, context.Cause(ctx))
@@ -194,12 +194,12 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 				continue
 			}
 			if !fixed {
-				j.measureGoodput(ctx, c, s, 0, max(c.Workers, 1))
+				j.measureContenderGoodput(ctx, c, s, 0, max(c.Workers, 1))
 				continue
 			}
 			best := 0.0
 			for workers := runtime.NumCPU(); workers <= 1024*runtime.NumCPU() && ctx.Err() == nil; workers *= 2 {
-				rate := j.measureGoodput(ctx, c, s, workers, workers)
+				rate := j.measureContenderGoodput(ctx, c, s, workers, workers)
 				if rate > best*calibrationGain {
 					best, c.Workers = rate, workers
 				}
@@ -213,14 +213,14 @@ func (j *jobsRun) measureCapacity(ctx context.Context) *result.Capacity {
 	return c
 }
 
-// measureGoodput runs a contender in a closed loop with two jobs in flight per worker and returns
+// measureContenderGoodput runs a contender in a closed loop with two jobs in flight per worker and returns
 // the rate of jobs that ended within their deadline.
-func (j *jobsRun) measureGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
+func (j *jobsRun) measureContenderGoodput(ctx context.Context, c *result.Capacity, s scenario.Subject, fixedWorkers, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
 	}
-	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.CalibrationTime()}}
-	err := j.runContender(ctx, rec, s, jobSettings{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixedWorkers})
+	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.CapacityRunTime()}}
+	err := j.runContenderUnderWatchdog(ctx, rec, s, jobSettings{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixedWorkers})
 	name := s.Name
 	if fixedWorkers > 0 {
 		name = fmt.Sprintf("%s with %d workers", s.Name, fixedWorkers)
@@ -242,9 +242,9 @@ func (j *jobsRun) measureGoodput(ctx context.Context, c *result.Capacity, s scen
 	return perSecond
 }
 
-// memoryWatchdog kills a process that exceeds a memory limit. It runs a goroutine from start to
+// memoryLimitKiller kills a process that exceeds a memory limit. It runs a goroutine from start to
 // stop.
-type memoryWatchdog struct {
+type memoryLimitKiller struct {
 	maxBytes int64 // bytes
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
@@ -252,18 +252,18 @@ type memoryWatchdog struct {
 	killed   *result.Killed // nil if the process was not killed
 }
 
-func (w *memoryWatchdog) start(p *process) {
+func (w *memoryLimitKiller) start(p *process) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
-	w.running.Go(func() { w.killOverLimit(ctx, p) })
+	w.running.Go(func() { w.killWhenOverLimit(ctx, p) })
 }
 
-// killOverLimit polls the process's peak memory, so that nothing is missed between two polls, and
+// killWhenOverLimit polls the process's peak memory, so that nothing is missed between two polls, and
 // kills it through its handle, which can never refer to another process.
-func (w *memoryWatchdog) killOverLimit(ctx context.Context, p *process) {
+func (w *memoryLimitKiller) killWhenOverLimit(ctx context.Context, p *process) {
 	for began := time.Now(); ; {
-		if s, err := sample.Take(sample.Memory, p.pid()); err == nil { // otherwise it has ended, or this system has no such figure
-			total := s.Total()
+		if s, err := sample.TakeSample(sample.Memory, p.pid()); err == nil { // otherwise it has ended, or this system has no such figure
+			total := s.SumOfProcesses()
 			if w.peakRSS = max(w.peakRSS, total.PeakRSS); w.peakRSS > w.maxBytes {
 				w.killed = &result.Killed{After: time.Since(began), RSS: w.peakRSS, Limit: w.maxBytes}
 				_ = p.cmd.Process.Kill() // fails only if it has ended
@@ -277,7 +277,7 @@ func (w *memoryWatchdog) killOverLimit(ctx context.Context, p *process) {
 }
 
 // stop stops the watchdog and returns what it has observed.
-func (w *memoryWatchdog) stop() (peak int64, ended *result.Killed) {
+func (w *memoryLimitKiller) stop() (peakRSS int64, killed *result.Killed) {
 	if w.cancel != nil {
 		w.cancel()
 		w.running.Wait()

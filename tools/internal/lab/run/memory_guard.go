@@ -34,11 +34,13 @@ type availableMemory struct {
 	limitedBy   string
 }
 
-// reserve is the part of the memory that must stay free.
-func (r availableMemory) reserve() int64 { return max(minReservedBytes, r.total/reservedDivisor) }
+// bytesToKeepFree is the part of the memory that must stay free.
+func (r availableMemory) bytesToKeepFree() int64 {
+	return max(minReservedBytes, r.total/reservedDivisor)
+}
 
-// inLimit returns " in " and the limit's name, "" for the machine.
-func (r availableMemory) inLimit() string {
+// inLimitText returns " in " and the limit's name, "" for the machine.
+func (r availableMemory) inLimitText() string {
 	if r.limitedBy == "" {
 		return ""
 	}
@@ -54,7 +56,7 @@ func readAvailableMemory() (availableMemory, error) {
 		return availableMemory{}, err
 	}
 	groups, err := cgroup.ReadLimits(os.Getpid())
-	if err != nil && !procfs.IsGone(err) { // a kernel without cgroups
+	if err != nil && !procfs.IsNotFoundOrExited(err) { // a kernel without cgroups
 		return availableMemory{}, err
 	}
 	r := availableMemory{free: m.Free + m.FilePages/2, total: m.Total}
@@ -67,10 +69,10 @@ func readAvailableMemory() (availableMemory, error) {
 	return r, nil
 }
 
-// startMemoryGuard checks the memory ten times a second until the returned function is called,
+// cancelWhenMemoryLow checks the memory ten times a second until the returned function is called,
 // which waits. If less than half of the reserve is free, the returned context ends with that as its
 // cause.
-func startMemoryGuard(ctx context.Context) (context.Context, func()) {
+func cancelWhenMemoryLow(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -80,7 +82,7 @@ func startMemoryGuard(ctx context.Context) (context.Context, func()) {
 				return
 			}
 			if err == nil { // otherwise try again
-				err = room.checkReserve()
+				err = room.errIfLow()
 				if err != nil {
 					cancel(err)
 					return
@@ -97,11 +99,11 @@ func startMemoryGuard(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// checkReserve returns an error if less than half of the reserve is free.
-func (r availableMemory) checkReserve() error {
-	if r.free >= r.reserve()/2 {
+// errIfLow returns an error if less than half of the reserve is free.
+func (r availableMemory) errIfLow() error {
+	if r.free >= r.bytesToKeepFree()/2 {
 		return nil
 	}
 	return fmt.Errorf("memory: only %s MB are free%s, less than half of the reserve of %s MB",
-		format.Whole(float64(r.free)/1e6), r.inLimit(), format.Whole(float64(r.reserve())/1e6))
+		format.Whole(float64(r.free)/1e6), r.inLimitText(), format.Whole(float64(r.bytesToKeepFree())/1e6))
 }

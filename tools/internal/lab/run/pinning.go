@@ -9,14 +9,14 @@ import (
 	"github.com/myriad-go/myriad/tools/internal/procfs"
 )
 
-// choosePinning splits the CPUs that this process may use between server and load.
-func choosePinning() result.Pinning {
+// splitAllowedCPUs splits the CPUs that this process may use between server and load.
+func splitAllowedCPUs() result.Pinning {
 	cpus, err := readAllowedCPUs()
 	if err != nil {
 		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
-	return splitCPUs(cpus, func(cpu int) int {
-		core, err := procfs.FindCore(cpu)
+	return splitCPUsByCore(cpus, func(cpu int) int {
+		core, err := procfs.PhysicalCoreID(cpu)
 		if err != nil {
 			return cpu // unknown: assume a separate core
 		}
@@ -24,18 +24,18 @@ func choosePinning() result.Pinning {
 	})
 }
 
-// pinningFor returns the pinning of a workload.
-func (r *runner) pinningFor(w scenario.Workload) result.Pinning {
+// pinningForWorkload returns the pinning of a workload.
+func (r *runner) pinningForWorkload(w scenario.Workload) result.Pinning {
 	if w.Unpinned && r.pinning.Pinned() {
 		return result.Pinning{Why: "not asked for"}
 	}
 	return r.pinning
 }
 
-// splitCPUs gives the server one half of the CPUs and the load the other, including an odd one.
+// splitCPUsByCore gives the server one half of the CPUs and the load the other, including an odd one.
 // CPUs that share a core stay on one side, so that neither side slows the other down, unless there
 // is only one core.
-func splitCPUs(cpus []int, coreOf func(cpu int) int) result.Pinning {
+func splitCPUsByCore(cpus []int, coreOf func(cpu int) int) result.Pinning {
 	if len(cpus) < 2 {
 		return result.Pinning{Why: "there is only one CPU"}
 	}

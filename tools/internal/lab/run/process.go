@@ -75,8 +75,8 @@ func (l *launcher) close() {
 	<-l.done
 }
 
-// takeLeftoverError returns the error of a group that did not end since the last call.
-func (l *launcher) takeLeftoverError() error {
+// takeUnkilledGroupError returns the error of a group that did not end since the last call.
+func (l *launcher) takeUnkilledGroupError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := l.leftoverErr
@@ -110,14 +110,14 @@ type command struct {
 type process struct {
 	cmd  *exec.Cmd
 	stop context.CancelFunc
-	tail outputTail
+	tail lastOutputBuffer
 	done chan struct{} // closed when the process has ended and its output has been read
 	err  error         // exit error of the process, valid when done is closed
 }
 
-// startProcess starts a program. Its output goes to out, which is closed when the process has
-// ended, or to tail if out is nil. The caller must call stopAndWait.
-func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
+// startPinnedProcess starts a program. Its output goes to out, which is closed when the process has
+// ended, or to tail if out is nil. The caller must call terminateAndWait.
+func (l *launcher) startPinnedProcess(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
 	p.cmd.Cancel = func() error {
@@ -141,7 +141,7 @@ func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteClos
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
 	}
-	go func() { // stopAndWait waits for it
+	go func() { // terminateAndWait waits for it
 		defer close(p.done)
 		p.err = p.cmd.Wait()
 		stop()
@@ -156,16 +156,16 @@ func (l *launcher) startProcess(ctx context.Context, c command, out io.WriteClos
 // pid returns the process ID, which on Linux is also the process group's.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// stopAndWait ends the process and waits for it and the rest of its group. It is idempotent and
+// terminateAndWait ends the process and waits for it and the rest of its group. It is idempotent and
 // safe for concurrent use.
-func (p *process) stopAndWait() {
+func (p *process) terminateAndWait() {
 	p.stop()
 	<-p.done
 }
 
-// exitError describes how the process ended by itself: its status and last output. It must be
+// unexpectedExitError describes how the process ended by itself: its status and last output. It must be
 // called after done is closed.
-func (p *process) exitError(name string) error {
+func (p *process) unexpectedExitError(processName string) error {
 	status := "exit status 0"
 	switch {
 	case errors.Is(p.err, exec.ErrWaitDelay):
@@ -173,11 +173,11 @@ func (p *process) exitError(name string) error {
 	case p.err != nil:
 		status = p.err.Error()
 	}
-	return fmt.Errorf("%s ended: %s%s", name, status, p.lastOutput())
+	return fmt.Errorf("%s ended: %s%s", processName, status, p.lastOutputAfterColon())
 }
 
-// lastOutput returns the last output of the process after a colon, "" if there is none.
-func (p *process) lastOutput() string {
+// lastOutputAfterColon returns the last output of the process after a colon, "" if there is none.
+func (p *process) lastOutputAfterColon() string {
 	if words := p.tail.String(); words != "" {
 		return ": " + words
 	}
@@ -192,7 +192,7 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	output, out := io.Pipe()
-	p, err := l.startProcess(ctx, c, out)
+	p, err := l.startPinnedProcess(ctx, c, out)
 	if err != nil {
 		return nil, err
 	}
@@ -215,13 +215,13 @@ func (l *launcher) runAndReadLines(ctx context.Context, c command, onStart func(
 	return p, context.Cause(ctx)
 }
 
-// outputTail is an io.Writer that keeps the last maxTailBytes bytes. It is safe for concurrent use.
-type outputTail struct {
+// lastOutputBuffer is an io.Writer that keeps the last maxTailBytes bytes. It is safe for concurrent use.
+type lastOutputBuffer struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (t *outputTail) Write(b []byte) (int, error) {
+func (t *lastOutputBuffer) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, b[max(0, len(b)-maxTailBytes):]...)
@@ -231,7 +231,7 @@ func (t *outputTail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (t *outputTail) String() string {
+func (t *lastOutputBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
@@ -265,16 +265,16 @@ type serverProcess struct {
 
 func (s *serverProcess) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
 
-// contextWhileRunning returns a context that ends, with the reason as its cause, when the server
+// contextUntilServerExits returns a context that ends, with the reason as its cause, when the server
 // ends by itself. The returned function releases it and waits.
-func (s *serverProcess) contextWhileRunning(ctx context.Context) (context.Context, func()) {
+func (s *serverProcess) contextUntilServerExits(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-s.done:
-			cancel(s.exitError("the server"))
+			cancel(s.unexpectedExitError("the server"))
 		}
 	})
 	return ctx, func() {
@@ -283,8 +283,8 @@ func (s *serverProcess) contextWhileRunning(ctx context.Context) (context.Contex
 	}
 }
 
-// waitUntilReady waits until the server answers and returns the connection on which it did.
-func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
+// waitUntilAppAnswers waits until the server answers and returns the connection on which it did.
+func (s *serverProcess) waitUntilAppAnswers(ctx context.Context, appName string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var last error
@@ -300,7 +300,7 @@ func (s *serverProcess) waitUntilReady(ctx context.Context, appName string, trus
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyTimeout, last, s.lastOutput())
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyTimeout, last, s.lastOutputAfterColon())
 		}
 	}
 }
@@ -320,7 +320,7 @@ func dialAndCheckApp(ctx context.Context, addr, appName string, trust *tls.Confi
 	}
 	err = conn.SetDeadline(time.Now().Add(attemptTimeout))
 	if err == nil {
-		err = app.CheckServer(conn, appName)
+		err = app.CheckServerSpeaksApp(conn, appName)
 	}
 	if err != nil {
 		raw.Close()
@@ -345,9 +345,9 @@ func dialWithoutTimeWait(ctx context.Context, network, addr string) (net.Conn, e
 	return conn, nil
 }
 
-// findFreeAddr returns a free loopback address below the range of ephemeral ports, so that none of
+// freeAddrBelowEphemeralPorts returns a free loopback address below the range of ephemeral ports, so that none of
 // the load's connections takes the port first.
-func findFreeAddr() (string, error) {
+func freeAddrBelowEphemeralPorts() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error
 	for range tries {

@@ -37,7 +37,7 @@ func isGroupAlive(group int) bool {
 	if unix.Kill(-group, 0) != nil {
 		return false
 	}
-	all, err := procfs.Processes()
+	all, err := procfs.ReadAllStats()
 	return err == nil && slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.Group == group && !s.Ended })
 }
 

@@ -37,30 +37,30 @@ func newProgressPrinter(w io.Writer, steps []scenario.Step) *progressPrinter {
 	return p
 }
 
-// startStep prints that step i starts, perhaps again.
-func (p *progressPrinter) startStep(i int) {
+// printStepStart prints that step i starts, perhaps again.
+func (p *progressPrinter) printStepStart(stepIndex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	another := p.current < 0 || p.steps[p.current].Workload.Name != p.steps[i].Workload.Name
-	p.current = i
+	another := p.current < 0 || p.steps[p.current].Workload.Name != p.steps[stepIndex].Workload.Name
+	p.current = stepIndex
 	switch {
 	case p.w == nil:
 	case p.width != nil:
-		p.redrawLine("")
+		p.redrawProgressLine("")
 	case another:
-		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[i].Workload.Name, i+1, len(p.steps), p.remainingTime())
+		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[stepIndex].Workload.Name, stepIndex+1, len(p.steps), p.estimateRemainingTime())
 	}
 }
 
-// remainingTime estimates how long the remaining steps take.
-func (p *progressPrinter) remainingTime() time.Duration {
-	return estimateDuration(p.steps[p.current:]).Round(time.Second)
+// estimateRemainingTime estimates how long the remaining steps take.
+func (p *progressPrinter) estimateRemainingTime() time.Duration {
+	return estimateTotalDuration(p.steps[p.current:]).Round(time.Second)
 }
 
-// redrawLine replaces the line on the terminal.
-func (p *progressPrinter) redrawLine(detail string) {
+// redrawProgressLine replaces the line on the terminal.
+func (p *progressPrinter) redrawProgressLine(detail string) {
 	s := p.steps[p.current]
-	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.current+1, len(p.steps), p.remainingTime(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
+	line := fmt.Sprintf("run %d of %d, %v left  %s: %s, %s, round %d", p.current+1, len(p.steps), p.estimateRemainingTime(), s.Scenario, s.Workload.Name, s.Subject.Name, s.Round)
 	if detail != "" {
 		line += ", " + detail
 	}
@@ -70,33 +70,33 @@ func (p *progressPrinter) redrawLine(detail string) {
 	fmt.Fprint(p.w, "\r\x1b[K", line)
 }
 
-func estimateDuration(steps []scenario.Step) (sum time.Duration) {
+func estimateTotalDuration(steps []scenario.Step) (sum time.Duration) {
 	for _, s := range steps {
-		sum += s.Workload.EstimateDuration()
+		sum += s.Workload.EstimateRunDuration()
 	}
 	return sum
 }
 
-// printLine prints a line permanently if final. Otherwise line describes the running step and is
+// printFinalOrProgressLine prints a line permanently if isFinal. Otherwise line describes the running step and is
 // shown only on a terminal.
-func (p *progressPrinter) printLine(final bool, line string) {
+func (p *progressPrinter) printFinalOrProgressLine(isFinal bool, line string) {
 	if p.w == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case final && p.width != nil:
+	case isFinal && p.width != nil:
 		fmt.Fprintf(p.w, "\r\x1b[K%s\n", line)
-	case final:
+	case isFinal:
 		fmt.Fprintln(p.w, line)
 	case p.width != nil && p.current >= 0:
-		p.redrawLine(line)
+		p.redrawProgressLine(line)
 	}
 }
 
-// clearLine removes the line from the terminal.
-func (p *progressPrinter) clearLine() {
+// clearTerminalLine removes the line from the terminal.
+func (p *progressPrinter) clearTerminalLine() {
 	if p.width != nil {
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}

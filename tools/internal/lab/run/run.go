@@ -40,55 +40,55 @@ type runner struct {
 
 const touched = probe.Touched
 
-// runStep executes one run. before are the earlier runs of the same scenario.
-func (r *runner) runStep(ctx context.Context, s scenario.Step, all *scenario.Scenario, before []result.Run) result.Run {
+// runStepIfItFits executes one run. earlierRuns are the earlier runs of the same scenario.
+func (r *runner) runStepIfItFits(ctx context.Context, s scenario.Step, all *scenario.Scenario, earlierRuns []result.Run) result.Run {
 	w := &s.Workload
 	rec := result.Run{
 		Workload: w.Name, Subject: s.Subject.Name, Round: s.Round,
 		Started: time.Now(), Heartbeats: s.Subject.HasHeartbeat(), Connections: w.Connections,
 	}
-	stopped, fit := findBlockingLimit(s)
+	stopped, fit := findLimitPreventingRun(s)
 	if stopped != "" && (fit < 1 || w.FindPhase(scenario.Broadcast) == nil) {
 		rec.Skipped = stopped
 		return rec
 	}
-	*w = w.LimitedTo(s.Subject.MaxConns)
+	*w = w.WithMaxConns(s.Subject.MaxConns)
 	if stopped != "" { // such scenarios measure how many connections fit
-		*w = w.LimitedTo(fit)
+		*w = w.WithMaxConns(fit)
 		rec.Connections = w.Connections
 		rec.AddCaveat(probe.RuleFewer, "%s connections, as more don't fit: %s", format.Count(w.Connections), stopped)
 	}
 	bound := w.Timeout()
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
 	defer cancel()
-	others := startForeignCPUWatch()
+	others := startMeasuringForeignCPU()
 	var err error
 	switch {
 	case w.FindPhase(scenario.Park) != nil:
-		err = r.runParkedGoroutines(ctx, s, &rec)
+		err = r.runGoroutineParkingProcess(ctx, s, &rec)
 	case w.FindPhase(scenario.Jobs) != nil:
-		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: before, overtime: jobsOvertime}).runJobs(ctx, s, &rec)
+		err = (&jobsRun{runner: r, phase: *w.FindPhase(scenario.Jobs), scenario: all, earlierRuns: earlierRuns, overtime: jobsOvertime}).runContenderAtRate(ctx, s, &rec)
 	default:
 		err = r.runServerAndLoad(ctx, s, &rec)
 	}
-	err = errors.Join(err, r.launcher.takeLeftoverError())
+	err = errors.Join(err, r.launcher.takeUnkilledGroupError())
 	rec.Foreign, rec.Stolen = others()
 	if err != nil {
 		rec.Error = err.Error()
 	}
 	if err == nil || w.FindPhase(scenario.Broadcast) != nil { // partial results of held connections count
-		probe.SetFigures(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningFor(*w)})
+		probe.SetFiguresAndCaveats(probe.RunInput{Run: &rec, Workload: *w, Pinning: r.pinningForWorkload(*w)})
 	}
 	if rec.Error == "" && w.FindPhase(scenario.Attack) == nil { // its clients run in this process
-		probe.AddNoiseCaveat(&rec)
+		probe.AddCaveatIfNoisy(&rec)
 	}
 	rec.Took = time.Since(rec.Started)
 	return rec
 }
 
-// runParkedGoroutines runs a process that parks goroutines and prints samples.
-func (r *runner) runParkedGoroutines(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	rec.Command = s.Subject.FillCommand(scenario.CommandValues{Self: r.self, Connections: s.Workload.Connections, Processes: 1})
+// runGoroutineParkingProcess runs a process that parks goroutines and prints samples.
+func (r *runner) runGoroutineParkingProcess(ctx context.Context, s scenario.Step, rec *result.Run) error {
+	rec.Command = s.Subject.CommandWithValues(scenario.PlaceholderValues{Self: r.self, Connections: s.Workload.Connections, Processes: 1})
 	p, err := r.launcher.runAndReadLines(ctx, command{args: rec.Command, killDelay: outputKillDelay}, nil, func(line []byte) error {
 		var sample result.Sample
 		if err := json.Unmarshal(line, &sample); err != nil {
@@ -98,13 +98,13 @@ func (r *runner) runParkedGoroutines(ctx context.Context, s scenario.Step, rec *
 		return nil
 	})
 	if err == nil && (p.err != nil || rec.FindSample("ready") == nil || rec.FindSample("parked") == nil) {
-		err = p.exitError("the process")
+		err = p.unexpectedExitError("the process")
 	}
 	return err
 }
 
-// measurement is a run whose server is running.
-type measurement struct {
+// serverMeasurement is a run whose server is running.
+type serverMeasurement struct {
 	*runner
 	step      scenario.Step
 	workload  *scenario.Workload
@@ -119,7 +119,7 @@ type measurement struct {
 
 // runServerAndLoad starts the server, goes through the phases and stops the server.
 func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningFor(s.Workload)}
+	m := &serverMeasurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningForWorkload(s.Workload)}
 	var trusted *tls.Config
 	if s.Workload.TLS {
 		var err error
@@ -127,56 +127,56 @@ func (r *runner) runServerAndLoad(ctx context.Context, s scenario.Step, rec *res
 			return err
 		}
 	}
-	place, err := m.newPlace()
+	place, err := m.chooseCommandValues()
 	if err != nil {
 		return err
 	}
-	rec.Command, rec.Processes = s.Subject.FillCommand(place), place.Processes
+	rec.Command, rec.Processes = s.Subject.CommandWithValues(place), place.Processes
 	held := s.Workload.FindPhase(scenario.Broadcast) != nil
 	c := command{args: rec.Command, cpus: m.pinning.Server, killDelay: stopKillDelay}
 	if held {
 		c.killDelay = heldKillDelay
 	}
-	p, err := r.launcher.startProcess(context.WithoutCancel(ctx), c, nil) // it must outlive the generator
+	p, err := r.launcher.startPinnedProcess(context.WithoutCancel(ctx), c, nil) // it must outlive the generator
 	if err != nil {
 		return err
 	}
 	m.server, m.admin = &serverProcess{p, place.Addr}, newAdminClient(place.Admin)
-	defer p.stopAndWait()
-	if err := m.runPhases(ctx, place.App, trusted); err != nil {
+	defer p.terminateAndWait()
+	if err := m.awaitServerAndRunPhases(ctx, place.App, trusted); err != nil {
 		return err
 	}
-	p.stopAndWait()
+	p.terminateAndWait()
 	switch {
 	case !held:
 		return nil
 	case p.err != nil:
-		return p.exitError("the server")
+		return p.unexpectedExitError("the server")
 	}
-	return m.waitForCleanMachine(ctx)
+	return m.awaitResourceReleaseAndSample(ctx)
 }
 
-// newPlace chooses the server's addresses and the other values of its command line.
-func (m *measurement) newPlace() (scenario.CommandValues, error) {
+// chooseCommandValues chooses the server's addresses and the other values of its command line.
+func (m *serverMeasurement) chooseCommandValues() (scenario.PlaceholderValues, error) {
 	w := m.workload
-	at := scenario.CommandValues{
+	at := scenario.PlaceholderValues{
 		Self: m.self, App: cmp.Or(w.App, app.Lines), Cert: m.cert, Key: m.cert,
-		Heartbeat: w.HeartbeatInterval(), Connections: w.Connections, Processes: m.step.Subject.ProcessesFor(*w),
+		Heartbeat: w.HeartbeatInterval(), Connections: w.Connections, Processes: m.step.Subject.ServerProcessesFor(*w),
 	}
 	var err error
-	at.Addr, err = findFreeAddr()
+	at.Addr, err = freeAddrBelowEphemeralPorts()
 	for err == nil && m.step.Subject.HasAdmin() && (at.Admin == "" || at.Admin == at.Addr) {
-		at.Admin, err = findFreeAddr()
+		at.Admin, err = freeAddrBelowEphemeralPorts()
 	}
 	return at, err
 }
 
-// runPhases waits until the server is ready and goes through the phases.
-func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tls.Config) error {
-	ctx, stop := m.server.contextWhileRunning(ctx)
+// awaitServerAndRunPhases waits until the server is ready and goes through the phases.
+func (m *serverMeasurement) awaitServerAndRunPhases(ctx context.Context, appName string, trusted *tls.Config) error {
+	ctx, stop := m.server.contextUntilServerExits(ctx)
 	defer stop()
 	w := m.workload
-	conn, err := m.server.waitUntilReady(ctx, appName, trusted)
+	conn, err := m.server.waitUntilAppAnswers(ctx, appName, trusted)
 	if err != nil {
 		return err
 	}
@@ -187,66 +187,66 @@ func (m *measurement) runPhases(ctx context.Context, appName string, trusted *tl
 	}
 	if attack != nil || held {
 		conn.Close()
-	} else if err := m.closeFirstConnAndSample(ctx, conn.Close); err != nil {
+	} else if err := m.closeFirstConnAndSampleEmptyServer(ctx, conn.Close); err != nil {
 		return err
 	}
 	m.timeline = m.startTimeline(m.record, m.server.process, asked)
-	defer m.timeline.stop() // before the server stops
+	defer m.timeline.addLastTickAndStop() // before the server stops
 	switch {
 	case attack != nil:
 		return m.runAttackPhase(ctx, *attack)
 	case held:
 		return m.runHeldPhases(ctx)
 	}
-	stages, err := w.SplitStages()
+	stages, err := w.SplitStagesAtConnects()
 	if err != nil {
 		return err
 	}
 	for i := range stages {
-		if err := m.runStage(ctx, stages[i], i == len(stages)-1); err != nil {
+		if err := m.runGeneratorForStage(ctx, stages[i], i == len(stages)-1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runStage runs the load generator once. Stages before the last warm the server up or check it.
-func (m *measurement) runStage(ctx context.Context, s scenario.Stage, last bool) error {
+// runGeneratorForStage runs the load generator once. Stages before the last warm the server up or check it.
+func (m *serverMeasurement) runGeneratorForStage(ctx context.Context, s scenario.Stage, isLast bool) error {
 	holds := s.FindPhase(scenario.Hold)
 	if holds.Do != "" {
-		guarded, end := startMemoryGuard(ctx)
+		guarded, end := cancelWhenMemoryLow(ctx)
 		defer end()
 		ctx = guarded
 	}
-	config := m.loadConfig(s)
+	config := m.loadConfigForStage(s)
 	began := time.Now()
 	seen, err := m.runLoadGenerator(ctx, config, func(e load.Event) error {
 		switch e.Phase {
 		case load.Connected:
 			if holds.Do != "" {
-				if err := m.sampleAfterSubscribe(config.PubSub != nil); err != nil {
+				if err := m.sampleMemoryIfSubscribed(config.PubSub != nil); err != nil {
 					return err
 				}
-				return m.sampleSettled(ctx, probe.Idle, holds)
+				return m.sampleSettledMemoryDuringHold(ctx, probe.Idle, holds)
 			}
 		case load.Exchanged:
 			if holds.Do != "" {
-				return m.sampleSettled(ctx, probe.Exchanged, holds)
+				return m.sampleSettledMemoryDuringHold(ctx, probe.Exchanged, holds)
 			}
 		case load.Measuring, load.Measured:
-			if config.Messages > 0 || !last {
+			if config.Messages > 0 || !isLast {
 				break
 			}
-			err := m.sampleWindowEdge(string(e.Phase), config.Flood)
+			err := m.sampleAtWindowStartOrEnd(string(e.Phase), config.Flood)
 			if err == nil && holds.Do != "" && e.Phase == load.Measured {
-				err = m.sampleSettled(ctx, probe.Exchanged, holds)
+				err = m.sampleSettledMemoryDuringHold(ctx, probe.Exchanged, holds)
 			}
 			return err
 		}
 		return nil
 	})
 	if err != nil {
-		if !last {
+		if !isLast {
 			err = fmt.Errorf("%s of %d connections: %w", s.Name(), s.Connections, err)
 		}
 		return err
@@ -256,27 +256,27 @@ func (m *measurement) runStage(ctx context.Context, s scenario.Stage, last bool)
 		return err
 	}
 	m.record.Phases = append(m.record.Phases, result.Phase{Name: s.Name(), Took: time.Since(began), Load: []string{string(text)}, Result: seen})
-	if last || m.workload.FindPhase(scenario.Hold) == nil {
+	if isLast || m.workload.FindPhase(scenario.Hold) == nil {
 		return nil
 	}
-	closed, err := m.sampleWhenSettled(ctx, touched, closeTimeout, func(open int) bool { return open <= 0 })
+	closed, err := m.sampleWhenConnsAndMemorySettle(ctx, touched, closeTimeout, func(open int) bool { return open <= 0 })
 	if err == nil && !closed {
 		err = fmt.Errorf("the server still had connections open %v after they were closed", closeTimeout)
 	}
-	if err == nil && m.measuresIdleCPU() {
-		err = m.measureIdleCPU(ctx)
+	if err == nil && m.shouldMeasureIdleCPU() {
+		err = m.addIdleCPUToLastSample(ctx)
 	}
 	return err
 }
 
-// sampleSettled samples memory while the load holds its connections, when the server has accepted
+// sampleSettledMemoryDuringHold samples memory while the load holds its connections, when the server has accepted
 // all of them and memory has settled. Sampling later than the hold adds a caveat.
-func (m *measurement) sampleSettled(ctx context.Context, checkpoint string, hold scenario.Phase) error {
+func (m *serverMeasurement) sampleSettledMemoryDuringHold(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// Too few connections result in a caveat.
-	_, err := m.sampleWhenSettled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.TotalConns() })
-	if err == nil && checkpoint == probe.Idle && m.measuresIdleCPU() {
-		err = m.measureIdleCPU(ctx)
+	_, err := m.sampleWhenConnsAndMemorySettle(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.ConnsWithPublishersAndSlow() })
+	if err == nil && checkpoint == probe.Idle && m.shouldMeasureIdleCPU() {
+		err = m.addIdleCPUToLastSample(ctx)
 	}
 	if err != nil {
 		return err
@@ -287,21 +287,21 @@ func (m *measurement) sampleSettled(ctx context.Context, checkpoint string, hold
 	return nil
 }
 
-// sampleAfterSubscribe samples memory as soon as all clients have subscribed, if subscribed is set.
-func (m *measurement) sampleAfterSubscribe(subscribed bool) error {
+// sampleMemoryIfSubscribed samples memory as soon as all clients have subscribed, if subscribed is set.
+func (m *serverMeasurement) sampleMemoryIfSubscribed(subscribed bool) error {
 	if !subscribed || !m.sampled {
 		return nil
 	}
-	s, err := m.takeSample(probe.Subscribed, memoryParts)
+	s, err := m.sampleServerGeneratorAndMachine(probe.Subscribed, memoryParts)
 	if err == nil {
-		m.recordSample(s)
+		m.appendSampleToRecord(s)
 	}
 	return err
 }
 
-// printProgress prints the progress of the run.
-func (m *measurement) printProgress(final bool, format string, args ...any) {
-	m.progress.printLine(final, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
+// printSubjectProgress prints the progress of the run.
+func (m *serverMeasurement) printSubjectProgress(isFinal bool, format string, args ...any) {
+	m.progress.printFinalOrProgressLine(isFinal, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
 }
 
 const (
@@ -316,8 +316,8 @@ const (
 	announcement = "an announcement to all"
 )
 
-// loadConfig returns the load generator's configuration for a stage.
-func (m *measurement) loadConfig(s scenario.Stage) load.Config {
+// loadConfigForStage returns the load generator's configuration for a stage.
+func (m *serverMeasurement) loadConfigForStage(s scenario.Stage) load.Config {
 	w := m.workload
 	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
 	c.Model, c.Loops = w.LoadModel, cmp.Or(w.LoadLoops, len(m.pinning.Load))
@@ -328,9 +328,9 @@ func (m *measurement) loadConfig(s scenario.Stage) load.Config {
 		c.WebSocket = &load.WebSocket{}
 	}
 	if s.Held {
-		return addHeldConfig(c, s)
+		return withHeldConnsConfig(c, s)
 	}
-	message := app.MessageFor(w.App)
+	message := app.FixedMessageFor(w.App)
 	c.Message, c.Answer = message.Text, message.Answer
 	c.Size = w.Size
 	if w.App == app.HTTP {
@@ -369,9 +369,9 @@ func (m *measurement) loadConfig(s scenario.Stage) load.Config {
 	return c
 }
 
-// addHeldConfig completes the configuration for held connections: two verifications, heartbeats and
+// withHeldConnsConfig completes the configuration for held connections: two verifications, heartbeats and
 // a broadcast.
-func addHeldConfig(c load.Config, s scenario.Stage) load.Config {
+func withHeldConnsConfig(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
 	c.Broadcast = announcement + "\n"
 	if c.WebSocket == nil { // WebSockets use pings
@@ -389,7 +389,7 @@ func addHeldConfig(c load.Config, s scenario.Stage) load.Config {
 // each event in order. If ctx ends or onEvent returns an error, the generator is terminated; it has
 // ended in any case when runLoadGenerator returns. A failure that the result explains is not an
 // error here: it becomes a caveat.
-func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
+func (m *serverMeasurement) runLoadGenerator(ctx context.Context, c load.Config, onEvent func(load.Event) error) (seen *load.Result, err error) {
 	config, err := json.Marshal(c)
 	if err != nil {
 		return nil, err
@@ -400,14 +400,14 @@ func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEve
 	}
 	started := func(p *process) {
 		m.generator = p
-		m.timeline.setGeneratorGroup(p.pid())
+		m.timeline.switchGeneratorGroup(p.pid())
 	}
 	p, err := m.launcher.runAndReadLines(ctx, run, started, func(line []byte) error {
 		var e load.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("unexpected output of the load generator %.100q: %w", line, err)
 		}
-		m.timeline.recordEvent(e)
+		m.timeline.storeEventFigures(e)
 		if e.Result != nil {
 			seen = e.Result
 		}
@@ -416,19 +416,19 @@ func (m *measurement) runLoadGenerator(ctx context.Context, c load.Config, onEve
 		}
 		return onEvent(e)
 	})
-	m.timeline.setGeneratorGroup(0)
+	m.timeline.switchGeneratorGroup(0)
 	switch {
 	case err != nil:
 		return nil, err
 	case seen == nil, p.err != nil && seen.Err() == nil:
-		return nil, p.exitError("the load generator")
+		return nil, p.unexpectedExitError("the load generator")
 	}
 	return seen, nil
 }
 
-// findBlockingLimit returns why a run is impossible, "" if it is possible: the subject or the
+// findLimitPreventingRun returns why a run is impossible, "" if it is possible: the subject or the
 // machine can hold too few connections. fittingConns is how many would fit. Nothing is started.
-func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
+func findLimitPreventingRun(s scenario.Step) (reason string, fittingConns int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
 		return fmt.Sprintf("%s connections are more than the %s that it can hold: %s",
@@ -436,13 +436,13 @@ func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
 	}
 	room, unknown := readAvailableMemory()
 	if w.FindPhase(scenario.Park) != nil {
-		if need := int64(w.Connections) * maxParkedBytes; unknown == nil && need > room.free-room.reserve() {
-			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.inLimit()), 0
+		if need := int64(w.Connections) * maxParkedBytes; unknown == nil && need > room.free-room.bytesToKeepFree() {
+			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.inLimitText()), 0
 		}
 		return "", 0
 	}
-	n := w.LimitedTo(s.Subject.MaxConns).Connections
-	report, err := examineStep(s, n)
+	n := w.WithMaxConns(s.Subject.MaxConns).Connections
+	report, err := predictCapacityForStep(s, n)
 	if n < 1 || err != nil {
 		return "", 0 // the run itself will fail
 	}
@@ -458,21 +458,21 @@ func findBlockingLimit(s scenario.Step) (reason string, fittingConns int) {
 	if wall.Needs != "" {
 		text += ", needs " + wall.Needs
 	}
-	if unknown == nil && room.free > room.reserve() { // leave the reserve free
-		most := float64(wall.Holds) * float64(room.free-room.reserve()) / float64(room.free)
-		fittingConns = scenario.CommandValues{Processes: s.Subject.ProcessesFor(w)}.FittingConns(int(most))
+	if unknown == nil && room.free > room.bytesToKeepFree() { // leave the reserve free
+		most := float64(wall.Holds) * float64(room.free-room.bytesToKeepFree()) / float64(room.free)
+		fittingConns = scenario.PlaceholderValues{Processes: s.Subject.ServerProcessesFor(w)}.LoadConnsWithinServerLimit(int(most))
 	}
 	return text + fmt.Sprintf("; `myriad doctor -n %d` shows how to raise it", n), fittingConns
 }
 
-// examineStep predicts how many connections of a step this machine can hold, with both ends on it.
+// predictCapacityForStep predicts how many connections of a step this machine can hold, with both ends on it.
 // Other people's servers are assumed to use a goroutine per connection.
-func examineStep(s scenario.Step, n int) (*doctor.Report, error) {
+func predictCapacityForStep(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		return nil, err
 	}
-	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "goroutine"), Processes: s.Subject.ProcessesFor(s.Workload)}
+	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.MyriadModel(), "goroutine"), Processes: s.Subject.ServerProcessesFor(s.Workload)}
 	if s.Workload.TLS {
 		plan.UserMemory = maxTLSConnBytes
 	}

@@ -69,8 +69,8 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	p, err := l.runAndReadLines(t.Context(), command{args: []string{self, "fail"}, killDelay: time.Minute}, nil, keep)
-	if err != nil || p.exitError("it").Error() != "it ended: exit status 3: its last words" {
-		t.Errorf("got %v, %v", p.exitError("it"), err)
+	if err != nil || p.unexpectedExitError("it").Error() != "it ended: exit status 3: its last words" {
+		t.Errorf("got %v, %v", p.unexpectedExitError("it"), err)
 	}
 	broken := errors.New("broken")
 	if _, err := l.runAndReadLines(t.Context(), command{args: []string{self, "lines"}, killDelay: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
@@ -81,10 +81,10 @@ func TestProcesses(t *testing.T) {
 	if !errors.Is(err, broken) || p.err == nil {
 		t.Errorf("got %v, %v, want that it was killed", err, p.err)
 	}
-	if _, err := l.startProcess(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
+	if _, err := l.startPinnedProcess(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
 		t.Error("a program that there is not was started")
 	}
-	long := &outputTail{}
+	long := &lastOutputBuffer{}
 	long.Write([]byte(strings.Repeat("x", 2*maxTailBytes) + "end"))
 	if s := long.String(); len(s) != maxTailBytes || !strings.HasSuffix(s, "end") {
 		t.Errorf("%d bytes were kept", len(s))
@@ -104,7 +104,7 @@ func TestSplitCPUs(t *testing.T) {
 		{[]int{0, 1, 2, 3}, func(cpu int) int { return cpu % 2 }, []int{0, 2}, []int{1, 3}},
 		{[]int{7, 5, 3}, func(cpu int) int { return cpu }, []int{3}, []int{5, 7}},
 	} {
-		if p := splitCPUs(c.cpus, c.core); !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) {
+		if p := splitCPUsByCore(c.cpus, c.core); !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) {
 			t.Errorf("%v: %v", c.cpus, p)
 		}
 	}
@@ -113,12 +113,12 @@ func TestSplitCPUs(t *testing.T) {
 func TestMemory(t *testing.T) {
 	all := int64(100 << 30)
 	for free, low := range map[int64]bool{all: false, all / reservedDivisor / 2: false, all/reservedDivisor/2 - 1: true} {
-		err := availableMemory{free: free, total: all, limitedBy: "a cgroup"}.checkReserve()
+		err := availableMemory{free: free, total: all, limitedBy: "a cgroup"}.errIfLow()
 		if (err != nil) != low || err != nil && !strings.Contains(err.Error(), "free in a cgroup, less than half") {
 			t.Errorf("%d free: %v", free, err)
 		}
 	}
-	if (availableMemory{}).reserve() != minReservedBytes {
+	if (availableMemory{}).bytesToKeepFree() != minReservedBytes {
 		t.Error("too little memory is kept")
 	}
 }
@@ -132,11 +132,11 @@ func TestWall(t *testing.T) {
 	}
 	_, hard, limited := sock.DescriptorLimit()
 	w := scenario.Workload{Connections: 1 << 30, Phases: []scenario.Phase{{Do: scenario.Broadcast}}}
-	if why, fit := findBlockingLimit(scenario.Step{Workload: w}); why == "" || fit >= w.Connections || fit < 1 && (!limited || hard > 3000) {
+	if why, fit := findLimitPreventingRun(scenario.Step{Workload: w}); why == "" || fit >= w.Connections || fit < 1 && (!limited || hard > 3000) {
 		t.Errorf("%d of %d connections fit: %s", fit, w.Connections, why)
 	}
 	w.Connections = 1
-	if why, _ := findBlockingLimit(scenario.Step{Workload: w}); why != "" {
+	if why, _ := findLimitPreventingRun(scenario.Step{Workload: w}); why != "" {
 		t.Errorf("a connection does not fit: %s", why)
 	}
 }

@@ -42,14 +42,14 @@ const (
 	idleMeasureTime = idleLeadTime + idlePeriods*idlePeriod + idlePeriod // with some slack
 )
 
-// recordSample appends a sample to the record.
-func (m *measurement) recordSample(s result.Sample) *result.Sample {
+// appendSampleToRecord appends a sample to the record.
+func (m *serverMeasurement) appendSampleToRecord(s result.Sample) *result.Sample {
 	m.record.Samples = append(m.record.Samples, s)
 	return &m.record.Samples[len(m.record.Samples)-1]
 }
 
-// takeSample samples both sides and the machine.
-func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
+// sampleServerGeneratorAndMachine samples both sides and the machine.
+func (m *serverMeasurement) sampleServerGeneratorAndMachine(checkpoint string, parts sample.Parts) (s result.Sample, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("sample %s: %w", checkpoint, err)
@@ -60,29 +60,29 @@ func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s resul
 	if m.generator != nil {
 		generator = m.generator.pid()
 	}
-	groups, err := procfs.GroupProcesses(m.server.pid(), generator)
+	groups, err := procfs.PIDsByProcessGroup(m.server.pid(), generator)
 	if err != nil {
 		return s, err
 	}
-	taken, err := sample.Take(parts, groups[m.server.pid()]...)
+	taken, err := sample.TakeSample(parts, groups[m.server.pid()]...)
 	if err != nil {
 		return s, err
 	}
 	s.Server = totalUsage(&taken)
-	setMachineFields(&s, &taken.Machine)
+	copyMachineFigures(&s, &taken.Machine)
 	if parts&sample.MachineCPU != 0 {
-		own, err := sample.Take(sample.CPU, os.Getpid())
+		own, err := sample.TakeSample(sample.CPU, os.Getpid())
 		if err != nil {
 			return s, err
 		}
-		total := own.Total()
+		total := own.SumOfProcesses()
 		s.Lab = total.CPU()
 	}
 	if parts&sample.Network != 0 { // for a window, the load's own result is more precise
 		s.Load = m.generatorUsage(groups[generator], parts)
 	}
 	if parts&sample.MachineMemory != 0 {
-		if slabs, err := procfs.ReadSlabs(); err == nil { // usually only root may read it
+		if slabs, err := procfs.ReadSlabCaches(); err == nil { // usually only root may read it
 			s.TCP = slabs["TCP"].Objects
 		}
 	}
@@ -91,11 +91,11 @@ func (m *measurement) takeSample(checkpoint string, parts sample.Parts) (s resul
 
 // generatorUsage returns the generator's usage: only processor time after it has ended, nothing
 // before it starts.
-func (m *measurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
+func (m *serverMeasurement) generatorUsage(pids []int, parts sample.Parts) load.Usage {
 	if m.generator == nil {
 		return load.Usage{}
 	}
-	taken, err := sample.Take(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
+	taken, err := sample.TakeSample(parts&(sample.CPU|sample.Memory|sample.PSS), pids...)
 	if err == nil && len(taken.Processes) > 0 {
 		return totalUsage(&taken)
 	}
@@ -110,21 +110,21 @@ func (m *measurement) generatorUsage(pids []int, parts sample.Parts) load.Usage 
 
 // totalUsage returns the sum over the processes of s.
 func totalUsage(s *sample.Sample) load.Usage {
-	return load.Usage{Process: s.Total(), Processes: len(s.Processes)}
+	return load.Usage{Process: s.SumOfProcesses(), Processes: len(s.Processes)}
 }
 
-func setMachineFields(s *result.Sample, m *sample.Machine) {
+func copyMachineFigures(s *result.Sample, m *sample.Machine) {
 	s.Busy, s.Stolen = m.Busy+m.Stolen, m.Stolen
 	s.Slab, s.Tables, s.Free = m.Slab, m.PageTables+m.KernelStacks, m.Free
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
 }
 
-// addConnCount adds the server's connections to s: from its counters if available, otherwise from
+// addServerConnCount adds the server's connections to s: from its counters if available, otherwise from
 // its descriptors. Descriptor tables of single threads are not visible then, and each visible
 // descriptor leaves a kernel object behind, so it must come after the rest of a sample.
-func (m *measurement) addConnCount(ctx context.Context, s *result.Sample) error {
+func (m *serverMeasurement) addServerConnCount(ctx context.Context, s *result.Sample) error {
 	if m.admin == nil {
-		with, err := m.takeSample(s.Checkpoint, sample.Sockets)
+		with, err := m.sampleServerGeneratorAndMachine(s.Checkpoint, sample.Sockets)
 		s.Server.Sockets = with.Server.Sockets
 		return err
 	}
@@ -134,24 +134,24 @@ func (m *measurement) addConnCount(ctx context.Context, s *result.Sample) error 
 	}
 	s.Counts = &c
 	if m.record.Processes < 2 {
-		m.admin.addRuntimeUsage(ctx, false, &s.Server)
+		m.admin.readRuntimeUsageInto(ctx, false, &s.Server)
 	}
 	return nil
 }
 
-// closeFirstConnAndSample closes the lab's first connection, waits until the server has closed it,
+// closeFirstConnAndSampleEmptyServer closes the lab's first connection, waits until the server has closed it,
 // and samples the server without connections.
-func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn func() error) error {
+func (m *serverMeasurement) closeFirstConnAndSampleEmptyServer(ctx context.Context, closeConn func() error) error {
 	if !m.sampled {
 		return closeConn()
 	}
-	with, err := m.takeSample("", sample.Sockets)
+	with, err := m.sampleServerGeneratorAndMachine("", sample.Sockets)
 	closeConn()
 	if err != nil {
 		return err
 	}
 	for end := time.Now().Add(time.Second); ; {
-		now, err := m.takeSample("", sample.Sockets)
+		now, err := m.sampleServerGeneratorAndMachine("", sample.Sockets)
 		if err != nil {
 			return err
 		}
@@ -162,21 +162,21 @@ func (m *measurement) closeFirstConnAndSample(ctx context.Context, closeConn fun
 			return err
 		}
 	}
-	s, err := m.takeSample("ready", memoryParts)
+	s, err := m.sampleServerGeneratorAndMachine("ready", memoryParts)
 	if err == nil {
-		err = m.addConnCount(ctx, &s)
+		err = m.addServerConnCount(ctx, &s)
 	}
 	if err != nil {
 		return err
 	}
 	m.baseConns = s.OpenConns()
-	m.recordSample(s)
+	m.appendSampleToRecord(s)
 	return nil
 }
 
-// sampleWhenSettled waits until accept agrees with the number of the server's connections and
-// memory is stable, at most for timeout, then takes a sample. It reports whether accept agreed.
-func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, timeout time.Duration, accept func(open int) bool) (bool, error) {
+// sampleWhenConnsAndMemorySettle waits until acceptOpenConns agrees with the number of the server's connections and
+// memory is stable, at most for timeout, then takes a sample. It reports whether acceptOpenConns agreed.
+func (m *serverMeasurement) sampleWhenConnsAndMemorySettle(ctx context.Context, checkpoint string, timeout time.Duration, acceptOpenConns func(open int) bool) (accepted bool, _ error) {
 	if !m.sampled {
 		return true, sleepContext(ctx, settleTime)
 	}
@@ -192,7 +192,7 @@ func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, 
 		if err := sleepContext(ctx, settleTime); err != nil {
 			return false, err
 		}
-		s, err := m.takeSample(checkpoint, memoryParts)
+		s, err := m.sampleServerGeneratorAndMachine(checkpoint, memoryParts)
 		if err != nil {
 			return false, err
 		}
@@ -202,33 +202,33 @@ func (m *measurement) sampleWhenSettled(ctx context.Context, checkpoint string, 
 		if !still && past < min(timeout, slabStableTimeout) {
 			continue
 		}
-		if err := m.addConnCount(ctx, &s); err != nil {
+		if err := m.addServerConnCount(ctx, &s); err != nil {
 			return false, err
 		}
-		if ok := accept(s.OpenConns() - m.baseConns); ok || past >= timeout {
-			m.recordSample(s)
+		if ok := acceptOpenConns(s.OpenConns() - m.baseConns); ok || past >= timeout {
+			m.appendSampleToRecord(s)
 			return ok, nil
 		}
 	}
 }
 
-// measuresIdleCPU reports whether the server's idle CPU time is measured: if a load follows the
+// shouldMeasureIdleCPU reports whether the server's idle CPU time is measured: if a load follows the
 // hold, and the hold is long enough for it and a memory sample.
-func (m *measurement) measuresIdleCPU() bool {
+func (m *serverMeasurement) shouldMeasureIdleCPU() bool {
 	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
 	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
 		m.workload.Phases[i].For.Std()/2 >= idleMeasureTime
 }
 
-// measureIdleCPU leaves the server alone and adds its CPU usage to the last sample.
-func (m *measurement) measureIdleCPU(ctx context.Context) error {
+// addIdleCPUToLastSample leaves the server alone and adds its CPU usage to the last sample.
+func (m *serverMeasurement) addIdleCPUToLastSample(ctx context.Context) error {
 	kept := &m.record.Samples[len(m.record.Samples)-1]
 	var before result.Sample
 	for i, wait := range slices.Concat([]time.Duration{idleLeadTime}, slices.Repeat([]time.Duration{idlePeriod}, idlePeriods)) {
 		if err := sleepContext(ctx, wait); err != nil {
 			return err
 		}
-		now, err := m.takeSample(kept.Checkpoint, sample.CPU)
+		now, err := m.sampleServerGeneratorAndMachine(kept.Checkpoint, sample.CPU)
 		if err != nil {
 			return err
 		}
@@ -240,9 +240,9 @@ func (m *measurement) measureIdleCPU(ctx context.Context) error {
 	return nil
 }
 
-// sampleWindowEdge samples at the start or the end of a window. Connections are counted by the
-// server's port; those of a flood with their TCP segments.
-func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
+// sampleAtWindowStartOrEnd samples at the start or the end of a window. Connections are counted by the
+// server's port; those of a isFlood with their TCP segments.
+func (m *serverMeasurement) sampleAtWindowStartOrEnd(checkpoint string, isFlood bool) error {
 	if !m.sampled {
 		return nil
 	}
@@ -250,15 +250,15 @@ func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	if checkpoint == "measured" {
 		parts |= sample.Memory
 	}
-	taken, err := m.takeSample(checkpoint, parts)
+	taken, err := m.sampleServerGeneratorAndMachine(checkpoint, parts)
 	if err != nil {
 		return err
 	}
-	s := m.recordSample(taken)
-	most := m.workload.TotalConns() + 100
+	s := m.appendSampleToRecord(taken)
+	most := m.workload.ConnsWithPublishersAndSlow() + 100
 	switch {
 	case m.workload.HeartbeatInterval() > 0:
-	case flood:
+	case isFlood:
 		if found, err := sock.SumConnSegments(m.server.port(), most); err == nil { // not all kernels support it
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 		}
@@ -268,29 +268,29 @@ func (m *measurement) sampleWindowEdge(checkpoint string, flood bool) error {
 	return nil
 }
 
-// SampleSelf samples the memory of this process, including Go's runtime statistics.
-func SampleSelf(checkpoint string) result.Sample {
+// SampleOwnMemory samples the memory of this process, including Go's runtime statistics.
+func SampleOwnMemory(checkpoint string) result.Sample {
 	s := result.Sample{Checkpoint: checkpoint, At: time.Now()}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	taken, _ := sample.Take(sample.Memory|sample.PSS, os.Getpid()) // Go's statistics remain on error
+	taken, _ := sample.TakeSample(sample.Memory|sample.PSS, os.Getpid()) // Go's statistics remain on error
 	s.Server = totalUsage(&taken)
 	s.Server.StackInuse, s.Server.HeapInuse, s.Server.Sys = int64(m.StackInuse), int64(m.HeapInuse), int64(m.Sys)
 	return s
 }
 
-// startForeignCPUWatch starts to observe the CPU usage of others. The returned function returns how
+// startMeasuringForeignCPU starts to observe the CPU usage of others. The returned function returns how
 // many CPUs were busy with anything but this process and its ended children, and how many of them
 // the host of a virtual machine took; 0 if the system has no such figures.
-func startForeignCPUWatch() func() (foreign, stolen float64) {
-	before, err := sample.Take(windowParts, os.Getpid())
+func startMeasuringForeignCPU() func() (foreign, stolen float64) {
+	before, err := sample.TakeSample(windowParts, os.Getpid())
 	return func() (foreign, stolen float64) {
-		after, err2 := sample.Take(windowParts, os.Getpid())
+		after, err2 := sample.TakeSample(windowParts, os.Getpid())
 		if errors.Join(err, err2) != nil {
 			return 0, 0
 		}
 		took := after.At.Sub(before.At).Seconds()
-		is, was := after.Total(), before.Total()
+		is, was := after.SumOfProcesses(), before.SumOfProcesses()
 		own := is.CPU() + is.Children - was.CPU() - was.Children
 		stole := after.Machine.Stolen - before.Machine.Stolen
 		all := after.Machine.Busy - before.Machine.Busy + stole

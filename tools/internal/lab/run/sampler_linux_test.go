@@ -18,13 +18,13 @@ func TestRest(t *testing.T) {
 			t.Parallel()
 			l := newLauncher()
 			defer l.close()
-			p, err := l.startProcess(t.Context(), command{args: []string{"sh", "-c", c.command}, killDelay: stopKillDelay}, nil)
+			p, err := l.startPinnedProcess(t.Context(), command{args: []string{"sh", "-c", c.command}, killDelay: stopKillDelay}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.stopAndWait()
-			m := &measurement{server: &serverProcess{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
-			if err := m.measureIdleCPU(t.Context()); err != nil {
+			defer p.terminateAndWait()
+			m := &serverMeasurement{server: &serverProcess{p, ""}, record: &result.Run{Samples: make([]result.Sample, 2)}}
+			if err := m.addIdleCPUToLastSample(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			rested := m.record.Samples[1].Resting
@@ -54,8 +54,8 @@ func TestRests(t *testing.T) {
 		{[]scenario.Phase{hold(2 * idleMeasureTime), {Do: scenario.Verify}}, false},
 		{[]scenario.Phase{{Do: scenario.Load}, hold(2 * idleMeasureTime)}, false},
 	} {
-		m := &measurement{runner: &runner{sampled: true}, workload: &scenario.Workload{Phases: c.phases}}
-		if got := m.measuresIdleCPU(); got != c.want {
+		m := &serverMeasurement{runner: &runner{sampled: true}, workload: &scenario.Workload{Phases: c.phases}}
+		if got := m.shouldMeasureIdleCPU(); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.phases, got, c.want)
 		}
 	}

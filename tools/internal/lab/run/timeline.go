@@ -50,66 +50,66 @@ func (r *runner) startTimeline(record *result.Run, server *process, admin *admin
 	ctx, stops := context.WithCancel(context.Background())
 	t := &timelineRecorder{record: record, server: server.pid(), admin: admin, workers: record.Processes > 1, interval: firstTickInterval, cancel: stops}
 	t.wait.Go(func() {
-		t.addTick(ctx)
+		t.sampleTick(ctx)
 		for sleepContext(ctx, t.interval) == nil {
-			t.addTick(ctx)
+			t.sampleTick(ctx)
 		}
 	})
 	return t
 }
 
-// stop takes a last tick and ends the timeline.
-func (t *timelineRecorder) stop() {
+// addLastTickAndStop takes a last tick and ends the timeline.
+func (t *timelineRecorder) addLastTickAndStop() {
 	if t == nil {
 		return
 	}
 	t.cancel()
 	t.wait.Wait()
-	t.addTick(context.Background())
+	t.sampleTick(context.Background())
 	t.record.Timeline = t.ticks
 }
 
-// addTick records a tick, none after the server has ended. Figures that can't be read stay 0.
-func (t *timelineRecorder) addTick(ctx context.Context) {
+// sampleTick records a tick, none after the server has ended. Figures that can't be read stay 0.
+func (t *timelineRecorder) sampleTick(ctx context.Context) {
 	tick := result.Tick{At: time.Since(t.record.Started)}
 	generator := int(t.generatorGroup.Load())
-	groups, err := procfs.GroupProcesses(t.server, generator)
+	groups, err := procfs.PIDsByProcessGroup(t.server, generator)
 	if err != nil || len(groups[t.server]) == 0 {
 		return
 	}
 	const parts = sample.CPU | sample.Memory | sample.PSS | sample.Switches
-	taken, err := t.sampler[0].Take(parts|sample.MachineMemory, groups[t.server]...)
+	taken, err := t.sampler[0].TakeSampleSkippingSlow(parts|sample.MachineMemory, groups[t.server]...)
 	if err != nil {
 		return
 	}
 	tick.Server, tick.Slab = totalUsage(&taken), taken.Machine.Slab
 	if generator != 0 {
-		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
+		taken, _ := t.sampler[1].TakeSampleSkippingSlow(parts, groups[generator]...)
 		tick.Load = totalUsage(&taken)
 		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
 		if used := t.generatorUsage.Load(); used != nil {
 			tick.Load.Goroutines, tick.Load.GCs = used.Goroutines, used.GCs
 		}
 	}
-	t.addServerReport(ctx, &tick.Server)
+	t.readServerRuntimeInto(ctx, &tick.Server)
 	if len(t.ticks) >= maxTicks {
-		t.dropEverySecondTick()
+		t.halveTicksAndDoubleInterval()
 	}
 	t.ticks = append(t.ticks, tick)
 }
 
-// addServerReport adds the server's figures from its admin address if they arrive in time.
-func (t *timelineRecorder) addServerReport(ctx context.Context, usage *load.Usage) {
+// readServerRuntimeInto adds the server's figures from its admin address if they arrive in time.
+func (t *timelineRecorder) readServerRuntimeInto(ctx context.Context, usage *load.Usage) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTickTimeout)
 	defer cancel()
-	t.admin.addRuntimeUsage(ctx, t.workers, usage)
+	t.admin.readRuntimeUsageInto(ctx, t.workers, usage)
 }
 
-// dropEverySecondTick thins the ticks, keeping the first, and doubles the interval.
-func (t *timelineRecorder) dropEverySecondTick() {
+// halveTicksAndDoubleInterval thins the ticks, keeping the first, and doubles the interval.
+func (t *timelineRecorder) halveTicksAndDoubleInterval() {
 	kept := t.ticks[:0]
 	for i := 0; i < len(t.ticks); i += 2 {
 		kept = append(kept, t.ticks[i])
@@ -118,19 +118,19 @@ func (t *timelineRecorder) dropEverySecondTick() {
 	t.interval *= 2
 }
 
-// setGeneratorGroup sets the process group of a new load generator, or 0 when it has ended.
-func (t *timelineRecorder) setGeneratorGroup(group int) {
+// switchGeneratorGroup sets the process processGroup of a new load generator, or 0 when it has ended.
+func (t *timelineRecorder) switchGeneratorGroup(processGroup int) {
 	if t == nil {
 		return
 	}
 	t.open.Store(0)
 	t.answered.Store(0)
 	t.generatorUsage.Store(nil)
-	t.generatorGroup.Store(int64(group))
+	t.generatorGroup.Store(int64(processGroup))
 }
 
-// recordEvent stores the figures of an event of the load generator.
-func (t *timelineRecorder) recordEvent(e load.Event) {
+// storeEventFigures stores the figures of an event of the load generator.
+func (t *timelineRecorder) storeEventFigures(e load.Event) {
 	if t == nil {
 		return
 	}

@@ -49,7 +49,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.expandForHost(readHostLimits())
+	was := s.expandModelsForHost(readHostLimits())
 	s = scale.scaleScenario(was)
 	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.scaleScenario(s)
 	s.Answer = slices.Clone(s.Answer)
@@ -62,7 +62,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 			}
 		}
 		w = w.WithDefaults()
-		w.Caption = w.formatCaption()
+		w.Caption = w.captionOrGenerated()
 		s.Workloads[i] = w
 		for j := range s.Answer {
 			if c := &s.Answer[j]; c.Workload == w.Name {
@@ -70,8 +70,8 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 			}
 		}
 	}
-	s.noteChanges(&was, o)
-	s.noteLimitedSubjects(o.Only)
+	s.noteReductions(&was, o)
+	s.noteSubjectsWithFewerConns(o.Only)
 	return s, s.Validate()
 }
 
@@ -90,8 +90,8 @@ func (o Options) String() string {
 	return JoinWords(words)
 }
 
-// WithPeers returns the scenario with the executable of the module peers filled in.
-func (s Scenario) WithPeers(executable string) (Scenario, error) {
+// WithPeersExecutable returns the scenario with the executable of the module peers filled in.
+func (s Scenario) WithPeersExecutable(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // otherwise it would be searched in PATH
 	if err == nil {
 		_, err = os.Stat(path)
@@ -102,15 +102,15 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 	s.Subjects = slices.Clone(s.Subjects)
 	for i := range s.Subjects {
 		x := &s.Subjects[i]
-		x.Command = x.Command.replaceAll(peersPlaceholder, path)
+		x.Command = x.Command.replaceInAllWords(peersPlaceholder, path)
 	}
 	return s, nil
 }
 
-// PeerSubjects returns the subjects of the module peers, which are excluded without its executable.
-func (s *Scenario) PeerSubjects() (names []string) {
+// SubjectsNeedingPeers returns the subjects of the module peers, which are excluded without its executable.
+func (s *Scenario) SubjectsNeedingPeers() (names []string) {
 	for _, x := range s.Subjects {
-		if x.commandContains(peersPlaceholder) {
+		if x.commandHasPlaceholder(peersPlaceholder) {
 			names = append(names, x.Name)
 		}
 	}
@@ -139,7 +139,7 @@ const ownDescriptors = 100
 // readHostLimits returns the limits of this machine.
 func readHostLimits() hostLimits {
 	h := hostLimits{modelError: func(model string) error {
-		_, err := models.Find(model)
+		_, err := models.FindAvailable(model)
 		return err
 	}, programError: func(program string) error {
 		_, err := exec.LookPath(program)
@@ -153,9 +153,9 @@ func readHostLimits() hostLimits {
 	return h
 }
 
-// expandForHost returns the scenario with a subject for each model that can run on h, and with the
+// expandModelsForHost returns the scenario with a subject for each model that can run on h, and with the
 // connections that each can hold. Notes explain what can't run.
-func (s Scenario) expandForHost(h hostLimits) Scenario {
+func (s Scenario) expandModelsForHost(h hostLimits) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {
@@ -188,16 +188,16 @@ func (s Scenario) expandForHost(h hostLimits) Scenario {
 // withModel returns the subject for one of its models.
 func (s Subject) withModel(model string) Subject {
 	s.Name, s.Models = strings.ReplaceAll(s.Name, modelPlaceholder, model), nil
-	s.Command = s.Command.replaceAll(modelPlaceholder, model)
+	s.Command = s.Command.replaceInAllWords(modelPlaceholder, model)
 	return s
 }
 
-// noteLimitedSubjects adds notes about subjects that hold fewer connections than their workloads.
-func (s *Scenario) noteLimitedSubjects(only *regexp.Regexp) {
+// noteSubjectsWithFewerConns adds notes about subjects that hold fewer connections than their workloads.
+func (s *Scenario) noteSubjectsWithFewerConns(filter *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
 		for _, w := range s.Workloads {
-			if x.CanRun(w) && matchesOnly(only, w, x) && !w.Whole && w.LimitedTo(x.MaxConns).Connections < w.Connections {
+			if x.RunsUnderWorkload(w) && isPairSelected(filter, w, x) && !w.Whole && w.WithMaxConns(x.MaxConns).Connections < w.Connections {
 				names = append(names, w.Name)
 			}
 		}
@@ -231,7 +231,7 @@ const fullScale = "full"
 
 var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
 
-func (x Scale) validate(name string) error {
+func (x Scale) validateScale(name string) error {
 	switch {
 	case !scaleName().MatchString(name) || name == fullScale:
 		return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
@@ -270,7 +270,7 @@ func (x Scale) scaleScenario(s Scenario) Scenario {
 			w.Rounds = 0
 		}
 		if !slices.ContainsFunc(s.Workloads, func(before Workload) bool {
-			return isSameLoad(w, before) && !isSameLoad(*findWorkload(was, w.Name), *findWorkload(was, before.Name))
+			return generatesSameLoad(w, before) && !generatesSameLoad(*findWorkload(was, w.Name), *findWorkload(was, before.Name))
 		}) {
 			s.Workloads = append(s.Workloads, w)
 		}
@@ -310,9 +310,9 @@ func (x Scale) scaleWorkload(w Workload) Workload {
 	return w
 }
 
-// noteChanges adds notes about how the scenario differs from the original, and which options caused
+// noteReductions adds notes about how the scenario differs from the original, and which options caused
 // it.
-func (s *Scenario) noteChanges(original *Scenario, o Options) {
+func (s *Scenario) noteReductions(original *Scenario, o Options) {
 	why := o.String()
 	if s.Rounds != original.Rounds {
 		s.addNote("Rounds: %d instead of %d.", s.Rounds, original.Rounds)
@@ -327,7 +327,7 @@ func (s *Scenario) noteChanges(original *Scenario, o Options) {
 		old := &original.Workloads[i]
 		w := s.FindWorkload(old.Name)
 		switch {
-		case !original.runsWorkload(*old, o.Only):
+		case !original.hasSubjectForWorkload(*old, o.Only):
 			continue
 		case w == nil:
 			left = append(left, old.Name)
@@ -351,9 +351,9 @@ func (s *Scenario) noteChanges(original *Scenario, o Options) {
 	}
 }
 
-// isSameLoad reports whether two workloads are the same load, ignoring names and hold durations,
+// generatesSameLoad reports whether two workloads are the same load, ignoring names and hold durations,
 // which only serve sampling.
-func isSameLoad(a, b Workload) bool {
+func generatesSameLoad(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.WithDefaults()
 		w.Name, w.Caption, w.Rounds, w.Whole, w.Reduced = "", "", 0, false, false

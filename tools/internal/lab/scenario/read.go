@@ -44,11 +44,11 @@ func (r Reader) ReadScenario(in io.Reader) (s Scenario, err error) {
 		return s, explainTOMLError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
-	return s, r.checkScenario(&s, findTableLines(text))
+	return s, r.validateAtAllScales(&s, tomlTableLineNumbers(text))
 }
 
-// findTableLines returns the line numbers of the TOML tables by name, in order.
-func findTableLines(text []byte) map[string][]int {
+// tomlTableLineNumbers returns the line numbers of the TOML tables by name, in order.
+func tomlTableLineNumbers(text []byte) map[string][]int {
 	lines := make(map[string][]int)
 	var p unstable.Parser
 	for p.Reset(text); p.NextExpression(); {
@@ -87,9 +87,9 @@ func explainTOMLError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-// checkScenario checks a scenario on a machine without limits, as written and at each scale. Errors
+// validateAtAllScales checks a scenario on a machine without limits, as written and at each scale. Errors
 // contain the line of their table.
-func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
+func (r Reader) validateAtAllScales(s *Scenario, lines map[string][]int) error {
 	at := func(table string, i int, err error) error {
 		if err != nil && i < len(lines[table]) {
 			return Errorf("line %d: %v", lines[table][i], err)
@@ -103,26 +103,26 @@ func (r Reader) checkScenario(s *Scenario, lines map[string][]int) error {
 		return Errorf("question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
 	}
 	for i, x := range s.Subjects {
-		if err := x.validate(); err != nil {
+		if err := x.validateSubject(); err != nil {
 			return at("subject", i, err)
 		}
 	}
 	for i, w := range s.Workloads {
-		if err := w.validate(); err != nil {
+		if err := w.validateNameAndKeys(); err != nil {
 			return at("workload", i, err)
 		}
 	}
-	whole := s.expandForHost(anyHost)
+	whole := s.expandModelsForHost(anyHost)
 	if err := whole.Validate(); err != nil {
 		return err
 	}
 	s.Baseline = cmp.Or(s.Baseline, whole.Subjects[0].Name)
-	if err := s.checkNames(&whole, r.Figures, at); err != nil {
+	if err := s.checkCrossReferences(&whole, r.Figures, at); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scales)) {
 		x := s.Scales[name]
-		err := x.validate(name)
+		err := x.validateScale(name)
 		if err == nil {
 			small := x.scaleScenario(whole)
 			err = small.Validate()

@@ -104,106 +104,106 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// nameChecker checks the names by which parts of a scenario refer to others, and keeps the first
+// crossReferenceChecker checks the names by which parts of a scenario refer to others, and keeps the first
 // error.
-type nameChecker struct {
+type crossReferenceChecker struct {
 	subjects, workloads []string
 	figureInfo          func(figure string) (better, ok bool)      // Reader.Figures
 	atLine              func(table string, i int, err error) error // adds the line of a table to an error
 	firstErr            error
 }
 
-func (r *nameChecker) addErrorf(table string, i int, text string, args ...any) {
+func (r *crossReferenceChecker) keepFirstErrorf(table string, i int, text string, args ...any) {
 	if r.firstErr == nil {
 		r.firstErr = r.atLine(table, i, Errorf(text, args...))
 	}
 }
 
-func (r *nameChecker) checkNames(table string, i int, what string, known []string, names ...string) {
+func (r *crossReferenceChecker) requireKnownNames(table string, i int, what string, known []string, names ...string) {
 	for _, name := range names {
 		if name != "" && !slices.Contains(known, name) {
-			r.addErrorf(table, i, "%s %q; expected one of %s", what, name, JoinWords(known))
+			r.keepFirstErrorf(table, i, "%s %q; expected one of %s", what, name, JoinWords(known))
 		}
 	}
 }
 
-// checkFigures checks names of figures; with needsDirection, only figures with a better direction
+// requireKnownFigures checks names of figures; with needsDirection, only figures with a better direction
 // are valid.
-func (r *nameChecker) checkFigures(table string, i int, needsDirection bool, names ...string) {
+func (r *crossReferenceChecker) requireKnownFigures(table string, i int, needsDirection bool, names ...string) {
 	for _, name := range names {
 		if is, ok := r.figureInfo(name); name != "" && (!ok || needsDirection && !is) {
-			r.addErrorf(table, i, "figure %q; expected one such as \"tps\"", name)
+			r.keepFirstErrorf(table, i, "figure %q; expected one such as \"tps\"", name)
 		}
 	}
 }
 
-// checkNames checks the names in reference tables, claims and the answer. expanded is the scenario
+// checkCrossReferences checks the names in reference tables, claims and the answer. expanded is the scenario
 // on a machine without limits, figureInfo is Reader.Figures, and atLine adds the line of a table to
 // an error.
-func (s *Scenario) checkNames(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
-	r := &nameChecker{figureInfo: figureInfo, atLine: atLine}
+func (s *Scenario) checkCrossReferences(expanded *Scenario, figureInfo func(string) (better, ok bool), atLine func(table string, i int, err error) error) error {
+	r := &crossReferenceChecker{figureInfo: figureInfo, atLine: atLine}
 	for _, x := range expanded.Subjects {
 		r.subjects = append(r.subjects, x.Name)
 	}
 	for _, w := range s.Workloads {
 		r.workloads = append(r.workloads, w.Name)
 	}
-	r.checkNames("", 0, "baseline", r.subjects, s.Baseline)
-	r.checkNames("", 0, "auto", r.subjects, s.Auto)
-	r.checkFigures("", 0, true, s.Main)
+	r.requireKnownNames("", 0, "baseline", r.subjects, s.Baseline)
+	r.requireKnownNames("", 0, "auto", r.subjects, s.Auto)
+	r.requireKnownFigures("", 0, true, s.Main)
 	for i, x := range s.Subjects {
-		r.checkNames("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
+		r.requireKnownNames("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
 	}
 	for i := range s.References {
-		r.checkReferenceTable(i, &s.References[i])
+		r.checkNamesInReferenceTable(i, &s.References[i])
 	}
 	for i := range s.Claims {
-		r.checkClaim(i, &s.Claims[i])
+		r.checkNamesAndBoundsOfClaim(i, &s.Claims[i])
 	}
 	for i, x := range s.Answer {
-		r.checkNames("answer", i, "workload", r.workloads, x.Workload)
-		r.checkNames("answer", i, "subject", r.subjects, x.Subject, x.Baseline)
-		r.checkFigures("answer", i, true, x.Figure)
+		r.requireKnownNames("answer", i, "workload", r.workloads, x.Workload)
+		r.requireKnownNames("answer", i, "subject", r.subjects, x.Subject, x.Baseline)
+		r.requireKnownFigures("answer", i, true, x.Figure)
 	}
 	for name, scale := range s.Scales {
-		r.checkNames("scale."+name, 0, "without", slices.Concat(r.subjects, r.workloads), scale.Without...)
+		r.requireKnownNames("scale."+name, 0, "without", slices.Concat(r.subjects, r.workloads), scale.Without...)
 	}
 	return r.firstErr
 }
 
-func (r *nameChecker) checkReferenceTable(i int, p *ReferenceTable) {
+func (r *crossReferenceChecker) checkNamesInReferenceTable(i int, p *ReferenceTable) {
 	for _, x := range p.Columns {
-		r.checkFigures("published", i, false, x.Figure)
-		r.checkNames("published", i, "subject", r.subjects, x.Relative)
+		r.requireKnownFigures("published", i, false, x.Figure)
+		r.requireKnownNames("published", i, "subject", r.subjects, x.Relative)
 		if x.Unit != "" && UnitFactors[x.Unit] == 0 {
-			r.addErrorf("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
+			r.keepFirstErrorf("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
 		}
 	}
 	for _, row := range p.Rows {
 		if len(row.Cells) != len(p.Columns) {
-			r.addErrorf("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
+			r.keepFirstErrorf("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
 		}
-		r.checkNames("published", i, "workload", r.workloads, row.Workload)
-		r.checkNames("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
-		r.checkFigures("published", i, true, row.About...)
+		r.requireKnownNames("published", i, "workload", r.workloads, row.Workload)
+		r.requireKnownNames("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
+		r.requireKnownFigures("published", i, true, row.About...)
 	}
 }
 
-func (r *nameChecker) checkClaim(i int, x *Claim) {
-	r.checkNames("claim", i, "subject", r.subjects, x.Subjects...)
-	r.checkNames("claim", i, "workload", r.workloads, x.Workload, x.Of)
-	r.checkFigures("claim", i, false, x.Figure)
+func (r *crossReferenceChecker) checkNamesAndBoundsOfClaim(i int, x *Claim) {
+	r.requireKnownNames("claim", i, "subject", r.subjects, x.Subjects...)
+	r.requireKnownNames("claim", i, "workload", r.workloads, x.Workload, x.Of)
+	r.requireKnownFigures("claim", i, false, x.Figure)
 	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-		r.addErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
+		r.keepFirstErrorf("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 	}
 	if x.Figure == "" || (x.AtMost != nil) == (x.AtLeast != nil) {
-		r.addErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
+		r.keepFirstErrorf("claim", i, "claim %q; expected a figure with at_most or at_least", x.Text)
 	}
 }
 
-// ParseCell parses a published cell, such as "202,830", "4.9 s" or "38.8" in a column with unit
+// ParsePublishedCell parses a published cell, such as "202,830", "4.9 s" or "38.8" in a column with unit
 // MiB, into the unit of the column's figure.
-func (c Column) ParseCell(cell string) (float64, bool) {
+func (c Column) ParsePublishedCell(cell string) (float64, bool) {
 	digits, unit, _ := strings.Cut(cell, " ")
 	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0
 	if rest, ok := strings.CutSuffix(digits, "k"); ok {

@@ -74,23 +74,23 @@ func (s *Scenario) Validate() error {
 	}
 	names := make(map[string]bool)
 	for _, x := range s.Subjects {
-		if err := cmp.Or(x.validate(), addUniqueName(names, "subject", x.Name)); err != nil {
+		if err := cmp.Or(x.validateSubject(), addNameOrError(names, "subject", x.Name)); err != nil {
 			return err
 		}
 	}
 	clear(names)
 	for _, w := range s.Workloads {
-		if err := cmp.Or(w.validate(), addUniqueName(names, "workload", w.Name)); err != nil {
+		if err := cmp.Or(w.validateNameAndKeys(), addNameOrError(names, "workload", w.Name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addUniqueName adds a name to seen, or returns an error if it is there already.
-func addUniqueName(seen map[string]bool, what, name string) error {
+// addNameOrError adds a name to seen, or returns an error if it is there already.
+func addNameOrError(seen map[string]bool, kind, name string) error {
 	if seen[name] {
-		return Errorf("two %ss are named %q; expected a name for each", what, name)
+		return Errorf("two %ss are named %q; expected a name for each", kind, name)
 	}
 	seen[name] = true
 	return nil
@@ -123,17 +123,17 @@ func findWorkload(all []Workload, name string) *Workload {
 // RoundsFor returns the number of rounds of a workload.
 func (s *Scenario) RoundsFor(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
-// EstimateDuration estimates how long the scenario takes.
+// EstimateRunDuration estimates how long the scenario takes.
 func (s *Scenario) EstimateDuration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
 		if p := w.FindPhase(Jobs); p != nil && !shapes[p.Shape] {
 			shapes[p.Shape] = true
-			all += estimatedCalibrationRuns * (time.Duration(p.WarmUp) + p.CalibrationTime() + time.Second)
+			all += estimatedCalibrationRuns * (time.Duration(p.WarmUp) + p.CapacityRunTime() + time.Second)
 		}
 		for _, x := range s.Subjects {
-			if x.CanRun(w) {
-				all += time.Duration(s.RoundsFor(w)) * w.EstimateDuration()
+			if x.RunsUnderWorkload(w) {
+				all += time.Duration(s.RoundsFor(w)) * w.EstimateRunDuration()
 			}
 		}
 	}
@@ -156,11 +156,11 @@ func (s Step) WorkloadAndSubject() string { return s.Workload.Name + "/" + s.Sub
 
 // PlanSteps returns the runs of a scenario in order: workload by workload, round by round, the
 // subjects in turn, starting with another one each round. Only pairs whose "workload/subject"
-// matches only, if set, are kept.
-func (s *Scenario) PlanSteps(only *regexp.Regexp) (steps []Step, err error) {
+// matches filter, if set, are kept.
+func (s *Scenario) PlanSteps(filter *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
-			return !x.CanRun(w) || !matchesOnly(only, w, x)
+			return !x.RunsUnderWorkload(w) || !isPairSelected(filter, w, x)
 		})
 		for round := range s.RoundsFor(w) {
 			for i := range subjects {
@@ -172,17 +172,17 @@ func (s *Scenario) PlanSteps(only *regexp.Regexp) (steps []Step, err error) {
 		return steps, nil
 	}
 	return nil, Errorf("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
-		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
+		filter, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// runsWorkload reports whether any subject runs the workload.
-func (s *Scenario) runsWorkload(w Workload, only *regexp.Regexp) bool {
-	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.CanRun(w) && matchesOnly(only, w, x) })
+// hasSubjectForWorkload reports whether any subject runs the workload.
+func (s *Scenario) hasSubjectForWorkload(w Workload, only *regexp.Regexp) bool {
+	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.RunsUnderWorkload(w) && isPairSelected(only, w, x) })
 }
 
-// matchesOnly reports whether Options.Only selects a pair.
-func matchesOnly(only *regexp.Regexp, w Workload, x Subject) bool {
-	return only == nil || only.MatchString(w.Name+"/"+x.Name)
+// isPairSelected reports whether Options.Only selects a pair.
+func isPairSelected(filter *regexp.Regexp, w Workload, x Subject) bool {
+	return filter == nil || filter.MatchString(w.Name+"/"+x.Name)
 }
 
 // JoinWords joins words as "a, b and c".

@@ -112,7 +112,7 @@ func TestBuiltIns(t *testing.T) {
 func TestPhases(t *testing.T) {
 	exchange := []Phase{{Do: Connect, Connections: 10}, {Do: Verify}, {Do: Connect, Rate: 5}, {Do: Hold, For: Duration(time.Second)}, {Do: Verify}, {Do: Hold, For: Duration(time.Second)}}
 	w := Workload{Name: "w", App: "echo", Connections: 100, Size: 8, Phases: exchange}
-	stages, err := w.SplitStages()
+	stages, err := w.SplitStagesAtConnects()
 	if err != nil || len(stages) != 2 || stages[0].Connections != 10 || stages[1].Connections != 100 || stages[1].Rate != 5 || stages[1].Held {
 		t.Errorf("got %+v, %v, want 10 connections and then 100", stages, err)
 	}
@@ -152,7 +152,7 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},
 	} {
 		c.w.Name = "w"
-		err := c.w.validate()
+		err := c.w.validateNameAndKeys()
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: got %v, want %q", c.w.Phases, err, c.says)
 		}
@@ -198,7 +198,7 @@ func TestOptions(t *testing.T) {
 	}
 	optional := s
 	optional.Subjects = []Subject{{Name: "a", Optional: true, Command: Words{"there", "{port}"}}, {Name: "b", Optional: true, Command: Words{"nowhere", "{port}"}}}
-	optional = optional.expandForHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
+	optional = optional.expandModelsForHost(hostLimits{modelError: anyHost.modelError, programError: func(program string) error {
 		if program == "nowhere" {
 			return errors.New("not found")
 		}
@@ -207,9 +207,9 @@ func TestOptions(t *testing.T) {
 	if len(optional.Subjects) != 1 || len(optional.Notes) != 1 || optional.Notes[0] != "b is left out, as its program is not installed: not found." {
 		t.Errorf("with a program that is not installed: %+v, %q", optional.Subjects, optional.Notes)
 	}
-	bounded := s.expandForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
+	bounded := s.expandModelsForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"})
 	bounded.Subjects[0].OneTable = true
-	if x := bounded.expandForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].LimitedTo(x.MaxConns).Connections != 50 {
+	if x := bounded.expandModelsForHost(hostLimits{modelError: anyHost.modelError, maxTableConns: 50, tableLimit: "x"}).Subjects[0]; x.MaxConns != 50 || s.Workloads[0].WithMaxConns(x.MaxConns).Connections != 50 {
 		t.Errorf("with one table of 50: %+v", x)
 	}
 }
@@ -219,12 +219,12 @@ func TestParseSubject(t *testing.T) {
 	if err != nil || s.Name != "mine" || !slices.Equal(s.Apps, []string{"echo", "lines"}) || s.Command[3] != "a b" {
 		t.Errorf("got %+v, %v", s, err)
 	}
-	got := Subject{Command: Words{"{self}", "{port}", "{n}", "{room}", "{heartbeat}"}}.FillCommand(CommandValues{Self: "me", Addr: "127.0.0.1:80", Connections: 10, Heartbeat: time.Minute})
+	got := Subject{Command: Words{"{self}", "{port}", "{n}", "{room}", "{heartbeat}"}}.CommandWithValues(PlaceholderValues{Self: "me", Addr: "127.0.0.1:80", Connections: 10, Heartbeat: time.Minute})
 	if !slices.Equal(got, []string{"me", "80", "10", "1010", "1m0s"}) {
 		t.Errorf("filled in: %q", got)
 	}
-	for _, p := range []CommandValues{{Connections: 10}, {Connections: 10, Processes: 3}} {
-		if got := p.FittingConns(p.maxServerConns()); got != p.Connections {
+	for _, p := range []PlaceholderValues{{Connections: 10}, {Connections: 10, Processes: 3}} {
+		if got := p.LoadConnsWithinServerLimit(p.connLimitForServer()); got != p.Connections {
 			t.Errorf("%d connections fit into the room of %d", got, p.Connections)
 		}
 	}
@@ -242,14 +242,14 @@ func TestParseSubject(t *testing.T) {
 
 func TestPublishedValue(t *testing.T) {
 	for cell, want := range map[string]float64{"202,830": 202830, "994k": 994e3, "4.9 MiB": 4.9 * (1 << 20), "29.40 Mbps": 29.4e6} {
-		if got, ok := (Column{}).ParseCell(cell); !ok || got != want {
+		if got, ok := (Column{}).ParsePublishedCell(cell); !ok || got != want {
 			t.Errorf("%q: got %v, %v, want %v", cell, got, ok, want)
 		}
 	}
-	if got, ok := (Column{Unit: "KiB"}).ParseCell("2"); !ok || got != 2048 {
+	if got, ok := (Column{Unit: "KiB"}).ParsePublishedCell("2"); !ok || got != 2048 {
 		t.Errorf("2 under KiB: %v", got)
 	}
-	if _, ok := (Column{}).ParseCell("31 million"); ok {
+	if _, ok := (Column{}).ParsePublishedCell("31 million"); ok {
 		t.Error("31 million is read as a number")
 	}
 }

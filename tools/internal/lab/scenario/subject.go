@@ -32,7 +32,7 @@ type Subject struct {
 	// of JSON and exits. It is run under Park only.
 	Parks bool `json:"parks,omitempty" toml:"parks"`
 	// Command is the program and its arguments, without a shell. Placeholders in braces are
-	// replaced by FillCommand. The server listens on all addresses or on 127.0.0.1, stays in the
+	// replaced by CommandWithValues. The server listens on all addresses or on 127.0.0.1, stays in the
 	// foreground and ends at SIGTERM.
 	Command Words `json:"command" toml:"command"`
 	// Models expands the subject to one for each of these I/O models that can run here; "{model}"
@@ -68,14 +68,14 @@ const (
 )
 
 // ParseSubject parses "name=command line", such as "mine=/usr/bin/server --port {port}", or
-// "name:app,app=command line" for a server that supports only some apps. With jobs set, the subject
+// "name:app,app=command line" for a server that supports only some apps. With isContender set, the subject
 // is a contender.
-func ParseSubject(text string, jobs bool) (Subject, error) {
+func ParseSubject(text string, isContender bool) (Subject, error) {
 	name, line, ok := strings.Cut(text, "=")
 	if !ok {
 		return Subject{}, Errorf("subject %q has no name; expected NAME=COMMAND, such as mine=\"/usr/bin/server {port}\"", text)
 	}
-	command, err := splitWords(line)
+	command, err := splitCommandLine(line)
 	if err != nil {
 		return Subject{}, err
 	}
@@ -84,10 +84,10 @@ func ParseSubject(text string, jobs bool) (Subject, error) {
 	if s.Name = name; some {
 		s.Apps = strings.Split(apps, ",")
 	}
-	if jobs {
+	if isContender {
 		s.Contender = &Contender{FixedWorkers: true}
 	}
-	return s, s.validate()
+	return s, s.validateSubject()
 }
 
 // RunsJobs reports whether the scenario submits jobs.
@@ -95,8 +95,8 @@ func (s *Scenario) RunsJobs() bool {
 	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.FindPhase(Jobs) != nil })
 }
 
-// validate returns an Error if the subject can't be started.
-func (s Subject) validate() error {
+// validateSubject returns an Error if the subject can't be started.
+func (s Subject) validateSubject() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
 		return Errorf("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
 	}
@@ -124,39 +124,39 @@ func (s Subject) validate() error {
 		return Errorf("subject %s: one_table beside max_conns; expected one of them", s.Name)
 	case len(s.Models) == 0 && strings.Contains(s.Name+line, modelPlaceholder):
 		return Errorf("subject %s: {model} without models; expected models = [%q]", s.Name, "epoll")
-	case s.Contender != nil && (s.commandContains("{addr}") || s.commandContains("{port}")):
+	case s.Contender != nil && (s.commandHasPlaceholder("{addr}") || s.commandHasPlaceholder("{port}")):
 		return Errorf("subject %s: an address in its command; expected none, where jobs are offered", s.Name)
-	case s.Parks && !s.commandContains("{n}"):
+	case s.Parks && !s.commandHasPlaceholder("{n}"):
 		return Errorf("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
-	case s.Contender == nil && !s.Parks && !s.commandContains("{addr}") && !s.commandContains("{port}"):
+	case s.Contender == nil && !s.Parks && !s.commandHasPlaceholder("{addr}") && !s.commandHasPlaceholder("{port}"):
 		return Errorf("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
 	}
 	return nil
 }
 
-// CanRun reports whether the subject is run under a workload.
-func (s Subject) CanRun(w Workload) bool {
-	return !s.commandContains(peersPlaceholder) &&
+// RunsUnderWorkload reports whether the subject is run under a workload.
+func (s Subject) RunsUnderWorkload(w Workload) bool {
+	return !s.commandHasPlaceholder(peersPlaceholder) &&
 		(s.Contender != nil) == (w.FindPhase(Jobs) != nil) && s.Parks == (w.FindPhase(Park) != nil) &&
 		(s.Apps == nil || slices.Contains(s.Apps, w.App)) &&
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
 // HasAdmin reports whether the command has {admin}, an address for its figures.
-func (s Subject) HasAdmin() bool { return s.commandContains("{admin}") }
+func (s Subject) HasAdmin() bool { return s.commandHasPlaceholder("{admin}") }
 
 // HasHeartbeat reports whether the subject sends heartbeats.
-func (s Subject) HasHeartbeat() bool { return s.commandContains("{heartbeat}") }
+func (s Subject) HasHeartbeat() bool { return s.commandHasPlaceholder("{heartbeat}") }
 
-func (s Subject) commandContains(placeholder string) bool {
+func (s Subject) commandHasPlaceholder(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// ProcessesFor returns the number of server processes for a workload, {processes} if the command
+// ServerProcessesFor returns the number of server processes for a workload, {processes} if the command
 // has that. Each gets at most three quarters of the connections that its descriptor table can hold,
 // because the kernel distributes connections randomly.
-func (s Subject) ProcessesFor(w Workload) int {
-	if !s.commandContains("{processes}") {
+func (s Subject) ServerProcessesFor(w Workload) int {
+	if !s.commandHasPlaceholder("{processes}") {
 		return 1
 	}
 	least := 1
@@ -170,8 +170,8 @@ func (s Subject) ProcessesFor(w Workload) int {
 // maxProcesses is the maximum of tcp.Server.Processes.
 const maxProcesses = 1024
 
-// Model returns the I/O model of a Myriad server, "" for others.
-func (s Subject) Model() string {
+// MyriadModel returns the I/O model of a Myriad server, "" for others.
+func (s Subject) MyriadModel() string {
 	if len(s.Command) < 2 || s.Command[0] != "{self}" || s.Command[1] != "serve" {
 		return ""
 	}
@@ -181,38 +181,38 @@ func (s Subject) Model() string {
 	return autoModel
 }
 
-// CommandValues are the values of a command's placeholders.
-type CommandValues struct {
+// PlaceholderValues are the values of a command's placeholders.
+type PlaceholderValues struct {
 	Self, Addr, App, Admin string
 	Cert, Key              string
 	Heartbeat              time.Duration
 	Connections, Processes int
 }
 
-// FillCommand returns the command with its placeholders replaced. {room} is the number of
+// CommandWithValues returns the command with its placeholders replaced. {room} is the number of
 // connections a server must accept: those of the load, with a margin for their random distribution
 // over processes, and the lab's own.
-func (s Subject) FillCommand(p CommandValues) []string {
+func (s Subject) CommandWithValues(p PlaceholderValues) []string {
 	_, port, _ := net.SplitHostPort(p.Addr) // a subject without a server has no address
 	heartbeat := ""
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
 	}
-	return s.Command.replaceAll("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
+	return s.Command.replaceInAllWords("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
 		"{cert}", p.Cert, "{key}", p.Key, "{heartbeat}", heartbeat, "{admin}", p.Admin,
-		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.maxServerConns()), "{processes}", strconv.Itoa(p.Processes))
+		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.connLimitForServer()), "{processes}", strconv.Itoa(p.Processes))
 }
 
-// maxServerConns returns the value of {room}.
-func (p CommandValues) maxServerConns() int {
+// connLimitForServer returns the value of {room}.
+func (p PlaceholderValues) connLimitForServer() int {
 	if p.Processes < 2 {
 		return p.Connections + 1000
 	}
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
-// FittingConns returns how many connections of the load fit if the server accepts maxServerConns.
-func (p CommandValues) FittingConns(maxServerConns int) int {
+// LoadConnsWithinServerLimit returns how many connections of the load fit if the server accepts connLimitForServer.
+func (p PlaceholderValues) LoadConnsWithinServerLimit(maxServerConns int) int {
 	if p.Processes < 2 {
 		return maxServerConns - 1000
 	}

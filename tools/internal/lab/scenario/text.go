@@ -33,15 +33,15 @@ type Words []string
 
 // UnmarshalText splits a command line.
 func (w *Words) UnmarshalText(text []byte) (err error) {
-	*w, err = splitWords(string(text))
+	*w, err = splitCommandLine(string(text))
 	return err
 }
 
 // UnmarshalJSON reads a list of words.
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
-// replaceAll replaces pairs of old and new texts in all words.
-func (w Words) replaceAll(oldnew ...string) Words {
+// replaceInAllWords replaces pairs of old and new texts in all words.
+func (w Words) replaceInAllWords(oldnew ...string) Words {
 	r := strings.NewReplacer(oldnew...)
 	words := make(Words, len(w))
 	for i, word := range w {
@@ -50,8 +50,8 @@ func (w Words) replaceAll(oldnew ...string) Words {
 	return words
 }
 
-// splitWords splits a command line at spaces, tabs and line ends outside of quotes.
-func splitWords(line string) (words []string, err error) {
+// splitCommandLine splits a command line at spaces, tabs and line ends outside of quotes.
+func splitCommandLine(line string) (words []string, err error) {
 	var word strings.Builder
 	var quote rune // the quote that is open, or 0
 	started := false

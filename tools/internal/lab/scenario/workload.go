@@ -151,7 +151,7 @@ const (
 
 var shapes = []string{"published", "cpu", "mixed"}
 
-func (p Phase) withDefaults() Phase {
+func (p Phase) withActionDefaults() Phase {
 	set := func(v *int, standard int) {
 		if *v == 0 {
 			*v = standard
@@ -186,7 +186,7 @@ func (w Workload) WithDefaults() Workload {
 	w.Pipeline = max(w.Pipeline, 1)
 	w.Phases = slices.Clone(w.Phases)
 	for i, p := range w.Phases {
-		w.Phases[i] = p.withDefaults()
+		w.Phases[i] = p.withActionDefaults()
 	}
 	return w
 }
@@ -200,8 +200,8 @@ func (w *Workload) FindPhase(action string) *Phase {
 	return &w.Phases[i]
 }
 
-// TotalConns returns the number of connections including publishers and slow subscribers.
-func (w *Workload) TotalConns() int {
+// ConnsWithPublishersAndSlow returns the number of connections including publishers and slow subscribers.
+func (w *Workload) ConnsWithPublishersAndSlow() int {
 	if p := w.FindPhase(Publish); p != nil {
 		return w.Connections + p.Publishers + p.Slow
 	}
@@ -218,9 +218,9 @@ func (w *Workload) HeartbeatInterval() time.Duration {
 	return 0
 }
 
-// MeasuresTime reports whether the workload measures speed rather than memory, so that other
+// MeasuresSpeed reports whether the workload measures speed rather than memory, so that other
 // activity on the machine disturbs it.
-func (w *Workload) MeasuresTime() bool {
+func (w *Workload) MeasuresSpeed() bool {
 	return w.FindPhase(Load) != nil || w.FindPhase(Flood) != nil || w.FindPhase(Publish) != nil || w.FindPhase(Jobs) != nil
 }
 
@@ -254,8 +254,8 @@ var (
 	heldStageOrder      = "verify hold broadcast hold verify hold"
 )
 
-// SplitStages groups the phases with connections into stages.
-func (w Workload) SplitStages() (stages []Stage, err error) {
+// SplitStagesAtConnects groups the phases with connections into stages.
+func (w Workload) SplitStagesAtConnects() (stages []Stage, err error) {
 	for _, p := range w.Phases {
 		if p.Do == Connect || len(stages) == 0 {
 			n := w.Connections
@@ -285,26 +285,26 @@ func (w Workload) SplitStages() (stages []Stage, err error) {
 	return stages, nil
 }
 
-// validate returns an Error if the workload can't be applied.
-func (w Workload) validate() error {
+// validateNameAndKeys returns an Error if the workload can't be applied.
+func (w Workload) validateNameAndKeys() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
 	}
-	if err := w.WithDefaults().validateKeys(); err != nil {
+	if err := w.WithDefaults().validatePhasesAndLimits(); err != nil {
 		return Errorf("workload %s: %v", w.Name, err)
 	}
 	return nil
 }
 
 // checkRange returns an Error if value is outside min to max. what is a format for the value.
-func checkRange[T cmp.Ordered](what string, value, min, max T) error {
+func checkRange[T cmp.Ordered](valueFormat string, value, min, max T) error {
 	if value < min || value > max {
-		return Errorf(what+"; expected %v to %v", value, min, max)
+		return Errorf(valueFormat+"; expected %v to %v", value, min, max)
 	}
 	return nil
 }
 
-func (w Workload) validateKeys() error {
+func (w Workload) validatePhasesAndLimits() error {
 	if len(w.Phases) == 0 {
 		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
 	}
@@ -314,7 +314,7 @@ func (w Workload) validateKeys() error {
 		checkRange("%v loops of the load generator", w.LoadLoops, 0, maxLoops),
 	)
 	for _, p := range w.Phases {
-		err = cmp.Or(err, p.validate(w))
+		err = cmp.Or(err, p.validatePhase(w))
 	}
 	if w.LoadModel != "" && !slices.Contains(allModelNames(), w.LoadModel) {
 		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(allModelNames(), ", ")))
@@ -324,7 +324,7 @@ func (w Workload) validateKeys() error {
 	}
 	switch first := w.Phases[0].Do; {
 	case first != Jobs && first != Park && first != Attack:
-		return w.validateLoad()
+		return w.validateAppAndStages()
 	case len(w.Phases) > 1:
 		return Errorf("%s with other phases; expected it alone", first)
 	case first == Park:
@@ -337,9 +337,9 @@ func isAppName(name string) bool { return app.IsAppName(name) || name == app.Pub
 
 const appList = app.List + ", or " + app.PubSub
 
-// validateLoad validates a workload with a load generator.
-func (w Workload) validateLoad() error {
-	stages, err := w.SplitStages()
+// validateAppAndStages validates a workload with a load generator.
+func (w Workload) validateAppAndStages() error {
+	stages, err := w.SplitStagesAtConnects()
 	sink := w.App == app.Sink
 	switch {
 	case !isAppName(w.App):
@@ -351,7 +351,7 @@ func (w Workload) validateLoad() error {
 	case err != nil:
 		return err
 	}
-	sized := app.HasMessageSize(w.App)
+	sized := app.UsesWorkloadMessageSize(w.App)
 	for _, s := range stages {
 		if s.FindPhase(Flood).Do != "" || s.Held {
 			also := app.Sha
@@ -378,7 +378,7 @@ func (w Workload) validateLoad() error {
 	return err
 }
 
-func (p Phase) validate(w Workload) error {
+func (p Phase) validatePhase(w Workload) error {
 	if !slices.Contains(allPhases, p.Do) {
 		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
 	}
@@ -438,11 +438,11 @@ func (p Phase) validateJobs() error {
 	)
 }
 
-// CalibrationTime returns how long one run of the capacity measurement for Jobs takes.
-func (p *Phase) CalibrationTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
+// CapacityRunTime returns how long one run of the capacity measurement for Jobs takes.
+func (p *Phase) CapacityRunTime() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
 
-// formatCaption returns the caption with its placeholders replaced, or a generated one.
-func (w Workload) formatCaption() string {
+// captionOrGenerated returns the caption with its placeholders replaced, or a generated one.
+func (w Workload) captionOrGenerated() string {
 	if w.Caption == "" {
 		var words []string
 		for _, p := range w.Phases {
@@ -460,17 +460,17 @@ func (w Workload) fillPlaceholders(text string) string {
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.HeartbeatInterval().String()).Replace(text)
 }
 
-// LimitedTo returns the workload for a subject that can hold at most maxConns connections; 0 is any
+// WithMaxConns returns the workload for a subject that can hold at most maxConns connections; 0 is any
 // number.
-func (w Workload) LimitedTo(maxConns int) Workload {
+func (w Workload) WithMaxConns(maxConns int) Workload {
 	if maxConns > 0 {
 		w.Connections = min(w.Connections, maxConns)
 	}
 	return w
 }
 
-// EstimateDuration estimates how long one run takes, including start and stop.
-func (w Workload) EstimateDuration() time.Duration {
+// EstimateRunDuration estimates how long one run takes, including start and stop.
+func (w Workload) EstimateRunDuration() time.Duration {
 	each := 50 * time.Microsecond // to connect or to exchange a message
 	if w.TLS {
 		each = 600 * time.Microsecond // two processes, an asymmetric key
@@ -504,11 +504,13 @@ func (w Workload) EstimateDuration() time.Duration {
 // Timeout returns how long one run may take before it fails.
 func (w Workload) Timeout() time.Duration {
 	if p := w.FindPhase(Jobs); p != nil { // the capacity may have to be measured, and contenders may exit slowly
-		return w.EstimateDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CalibrationTime()+10*time.Second) + time.Minute
+		return w.EstimateRunDuration() + 2*estimatedCalibrationRuns*(time.Duration(p.WarmUp)+p.CapacityRunTime()+10*time.Second) + time.Minute
 	}
-	return 5*w.EstimateDuration() + time.Minute
+	return 5*w.EstimateRunDuration() + time.Minute
 }
 
 // MaxHeartbeatDelay returns how late a heartbeat may be: a server checks each connection once in an
-// eighth of the interval, at least every 400 ms.
-func MaxHeartbeatDelay(every time.Duration) time.Duration { return max(every/8, 400*time.Millisecond) }
+// eighth of the interval, at least interval 400 ms.
+func MaxHeartbeatDelay(interval time.Duration) time.Duration {
+	return max(interval/8, 400*time.Millisecond)
+}

@@ -41,9 +41,9 @@ func Median(values []float64) (float64, bool) {
 	return sorted[half-1]/2 + sorted[half]/2, true
 }
 
-// MedianMargin returns the ± of the median, in the unit of the values, and false if there are fewer
+// MedianConfidenceMargin returns the ± of the median, in the unit of the values, and false if there are fewer
 // than two values or one is Never.
-func MedianMargin(values []float64) (float64, bool) {
+func MedianConfidenceMargin(values []float64) (float64, bool) {
 	n := len(values)
 	if n < 2 || slices.ContainsFunc(values, IsNeverLatency) {
 		return 0, false
@@ -55,19 +55,19 @@ func MedianMargin(values []float64) (float64, bool) {
 	return max(s.Center-s.Lo, s.Hi-s.Center), true
 }
 
-// RelativeMargin returns the ± of the median as a fraction of it, and false if that is undefined.
-func RelativeMargin(values []float64) (float64, bool) {
+// RelativeMedianMargin returns the ± of the median as a fraction of it, and false if that is undefined.
+func RelativeMedianMargin(values []float64) (float64, bool) {
 	middle, ok := Median(values)
-	m, ok2 := MedianMargin(values)
+	m, ok2 := MedianConfidenceMargin(values)
 	if !ok || !ok2 || middle <= 0 {
 		return 0, false
 	}
 	return m / middle, true
 }
 
-// RatiosByRound divides each value by the base's value of the same round. Rounds without either
+// RatiosOfSameRounds divides each value by the base's value of the same round. Rounds without either
 // value, or with a base that is not positive, are skipped.
-func RatiosByRound(byRound, base map[int]float64) (found []float64) {
+func RatiosOfSameRounds(byRound, base map[int]float64) (found []float64) {
 	for round, v := range byRound {
 		if b, ok := base[round]; ok && b > 0 && !IsNeverLatency(b) && !IsNeverLatency(v) {
 			found = append(found, v/b)

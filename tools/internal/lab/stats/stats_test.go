@@ -20,7 +20,7 @@ func TestMedianAndMargin(t *testing.T) {
 		{[]float64{1, 2, Never}, 2, 0, false},
 	} {
 		m, _ := Median(c.values)
-		margin, known := MedianMargin(c.values)
+		margin, known := MedianConfidenceMargin(c.values)
 		if m != c.median || math.Abs(margin-c.margin) > 1e-9 || known != c.known {
 			t.Errorf("%v: got %v ± %v, %v, want %v ± %v, %v", c.values, m, margin, known, c.median, c.margin, c.known)
 		}
@@ -48,8 +48,8 @@ func TestMarginsAgree(t *testing.T) {
 				}
 				x, _ := Median(a)
 				y, _ := Median(b)
-				left, _ := MedianMargin(a)
-				right, _ := MedianMargin(b)
+				left, _ := MedianConfidenceMargin(a)
+				right, _ := MedianConfidenceMargin(b)
 				if math.Abs(x-y) <= left+right {
 					agree++
 				}
@@ -62,7 +62,7 @@ func TestMarginsAgree(t *testing.T) {
 }
 
 func TestRatios(t *testing.T) {
-	if got := RatiosByRound(map[int]float64{1: 4, 2: 9, 3: 1}, map[int]float64{1: 2, 2: 0}); len(got) != 1 || got[0] != 2 {
+	if got := RatiosOfSameRounds(map[int]float64{1: 4, 2: 9, 3: 1}, map[int]float64{1: 2, 2: 0}); len(got) != 1 || got[0] != 2 {
 		t.Errorf("ratios: %v, want 2 of the first round only", got)
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // Calling a handler's Pace; see engine.Pace.
 
-// runPacer calls Config.Pace until all other goroutines have ended.
-func (e *goroutineEngine) runPacer() {
-	for !isClosed(e.workDone) {
+// runScheduler calls Config.Pace until all other goroutines have ended.
+func (e *goroutineEngine) runScheduler() {
+	for !isChanClosed(e.workDone) {
 		now := engine.MonotonicNow()
 		next := e.cfg.Scheduler(-1, now, nudgeConn)
 		if next < 0 {
