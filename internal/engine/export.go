@@ -248,7 +248,8 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes posts fail with ErrFull, unless other bytes than expectedBytes are posted.
+// blockPostsIfPostedEquals makes posts fail with ErrFull if exactly expectedBytes are posted. It reports whether it
+// did.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
