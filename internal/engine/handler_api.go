@@ -177,8 +177,8 @@ func (c *Conn) YieldInput() {
 // ClearYield ends YieldInput.
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory sets the number of received bytes that the handler buffers; they count as Buffered. partialMessage
-// reports that they include an incomplete message, which must be complete within MessageTimeout.
+// SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
+// hasPartialMessage means that they include an incomplete message, which must be complete within MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
