@@ -2,24 +2,12 @@ package main
 
 import (
 	"crypto/tls"
-	"encoding/json"
-	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/myriad-go/myriad/hub/natsd"
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/tools/load"
 )
-
-// startBackground starts a process that the test ends, and keeps its output apart.
-func startBackground(t *testing.T, cmd *exec.Cmd) (p *testkit.Process, stdout *lockedBuffer) {
-	t.Helper()
-	stdout = &lockedBuffer{}
-	cmd.Stdout = stdout
-	return testkit.Start(t, cmd), stdout
-}
 
 // TestLocalAgents has processes of this machine do the load; they end with it, however it ends.
 func TestLocalAgents(t *testing.T) {
@@ -27,14 +15,11 @@ func TestLocalAgents(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "serve", "--app", "lines")
 	got := runToEnd(t, newCommandProcess(t, "load", "--agents", "local:2", "-c", "10", "--messages", "5", "--json", s.addr))
-	list := parseEvents(t, got.stdout)
-	if r := list[len(list)-1].Result; got.code != 0 || r == nil || r.Answered != 50 || len(r.Agents) != 2 {
+	if r := lastResult(t, got.stdout); got.code != 0 || r == nil || r.Answered != 50 || len(r.Agents) != 2 {
 		t.Errorf("exit code %d, %s, %+v; want 50 answers by two agents", got.code, got.stderr, r)
 	}
 	got = runToEnd(t, newCommandProcess(t, "hold", "--agents", "local:2", "-n", "10", "--check", "-T", "100ms", s.addr))
-	if got.code != 0 || !strings.Contains(got.stdout, "held: 10 connections") || !strings.Contains(got.stdout, "10 of 10 connections answered") {
-		t.Errorf("hold: exit code %d, %s", got.code, got.output())
-	}
+	got.checkOutcome(t, "hold", 0, "held: 10 connections", "10 of 10 connections answered")
 	for _, how := range []struct {
 		name string
 		sig  syscall.Signal
@@ -43,22 +28,21 @@ func TestLocalAgents(t *testing.T) {
 	}{{"ended", syscall.SIGTERM, 1, 1}, {"Ctrl-C", syscall.SIGINT, -1, 1}, {"killed", syscall.SIGKILL, 1, -1}} {
 		cmd := newCommandProcess(t, "load", "--agents", "local:2", "-c", "10", "-T", "1h", "--json", s.addr)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		p, stdout := startBackground(t, cmd)
-		testkit.WaitFor(t, "the traffic", func() bool { return strings.Contains(stdout.String(), `"phase":"measuring"`) })
+		var stderr testkit.Buffer
+		cmd.Stderr = &stderr
+		p := testkit.Start(t, cmd)
+		p.WaitForOutput(`"phase":"measuring"`)
 		agents := childPIDs(t, cmd.Process.Pid)
 		if len(agents) != 2 {
 			t.Fatalf("%s: %d agents, want 2", how.name, len(agents))
 		}
 		failOnError(t, syscall.Kill(how.all*cmd.Process.Pid, how.sig))
 		if code := p.ExitCode(); code != how.code {
-			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, p.Output, how.code)
+			t.Errorf("%s: exit code %d, stderr %q; want %d", how.name, code, &stderr, how.code)
 		}
 		if how.code == 1 {
-			var last load.Event
-			lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
-			err := json.Unmarshal([]byte(lines[len(lines)-1]), &last)
-			if err != nil || last.Result == nil || !last.Result.Interrupted || last.Result.Connected != 10 {
-				t.Errorf("%s: %v, %+v; want what there was until then", how.name, err, last.Result)
+			if r := lastResult(t, p.Output.String()); r == nil || !r.Interrupted || r.Connected != 10 {
+				t.Errorf("%s: %+v; want what there was until then", how.name, r)
 			}
 		}
 		for _, agent := range agents {
@@ -88,11 +72,8 @@ func TestAgentsEncrypted(t *testing.T) {
 	agent("another", at, "--nats-ca", cert).WaitForOutput("the token is wrong")
 	coordinator.WaitForOutput("a client from 127.0.0.1 is refused: its token is wrong or missing")
 	trusts := agent("sesame", at, "--nats-ca", cert)
-	if code := coordinator.ExitCode(); code != 0 {
-		t.Errorf("exit code %d, %s", code, coordinator.Output)
-	}
-	if code := trusts.ExitCode(); code != 0 {
-		t.Errorf("the agent ended with %d after its run", code)
+	if code, agentCode := coordinator.ExitCode(), trusts.ExitCode(); code != 0 || agentCode != 0 {
+		t.Errorf("exit codes %d, and %d of the agent, %s", code, agentCode, coordinator.Output)
 	}
 
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -101,10 +82,8 @@ func TestAgentsEncrypted(t *testing.T) {
 	failOnError(t, err)
 	defer server.Close()
 	there := agent("", server.Addr().String(), "--nats-ca", cert)
-	got := invokeLine(t, "load --agents 1 -c 2 --messages 3 --nats tls://"+server.Addr().String()+" --nats-ca "+cert+" "+s.addr)
-	if got.code != 0 || !strings.Contains(got.stdout, "answered") {
-		t.Errorf("exit code %d, %s", got.code, got.output())
-	}
+	line := "load --agents 1 -c 2 --messages 3 --nats tls://" + server.Addr().String() + " --nats-ca " + cert + " " + s.addr
+	invokeLine(t, line).checkOutcome(t, line, 0, "answered")
 	if code := there.ExitCode(); code != 0 {
 		t.Errorf("the agent ended with %d after its run", code)
 	}

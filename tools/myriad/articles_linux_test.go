@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -11,15 +10,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tools/internal/quantity"
 )
-
-// This file has the commands of docs/articles run as a reader types them, but smaller and
-// shorter: those of myriad in this process, what only reads as it is. Those that change the
-// machine, or build something, are left out.
 
 const inChinese = ".zh-CN.md"
 
@@ -59,9 +55,7 @@ func parseShellCommands(t *testing.T, document string) (all [][]string) {
 		script.WriteString("words\n")
 	}
 	out, err := exec.Command("bash", "-c", script.String()).Output()
-	if err != nil {
-		t.Fatalf("bash, which splits the commands: %v", err)
-	}
+	failOnError(t, err)
 	for command := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x01\x00"), "\x01\x00") {
 		all = append(all, strings.Split(strings.TrimSuffix(command, "\x00"), "\x00"))
 	}
@@ -83,6 +77,8 @@ func readArticles(t *testing.T) map[string]string {
 	return texts
 }
 
+// TestArticles runs the commands of docs/articles as a reader types them, but smaller and shorter: those of myriad
+// in this process, what only reads as it is. Those that change the machine, or build something, are left out.
 func TestArticles(t *testing.T) {
 	skipIfShort(t)
 	for file, text := range readArticles(t) {
@@ -102,18 +98,20 @@ func TestArticles(t *testing.T) {
 
 // articleRunner runs the commands of an article.
 type articleRunner struct {
-	t       *testing.T
-	dir     string // working directory
-	server  *server
-	standIn bool            // the server stands in for an example
-	running []chan struct{} // background commands
+	t          *testing.T
+	dir        string // working directory
+	server     *server
+	standIn    bool           // the server stands in for an example
+	background sync.WaitGroup // commands
 }
+
+var assignment = regexp.MustCompile(`^[A-Z]+=`)
 
 func (r *articleRunner) runShellCommand(words []string) {
 	t := r.t
 	t.Helper()
 	var env []string
-	for len(words) > 0 && regexp.MustCompile(`^[A-Z]+=`).MatchString(words[0]) {
+	for len(words) > 0 && assignment.MatchString(words[0]) {
 		env, words = append(env, words[0]), words[1:]
 	}
 	if len(words) > 1 && words[0] == "kill" && words[1][0] == '-' {
@@ -132,7 +130,16 @@ func (r *articleRunner) runShellCommand(words []string) {
 	case "myriad":
 		r.runMyriad(env, words[1:], background, fails)
 	case "go":
-		r.runGoTool(words)
+		switch file := ""; words[1] {
+		case "tool":
+			if i := slices.Index(words, ">"); i > 0 {
+				words, file = words[:i], words[i+1]
+			}
+			r.runProgram(file, words...)
+		case "build":
+		default:
+			t.Errorf("%q: expected go tool or build", words)
+		}
 	case "curl":
 		r.checkCurl(words[1:])
 	case "sysctl":
@@ -142,13 +149,12 @@ func (r *articleRunner) runShellCommand(words []string) {
 			r.runProgram("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
 	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait", "exit": // of the system
-	default:
-		if examples[name] == "" {
-			t.Errorf("%q: this test knows no %s", words, name)
-			return
-		}
+	case "waiting", "overload": // examples, which have their own tests
 		r.stopServerAndWait()
-		r.server, r.standIn = serveLine(t, examples[name]), true
+		standIn := map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
+		r.server, r.standIn = serveLine(t, standIn[name]), true
+	default:
+		t.Errorf("%q: this test knows no %s", words, name)
 	}
 }
 
@@ -162,18 +168,13 @@ func removeWord(words []string, word string) (rest []string, found bool) {
 
 // stopServerAndWait stops the server and waits for background commands.
 func (r *articleRunner) stopServerAndWait() {
-	for _, done := range r.running {
-		<-done
-	}
-	if r.running, r.standIn = nil, false; r.server == nil {
-		return
-	}
-	if r.server.Cmd != nil {
-		r.server.signalAndWait(r.t, os.Interrupt)
-	} else {
+	r.background.Wait()
+	if r.server != nil && r.server.Process != nil {
+		r.server.signalAndWait(os.Interrupt)
+	} else if r.server != nil {
 		r.server.stop()
 	}
-	r.server = nil
+	r.server, r.standIn = nil, false
 }
 
 func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bool) {
@@ -195,7 +196,7 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 		// Whether it can begin is seen by how it ends when it is interrupted at once.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		var says lockedBuffer
+		var says testkit.Buffer
 		if runCommandLine(ctx, append(args, "--out", t.TempDir()+"/report"), strings.NewReader(""), &says, &says) == 2 {
 			t.Errorf("myriad %q: %s", args, &says)
 		}
@@ -209,26 +210,26 @@ func (r *articleRunner) runMyriad(env, args []string, background, wantFailure bo
 		}
 		return
 	case "load", "hold":
-		args = r.withServerAddr(args)
+		if r.server == nil {
+			t.Fatalf("myriad %q: no server runs", args)
+		}
+		args = slices.Clone(args)
+		for i, a := range args {
+			args[i] = serverAddr.ReplaceAllString(a, r.server.addr)
+		}
 	}
 	if !wantFailure || r.standIn { // what a server is to do meanwhile may take it a while
 		args = shrinkLimits(args)
 	}
-	run := func() {
-		if got := invokeCommand(t, args...); got.code != want && !r.standIn {
+	standIn := r.standIn
+	r.background.Go(func() {
+		if got := invokeCommand(t, args...); got.code != want && !standIn {
 			t.Errorf("myriad %q: exit code %d, want %d: %s", args, got.code, want, got.output())
 		}
-	}
+	})
 	if !background {
-		run()
-		return
+		r.background.Wait()
 	}
-	done := make(chan struct{})
-	r.running = append(r.running, done)
-	go func() {
-		defer close(done)
-		run()
-	}()
 }
 
 // startArticleServer starts a server: in its own process if it changes settings of the whole
@@ -239,11 +240,8 @@ func (r *articleRunner) startArticleServer(env, args []string) {
 			args[i] = "127.0.0.1:0"
 		}
 	}
-	whole := func(a string) bool {
-		return a == "--processes" || a == "--memory-limit"
-	}
 	args = append(args, "--addr", "127.0.0.1:0")
-	if env == nil && !slices.ContainsFunc(args, whole) {
+	if env == nil && !slices.Contains(args, "--processes") && !slices.Contains(args, "--memory-limit") {
 		r.server = serveArgs(r.t, args...)
 	} else {
 		cmd := newCommandProcess(r.t, args...)
@@ -251,42 +249,12 @@ func (r *articleRunner) startArticleServer(env, args []string) {
 		r.server = startProcess(r.t, cmd)
 	}
 	if s := r.server; slices.Contains(args, "--admin") {
-		testkit.WaitFor(r.t, "where the admin server is", func() bool { return adminLine.MatchString(s.stdout.String()) })
-		s.admin = adminLine.FindStringSubmatch(s.stdout.String())[1]
+		testkit.WaitFor(r.t, "where the admin server is", func() bool { return s.readAddrs().admin != "" })
 	}
 }
 
-// withServerAddr replaces the address in args by that of the running server.
-func (r *articleRunner) withServerAddr(args []string) []string {
-	r.t.Helper()
-	if r.server == nil {
-		r.t.Fatalf("myriad %q: no server runs", args)
-	}
-	args = slices.Clone(args)
-	for i, a := range args {
-		args[i] = regexp.MustCompile(`127\.0\.0\.1:[89]\d+`).ReplaceAllString(a, r.server.addr)
-	}
-	return args
-}
-
-// examples maps examples to commands that stand in for them here; they have their own tests.
-var examples = map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
-
-func (r *articleRunner) runGoTool(words []string) {
-	switch words[1] {
-	case "tool":
-		to := ""
-		if i := slices.Index(words, ">"); i > 0 {
-			words, to = words[:i], words[i+1]
-		}
-		r.runProgram(to, words...)
-	case "build":
-	default:
-		r.t.Errorf("%q: expected go tool or build", words)
-	}
-}
-
-func (r *articleRunner) runProgram(outFile string, words ...string) {
+// runProgram runs a program, which must have output, and writes that to a file unless its name is empty.
+func (r *articleRunner) runProgram(file string, words ...string) {
 	r.t.Helper()
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = r.dir
@@ -296,22 +264,15 @@ func (r *articleRunner) runProgram(outFile string, words ...string) {
 	if err != nil || len(out) == 0 {
 		r.t.Errorf("%q: %v, %d bytes of output, %s", words, err, len(out), &says)
 	}
-	r.saveFile(outFile, out)
-}
-
-// saveFile writes a file, unless name is empty.
-func (r *articleRunner) saveFile(name string, text []byte) {
-	if name == "" {
-		return
-	}
-	if err := os.WriteFile(filepath.Join(r.dir, name), text, 0o600); err != nil {
-		r.t.Error(err)
+	if file != "" {
+		failOnError(r.t, os.WriteFile(filepath.Join(r.dir, file), out, 0o600))
 	}
 }
 
 var (
-	localURL = regexp.MustCompile(`^(?:http://)?127\.0\.0\.1:\d+(/.*)$`)
-	seconds  = regexp.MustCompile(`seconds=\d+`)
+	serverAddr = regexp.MustCompile(`127\.0\.0\.1:[89]\d+`)
+	localURL   = regexp.MustCompile(`^(?:http://)?127\.0\.0\.1:\d+(/.*)$`)
+	seconds    = regexp.MustCompile(`seconds=\d+`)
 )
 
 // checkCurl requests what a curl command would from the running server's admin address and matches
@@ -319,13 +280,13 @@ var (
 func (r *articleRunner) checkCurl(args []string) {
 	t := r.t
 	t.Helper()
-	var path, to, pattern string
+	var path, file, pattern string
 	for i, a := range args {
 		switch {
 		case localURL.MatchString(a):
 			path = seconds.ReplaceAllString(localURL.FindStringSubmatch(a)[1], "seconds=1")
 		case a == "-o":
-			to = args[i+1]
+			file = args[i+1]
 		case a == "grep":
 			pattern = args[len(args)-1]
 		}
@@ -334,17 +295,13 @@ func (r *articleRunner) checkCurl(args []string) {
 		t.Errorf("curl %q: expected an address behind --admin of a server that runs", args)
 		return
 	}
-	answer, err := http.Get(r.server.admin + path)
-	if err != nil {
-		t.Error(err)
-		return
+	status, text, err := tryGet(r.server.admin + path)
+	if err != nil || status != http.StatusOK || !regexp.MustCompile("(?m)"+pattern).MatchString(text) {
+		t.Errorf("curl %q: %d, %v; want 200 and %q in it: %.500q", args, status, err, pattern, text)
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK || !regexp.MustCompile("(?m)"+pattern).Match(text) {
-		t.Errorf("curl %q: %s, %v; want 200 and %q in it: %.500q", args, answer.Status, err, pattern, text)
+	if file != "" {
+		failOnError(t, os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o600))
 	}
-	r.saveFile(to, text)
 }
 
 // checkSysctls checks that the settings exist, except those of modules that may not be loaded.
@@ -368,87 +325,71 @@ var maxFlagValues = map[string]string{
 
 // shrinkLimits is a command line that has less to do.
 func shrinkLimits(args []string) []string {
-	small := slices.Clone(args)
-	timed := false
+	small, timed := slices.Clone(args), false
 	for i, a := range args {
 		name, value, joined := strings.Cut(a, "=")
 		most, bounded := maxFlagValues[name]
 		timed = timed || name == "--duration" || name == "--messages"
-		switch {
-		case !bounded:
+		if !bounded {
 			continue
-		case !joined && i+1 < len(args):
+		}
+		if !joined {
 			value = args[i+1]
 		}
 		wanted, err := quantity.ParseCount(value)
-		if allowed, _ := quantity.ParseCount(most); err == nil && allowed > 0 && wanted <= allowed || strings.HasPrefix(value, "@") {
-			continue
-		}
-		if joined {
+		allowed, _ := quantity.ParseCount(most)
+		switch {
+		case err == nil && allowed > 0 && wanted <= allowed || strings.HasPrefix(value, "@"):
+		case joined:
 			small[i] = name + "=" + most
-		} else {
+		default:
 			small[i+1] = most
 		}
 	}
-	switch args[0] {
-	case "load", "hold", "offer":
-		if !timed {
-			small = append(small, "--duration", maxFlagValues["--duration"])
-		}
+	if !timed && slices.Contains([]string{"load", "hold", "offer"}, args[0]) {
+		small = append(small, "--duration", maxFlagValues["--duration"])
 	}
 	return small
 }
 
-// A page in Chinese has the commands and the figures of the one in English.
+var number = regexp.MustCompile(`\d+(?:[,.]\d+)*`)
+
+// A page in Chinese has the commands, the other blocks and the figures in tables of the one in English.
 func TestChinese(t *testing.T) {
 	pages := readArticles(t)
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pages["../../README.md"] = string(readme)
-	figures := func(text string) (all []string) {
+	pages["../../README.md"] = readDocuments(t)["../../README.md"]
+	parts := func(text string) (commands, blocks, figures []string) {
+		for _, words := range parseShellCommands(t, text) {
+			commands = append(commands, strings.Join(words, " "))
+		}
+		blocks = slices.DeleteFunc(fence.FindAllString(text, -1), func(block string) bool { return strings.HasPrefix(block, "```sh") })
 		for line := range strings.Lines(text) {
 			if strings.HasPrefix(line, "|") {
-				all = append(all, regexp.MustCompile(`\d+(?:[,.]\d+)*`).FindAllString(line, -1)...)
+				figures = append(figures, number.FindAllString(line, -1)...)
 			}
 		}
-		return all
+		return commands, blocks, figures
 	}
 	for file, english := range pages {
 		other := strings.TrimSuffix(file, ".md") + inChinese
 		text, err := os.ReadFile(other)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		chinese := string(text)
-		compareLists(t, other, "command", parseShellCommands(t, english), parseShellCommands(t, chinese), slices.Equal)
-		equal := func(a, b string) bool { return a == b }
-		compareLists(t, other, "block", nonShellBlocks(english), nonShellBlocks(chinese), equal)
-		compareLists(t, other, "figure in a table", figures(english), figures(chinese), equal)
+		failOnError(t, err)
+		commands, blocks, figures := parts(english)
+		otherCommands, otherBlocks, otherFigures := parts(string(text))
+		checkSameList(t, other+": command", commands, otherCommands)
+		checkSameList(t, other+": block", blocks, otherBlocks)
+		checkSameList(t, other+": figure in a table", figures, otherFigures)
 	}
 }
 
-// nonShellBlocks are a document's blocks that are not for shells.
-func nonShellBlocks(document string) []string {
-	return slices.DeleteFunc(fence.FindAllString(document, -1), func(block string) bool { return strings.HasPrefix(block, "```sh") })
-}
-
-// compareLists says what the first difference of two lists is.
-func compareLists[T any](t *testing.T, file, what string, want, got []T, equal func(a, b T) bool) {
+// checkSameList says what the first difference of two lists is.
+func checkSameList(t *testing.T, what string, english, other []string) {
 	t.Helper()
-	for i := range max(len(want), len(got)) {
-		switch {
-		case i >= len(want):
-			t.Errorf("%s has one %s more than the page in English: %v", file, what, got[i])
-		case i >= len(got):
-			t.Errorf("%s is missing a %s of the page in English: %v", file, what, want[i])
-		case !equal(want[i], got[i]):
-			t.Errorf("%s: the %s %v; in English it is %v", file, what, got[i], want[i])
-		default:
-			continue
-		}
-		return
+	i := 0
+	for i < min(len(english), len(other)) && english[i] == other[i] {
+		i++
+	}
+	if i < max(len(english), len(other)) {
+		t.Errorf("%s %d is %q; in English it is %q", what, i, other[i:min(i+1, len(other))], english[i:min(i+1, len(english))])
 	}
 }

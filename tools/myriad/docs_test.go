@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 // readDocuments returns the documents of the repository by path.
@@ -21,9 +19,7 @@ func readDocuments(t *testing.T) map[string]string {
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			failOnError(t, err)
 			texts[file] = string(text)
 		}
 	}
@@ -77,6 +73,7 @@ func TestDocumentsLinks(t *testing.T) {
 var (
 	commandLine = regexp.MustCompile(`(?m)^(?:\$ |\s*)?(?:go run \./cmd/)?myriad ((?:[a-z]+ ?)*)([^\n#|]*(?:\\\n[^\n#|]*)*)`)
 	flagName    = regexp.MustCompile(`(?:^|\s)--([a-z][a-z0-9-]*)`)
+	quoted      = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`) // it is for other commands
 )
 
 // Every flag that the documents give to a command, it has.
@@ -88,8 +85,8 @@ func TestDocumentsFlags(t *testing.T) {
 		}
 		for _, block := range fence.FindAllString(text, -1) {
 			for _, m := range commandLine.FindAllStringSubmatch(block, -1) {
-				cmd := findSubcommand(strings.Fields(m[1]))
-				for _, f := range flagName.FindAllStringSubmatch(stripQuoted(m[2]), -1) {
+				cmd, _, _ := newRootCommand().Find(strings.Fields(m[1]))
+				for _, f := range flagName.FindAllStringSubmatch(quoted.ReplaceAllString(m[2], "Q"), -1) {
 					seen++
 					if cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil && f[1] != "help" {
 						t.Errorf("%s: %q has no flag --%s: %s", file, cmd.CommandPath(), f[1], m[0])
@@ -102,24 +99,3 @@ func TestDocumentsFlags(t *testing.T) {
 		t.Errorf("%d flags found in the documents, want hundreds: the test looks past them", seen)
 	}
 }
-
-// findSubcommand returns the deepest command that the words name.
-func findSubcommand(words []string) *cobra.Command {
-	cmd := newRootCommand()
-next:
-	for _, word := range words {
-		for _, c := range cmd.Commands() {
-			if c.Name() == word {
-				cmd = c
-				continue next
-			}
-		}
-		return cmd
-	}
-	return cmd
-}
-
-var quoted = regexp.MustCompile(`\$?'[^']*'|"[^"]*"`)
-
-// stripQuoted replaces quoted parts of a command line, which are for other commands.
-func stripQuoted(line string) string { return quoted.ReplaceAllString(line, "Q") }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -22,130 +21,105 @@ const portsFile = "/proc/sys/net/ipv4/ip_local_port_range"
 // settings.
 var few = []string{"doctor", "-n", "1000", "--side", "client", "--src", "127.0.0.1"}
 
-// newNamespaceWithFewPorts returns a network namespace with a hundred ports.
-func newNamespaceWithFewPorts(t *testing.T) *faults.Namespace {
+// smallNetwork is a network namespace with a hundred ports and short queues.
+type smallNetwork struct {
+	*faults.Namespace
+	t *testing.T
+}
+
+func newSmallNetwork(t *testing.T) smallNetwork {
 	t.Helper()
 	ns, err := faults.NewNamespace()
 	if errors.Is(err, os.ErrPermission) {
 		t.Skip(err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	failOnError(t, err)
 	t.Cleanup(func() { ns.Close() })
-	if err := ns.RunInside(func() error { return os.WriteFile(portsFile, []byte("50000 50099"), 0) }); err != nil {
-		t.Fatal(err)
-	}
-	return ns
+	failOnError(t, ns.RunInside(func() error {
+		return errors.Join(os.WriteFile(portsFile, []byte("50000 50099"), 0), os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0))
+	}))
+	return smallNetwork{ns, t}
 }
 
-func readPortRange(t *testing.T, ns *faults.Namespace) string {
-	t.Helper()
-	var text string
-	err := ns.RunInside(func() error {
-		b, err := os.ReadFile(portsFile)
-		text = strings.Join(strings.Fields(string(b)), " ")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+func (n smallNetwork) ports() string {
+	n.t.Helper()
+	var text []byte
+	failOnError(n.t, n.RunInside(func() (err error) { text, err = os.ReadFile(portsFile); return err }))
+	return strings.Join(strings.Fields(string(text)), " ")
 }
 
-func runInNamespace(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) outcome {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	if err := ns.RunInside(cmd.Start); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Wait() // its exit code is looked at
-	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+// run runs a program in the namespace.
+func (n smallNetwork) run(cmd *exec.Cmd, stdin string) (o outcome) {
+	n.t.Helper()
+	cmd.Stdin = strings.NewReader(stdin)
+	failOnError(n.t, n.RunInside(func() error { o = runToEnd(n.t, cmd); return nil }))
+	return o
+}
+
+// runFew runs the plan with further arguments.
+func (n smallNetwork) runFew(stdin string, args ...string) outcome {
+	n.t.Helper()
+	return n.run(newCommandProcess(n.t, append(few, args...)...), stdin)
 }
 
 // It says the first wall in its first line, and its exit code whether the machine holds what is wanted.
 func TestDoctor(t *testing.T) {
-	ns := newNamespaceWithFewPorts(t)
-	got := runInNamespace(t, ns, newCommandProcess(t, few...), "")
-	if first, _, _ := strings.Cut(got.stdout, "\n"); got.code != 1 || !strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
-		t.Errorf("%+v; expected 1, and the first wall, ports, in the first line", got)
+	n := newSmallNetwork(t)
+	got := n.runFew("")
+	first, _, _ := strings.Cut(got.stdout, "\n")
+	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.code != 1 || got.stderr != want ||
+		!strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
+		t.Errorf("%+v; expected 1, %q, and the first wall in the first line", got, want)
 	}
-	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.stderr != want {
-		t.Errorf("stderr is %q, expected %q", got.stderr, want)
-	}
-	if got := runInNamespace(t, ns, newCommandProcess(t, append(few, "-n", "100")...), ""); got.code != 0 || got.stderr != "" {
+	if got := n.runFew("", "-n", "100"); got.code != 0 || got.stderr != "" {
 		t.Errorf("%+v; expected 0: as many as there are ports", got)
 	}
-	if got := runInNamespace(t, ns, newCommandProcess(t, "doctor", "--side", "client", "--src", "127.0.0.1"), ""); got.code != 0 || !strings.Contains(got.stdout, "(wanted: 1,000,000;") {
-		t.Errorf("%+v; expected 0 where nobody says how many", got)
-	}
-	got = runInNamespace(t, ns, newCommandProcess(t, append(few, "--json")...), "")
+	n.run(newCommandProcess(t, "doctor", "--side", "client", "--src", "127.0.0.1"), "").checkOutcome(t, "without -n", 0, "(wanted: 1,000,000;")
+	got = n.runFew("", "--json")
 	var r doctor.Report
 	failOnError(t, json.Unmarshal([]byte(got.stdout), &r))
 	if got.code != 1 || r.Holds != 100 || r.First != "ports" || r.Plan.Connections != 1000 || len(r.Facts.Sysctls) == 0 {
 		t.Errorf("%d: %+v", got.code, r)
 	}
 	// What is printed for sysctl does what --fix does.
-	got = runInNamespace(t, ns, newCommandProcess(t, append(few, "--print", "sysctl")...), "")
 	file := filepath.Join(t.TempDir(), "90-myriad.conf")
-	failOnError(t, os.WriteFile(file, []byte(got.stdout), 0o644))
-	if done := runInNamespace(t, ns, exec.Command("sysctl", "-p", file), ""); done.code != 0 {
-		t.Errorf("sysctl -p: %+v", done)
-	}
-	if after := runInNamespace(t, ns, newCommandProcess(t, few...), ""); after.code != 0 {
-		t.Errorf("after sysctl -p: %+v", after)
-	}
+	failOnError(t, os.WriteFile(file, []byte(n.runFew("", "--print", "sysctl").stdout), 0o644))
+	n.run(exec.Command("sysctl", "-p", file), "").checkOutcome(t, "sysctl -p", 0)
+	n.runFew("").checkOutcome(t, "after sysctl -p", 0)
 }
 
-// It changes what it says, the machine then holds what is wanted, and what it
-// prints takes that back.
+// It changes what it says, the machine then holds what is wanted, and what it prints takes that back. Who does
+// not say yes, or interrupts it, has nothing changed.
 func TestDoctorFix(t *testing.T) {
 	skipIfShort(t)
-	for _, c := range []struct{ flag, stdin string }{{"--yes", ""}, {"", "YES"}} {
-		ns := newNamespaceWithFewPorts(t)
-		args := append(few, "--fix")
-		if c.flag != "" {
-			args = append(args, c.flag)
-		}
-		got := runInNamespace(t, ns, newCommandProcess(t, args...), c.stdin)
-		now := readPortRange(t, ns)
-		if got.code != 0 || now == "50000 50099" {
-			t.Errorf("%v: ports are %s, %+v; expected 0 and more ports", c, now, got)
-		}
-		if asked := strings.Contains(got.stdout, "Apply this change? [y/N]"); asked == (c.flag == "--yes") {
-			t.Errorf("%v: it asked: %v", c, asked)
-		}
-		if !strings.Contains(got.stdout, "\nChanged:\n  net.ipv4.ip_local_port_range: 50000 50099 -> "+now+"\n") {
-			t.Errorf("%v: it does not say what was changed: %s", c, got.stdout)
-		}
-		_, rest, _ := strings.Cut(got.stdout, "To undo:\n")
-		undo, last, _ := strings.Cut(rest, "\n\n")
-		if !strings.Contains(last, "can hold 1,000 connections now") {
-			t.Errorf("%v: it ends with %q, expected what it holds now", c, last)
-		}
-		if got := runInNamespace(t, ns, exec.Command("sh", "-ec", undo), ""); got.code != 0 || readPortRange(t, ns) != "50000 50099" {
-			t.Errorf("%v: after %q ports are %s: %+v", c, undo, readPortRange(t, ns), got)
-		}
-	}
-}
-
-// Who does not say yes, or interrupts it, has nothing changed.
-func TestDoctorFixRefused(t *testing.T) {
-	ns := newNamespaceWithFewPorts(t)
-	const holds = "this machine holds 100 of 1000"
+	n := newSmallNetwork(t)
 	for _, c := range []struct {
-		stdin, stdout, stderr string
-		code                  int
+		stdin, flag, stdout, stderr string
+		code                        int
 	}{
-		{"n\n", "Nothing was changed.\n", holds, 1},
-		{"\n", "Nothing was changed.\n", holds, 1},
-		{strings.Repeat("y", 1000), "Nothing was changed.\n", holds, 1},
-		{"", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
+		{"", "--yes=true", "", "", 0},
+		{"YES", "--yes=false", "Apply this change? [y/N]", "", 0},
+		{"n\n", "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
+		{strings.Repeat("y", 1000), "--yes=false", "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
+		{"", "--yes=false", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
 	} {
-		got := runInNamespace(t, ns, newCommandProcess(t, append(few, "--fix")...), c.stdin)
-		if got.code != c.code || !strings.HasSuffix(got.stdout, c.stdout) || !strings.HasPrefix(got.stderr, "myriad: "+c.stderr) {
-			t.Errorf("%q: %+v; expected %+v", c.stdin, got, c)
+		got := n.runFew(c.stdin, "--fix", c.flag)
+		got.checkOutcome(t, c.stdin+c.flag, c.code, c.stdout, c.stderr)
+		now := n.ports()
+		if c.code != 0 {
+			if now != "50000 50099" {
+				t.Errorf("%+v: ports are %s", c, now)
+			}
+			continue
+		}
+		if asked := strings.Contains(got.stdout, "[y/N]"); asked != (c.stdin != "") || now == "50000 50099" {
+			t.Errorf("%+v: it asked: %v, and ports are %s", c, asked, now)
+		}
+		got.checkOutcome(t, c.flag, 0, "\nChanged:\n  net.ipv4.ip_local_port_range: 50000 50099 -> "+now+"\n", "can hold 1,000 connections now")
+		_, rest, _ := strings.Cut(got.stdout, "To undo:\n")
+		undo, _, _ := strings.Cut(rest, "\n\n")
+		if got := n.run(exec.Command("sh", "-ec", undo), ""); got.code != 0 || n.ports() != "50000 50099" {
+			t.Errorf("%v: after %q ports are %s: %+v", c, undo, n.ports(), got)
 		}
 	}
 	cmd := newCommandProcess(t, append(few, "--fix")...)
@@ -153,61 +127,40 @@ func TestDoctorFixRefused(t *testing.T) {
 	failOnError(t, err)
 	defer stdin.Close()
 	var p *testkit.Process
-	failOnError(t, ns.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
+	failOnError(t, n.RunInside(func() error { p = testkit.Start(t, cmd); return nil }))
 	p.WaitForOutput(`\[y/N\]`)
 	p.Signal(syscall.SIGINT)
-	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Output.String(), "\nmyriad: interrupted; nothing was changed\n") {
-		t.Errorf("interrupted: %d, %s", code, p.Output)
-	}
-	if now := readPortRange(t, ns); now != "50000 50099" {
-		t.Errorf("ports are %s", now)
+	if code := p.ExitCode(); code != 1 || !strings.Contains(p.Output.String(), "\nmyriad: interrupted; nothing was changed\n") || n.ports() != "50000 50099" {
+		t.Errorf("interrupted: %d, %s, ports are %s", code, p.Output, n.ports())
 	}
 }
 
-// TestWarnings hears what commands say of walls before they begin, in a network namespace
-// that has a hundred ports and short queues.
+// TestWarnings hears what commands say of walls before they begin.
 func TestWarnings(t *testing.T) {
 	skipIfShort(t)
-	network := newNamespaceWithFewPorts(t)
-	if err := network.RunInside(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
-		t.Fatal(err)
-	}
-	const refused = "127.0.0.1:9" // nobody listens there
-	const nowhere = "192.0.2.1:9" // which no machine has: TEST-NET-1
-	from := []string{"--src", "127.0.0.1", "--connect-timeout", "1s", "--duration", "1ms", refused}
-	for _, test := range []struct {
-		name string
-		args []string
-		says []string // nothing if it is empty
-	}{
-		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` shows how to raise it"}},
-		{"load, near", append([]string{"load", "-c", "90"}, from...), []string{"90 connections are 90% of what this machine holds, 100: ports ("}},
-		{"load, far", append([]string{"load", "-c", "50"}, from...), nil},
-		{"load, quiet", append([]string{"load", "-q", "-c", "1000"}, from...), nil},
-		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"can hold only 100 of"}},
-		{"load, a hundred", append([]string{"load"}, from...), nil},
-		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine can hold only 100 of 1000 connections: ports ("}},
-		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` shows"}},
-		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
-		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` shows"}},
+	n := newSmallNetwork(t)
+	const (
+		from   = " --src 127.0.0.1 --connect-timeout 1s --duration 1ms 127.0.0.1:9" // where nobody listens
+		only   = "this machine can hold only 100 of 1000 connections: ports ("
+		at     = " --addr 192.0.2.1:9" // which no machine has: TEST-NET-1
+		doctor = "`myriad doctor -n 1000 --side "
+	)
+	for line, says := range map[string][]string{ // all that is said if it is empty
+		"load -c 1000" + from:         {only, doctor + "client --src 127.0.0.1` shows how to raise it"},
+		"load -c 90" + from:           {"90 connections are 90% of what this machine holds, 100: ports ("},
+		"load -c 50" + from:           nil,
+		"load -q -c 1000" + from:      nil,
+		"load --json -c 1000" + from:  {only},
+		"load" + from:                 nil,
+		"hold -n 1000" + from:         {only},
+		"serve --max-conns 1000" + at: {"somaxconn (16) hurts from 17 connections of 1000 on; " + doctor + "server` shows"},
+		"serve --max-conns 17" + at:   nil,
+		"serve --max-conns 1000 --model epoll --processes 2" + at: {doctor + "server --model epoll --processes 2` shows"},
 	} {
-		got := runInNamespace(t, network, newCommandProcess(t, test.args...), "") // which fails: nobody listens, or no such address
-		var said []string
-		for line := range strings.Lines(got.stderr) {
-			if strings.Contains(line, "myriad doctor") {
-				said = append(said, line)
-			}
+		got := n.run(newCommandProcess(t, strings.Fields(line)...), "") // which fails: nobody listens, or no such address
+		if said := strings.Count(got.stderr, "myriad doctor"); said > 2 || (said > 0) != (len(says) > 0) || strings.Contains(got.stdout, "myriad doctor") {
+			t.Errorf("%s: %d warnings; all of it:\n%s", line, said, got.output())
 		}
-		if len(said) > 2 || (len(said) > 0) != (len(test.says) > 0) {
-			t.Errorf("%s: it said %q; all of it:\n%s", test.name, said, got.stderr)
-		}
-		for _, text := range test.says {
-			if !strings.Contains(strings.Join(said, ""), text) {
-				t.Errorf("%s: it said %q, want %q", test.name, said, text)
-			}
-		}
-		if strings.Contains(got.stdout, "myriad doctor") {
-			t.Errorf("%s: standard output has %q", test.name, got.stdout)
-		}
+		got.checkOutcome(t, line, 1, says...)
 	}
 }

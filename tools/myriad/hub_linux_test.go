@@ -4,8 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,9 +18,8 @@ import (
 
 // exchangeRESP sends a command of the Redis protocol and checks the answer, in which | stands for a
 // line end.
-func exchangeRESP(t *testing.T, c net.Conn, send, want string) {
-	t.Helper()
-	sendAndExpect(t, c, send, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")
+func exchangeRESP(c *testkit.Conn, send, want string) {
+	sendAndExpect(c, send, strings.ReplaceAll(want, "|", "\r\n")+"\r\n")
 }
 
 // writeUsersFile writes a file of users.
@@ -41,14 +38,13 @@ func overwriteFile(t *testing.T, path, text string) {
 // A hub serves both protocols on one port, and tells the operator of itself.
 func TestHub(t *testing.T) {
 	s := serveLine(t, "hub --admin 127.0.0.1:0 --last-values 10 --publish-rate 3")
-	c := dial(t, s.addr)
-	exchangeRESP(t, c, "PUBLISH a 1\r\n", ":0")
-	exchangeRESP(t, c, "HELLO 4\r\n", "-NOPROTO unsupported protocol version")
-	exchangeRESP(t, c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
+	c := testkit.Dial(t, s.addr)
+	exchangeRESP(c, "PUBLISH a 1\r\n", ":0")
+	exchangeRESP(c, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1|*3|$7|message|$1|a|$1|1")
 	answer, err := http.Post("http://"+s.addr+"/publish?topic=a", "text/plain", strings.NewReader("22"))
 	failOnError(t, err)
 	answer.Body.Close()
-	exchangeRESP(t, c, "", "*3|$7|message|$1|a|$2|22")
+	exchangeRESP(c, "", "*3|$7|message|$1|a|$2|22")
 	if status, text := httpGet(t, "http://"+s.addr+"/"); status != http.StatusOK || !strings.Contains(text, "<html") {
 		t.Errorf("the page: %d, %.100q", status, text)
 	}
@@ -56,91 +52,54 @@ func TestHub(t *testing.T) {
 	s.waitForPage(t, "/hub", `"Clients": 1`)
 	s.waitForPage(t, "/metrics", "\nmyriad_hub_published_total 2\n")
 	s.waitForPage(t, "/", `href="/hub"`)
-	other := dial(t, s.addr)
-	exchangeRESP(t, other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
-	io.WriteString(other, "PUBLISH b x\r\n")
-	if line := readLine(t, other); !strings.HasPrefix(line, "-") || !strings.Contains(line, "at most 3 messages a second") {
+	other := testkit.Dial(t, s.addr)
+	exchangeRESP(other, strings.Repeat("PUBLISH b x\r\n", 3), ":0|:0|:0")
+	other.Send("PUBLISH b x\r\n")
+	if line := other.ReadLine(); line[0] != '-' || !strings.Contains(line, "at most 3 messages a second") {
 		t.Errorf("the fourth message in a second: %q", line)
 	}
-	if code := s.stop(); code != 0 {
-		t.Errorf("exit code %d; stderr: %s", code, s.stderr)
-	}
-}
-
-// readLine reads up to the end of a line.
-func readLine(t *testing.T, c net.Conn) string {
-	t.Helper()
-	var line []byte
-	for b := make([]byte, 1); !strings.HasSuffix(string(line), "\n"); {
-		if _, err := io.ReadFull(c, b); err != nil {
-			t.Fatalf("%q, %v", line, err)
-		}
-		line = append(line, b[0])
-	}
-	return string(line)
+	s.checkStop(t)
 }
 
 // A hang-up has the users read again: who has lost its rights is closed, and others stay.
 func TestHubReloadsUsers(t *testing.T) {
 	users := writeUsersFile(t, "user alice on >a +@all &*\nuser bob on >b +@all &*\n")
 	s := startServer(t, "hub", "--users", users)
-	alice, bob := dial(t, s.addr), dial(t, s.addr)
-	exchangeRESP(t, alice, "PUBLISH x 1\r\nAUTH alice a\r\nSUBSCRIBE x\r\n", "-NOAUTH Authentication required.|+OK|*3|$9|subscribe|$1|x|:1")
-	exchangeRESP(t, bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
-	said := func(what string) {
-		t.Helper()
-		testkit.WaitFor(t, "word of "+what, func() bool { return strings.Contains(s.stderr.String(), what) })
-	}
+	alice, bob := testkit.Dial(t, s.addr), testkit.Dial(t, s.addr)
+	const subscribed = "+OK|*3|$9|subscribe|$1|x|:1"
+	exchangeRESP(alice, "PUBLISH x 1\r\nAUTH alice a\r\nSUBSCRIBE x\r\n", "-NOAUTH Authentication required.|"+subscribed)
+	exchangeRESP(bob, "AUTH bob b\r\nSUBSCRIBE x\r\n", subscribed)
 	overwriteFile(t, users, "user alice on >a +@all &*\nuser bob on >b +@all &y\n")
-	s.Process.Signal(syscall.SIGHUP)
-	said("hangup: users " + users + " reloaded, 1 clients closed")
-	if rest, err := io.ReadAll(bob); len(rest) > 0 || err != nil {
-		t.Errorf("bob, who may not have his topic any more: %q, %v; want the end", rest, err)
-	}
+	s.Signal(syscall.SIGHUP)
+	s.waitForError(t, "hangup: users "+users+" reloaded, 1 clients closed")
+	bob.ExpectEOF("")
 	overwriteFile(t, users, "user alice on >a +frob")
-	s.Process.Signal(syscall.SIGHUP)
-	said("the users can't be reloaded, the old ones remain in use: ")
-	if c := dial(t, s.addr); true {
-		exchangeRESP(t, c, "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
-	}
-	exchangeRESP(t, alice, "", "*3|$7|message|$1|x|$1|1")
-	if code := s.signalAndWait(t, syscall.SIGTERM); code != 0 {
-		t.Errorf("exit code %d; stderr: %s", code, s.stderr)
-	}
+	s.Signal(syscall.SIGHUP)
+	s.waitForError(t, "the users can't be reloaded, the old ones remain in use: ")
+	exchangeRESP(testkit.Dial(t, s.addr), "AUTH alice a\r\nPUBLISH x 1\r\n", "+OK|:1")
+	exchangeRESP(alice, "", "*3|$7|message|$1|x|$1|1")
+	s.Signal(syscall.SIGTERM)
+	s.checkStop(t)
 }
 
-// With --tls-addr there is a second address, with TLS, and the first is in clear.
+// With --tls-addr there is a second address, with TLS, and the first is in clear. Who shows a certificate is the
+// user of its name, if the file of users has that.
 func TestHubTLS(t *testing.T) {
 	cert, key := writeCertificate(t)
-	s := serveLine(t, "hub --tls-addr 127.0.0.1:0 --tls-cert "+cert+" --tls-key "+key)
+	users := writeUsersFile(t, "user localhost on cert +publish &a\nuser alice on >a +@all &*\n")
+	s := serveLine(t, fmt.Sprintf("hub --users %s --tls-addr 127.0.0.1:0 --tls-client-ca %s --tls-cert %[2]s --tls-key %s", users, cert, key))
 	testkit.WaitFor(t, "both addresses", func() bool { return len(servingLine.FindAllString(s.stdout.String(), -1)) == 2 })
 	lines := servingLine.FindAllStringSubmatch(s.stdout.String(), -1)
-	clear := dial(t, s.addr)
-	exchangeRESP(t, clear, "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
-	secured, err := tls.Dial("tcp", lines[1][1], &tls.Config{InsecureSkipVerify: true})
-	failOnError(t, err)
-	defer secured.Close()
-	exchangeRESP(t, secured, "PUBLISH a 1\r\n", ":1")
-	exchangeRESP(t, clear, "", "*3|$7|message|$1|a|$1|1")
-	if text := s.stdout.String(); strings.Count(text, ", TLS") != 1 {
-		t.Errorf("one of the addresses has TLS, and it says %s", text)
-	}
-}
-
-// Who shows a certificate is the user of its name, if the file of users has that.
-func TestHubCertificates(t *testing.T) {
-	cert, key := writeCertificate(t)
-	users := writeUsersFile(t, "user localhost on cert +publish &a\n")
-	s := serveLine(t, "hub --users "+users+" --tls-client-ca "+cert+" --tls-cert "+cert+" --tls-key "+key)
+	clear := testkit.Dial(t, s.addr)
+	exchangeRESP(clear, "AUTH alice a\r\nSUBSCRIBE a\r\n", "+OK|*3|$9|subscribe|$1|a|:1")
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	failOnError(t, err)
-	c, err := tls.Dial("tcp", s.addr, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
-	failOnError(t, err)
-	defer c.Close()
-	exchangeRESP(t, c, "PUBLISH a 1\r\n", ":0")
-	io.WriteString(c, "PUBLISH b 1\r\n")
-	if line := readLine(t, c); !strings.HasPrefix(line, "-NOPERM") {
-		t.Errorf("a topic that the user may not publish to: %q", line)
+	secured := testkit.DialTLS(t, lines[1][1], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}})
+	exchangeRESP(secured, "PUBLISH a 1\r\n", ":1")
+	exchangeRESP(clear, "", "*3|$7|message|$1|a|$1|1")
+	sendAndExpect(secured, "PUBLISH b 1\r\n", "-NOPERM")
+	if text := s.stdout.String(); strings.Count(text, ", TLS") != 1 {
+		t.Errorf("one of the addresses has TLS, and it says %s", text)
 	}
 }
 
@@ -168,7 +127,7 @@ func TestHubClusterTLS(t *testing.T) {
 	first := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert))
 	join := " --join " + joinedLine.FindStringSubmatch(first.stdout.String())[1]
 	second := serveLine(t, "hub --cluster 127.0.0.1:0"+secured(cert, key, cert)+join)
-	exchangeRESP(t, dial(t, second.addr), "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
+	exchangeRESP(testkit.Dial(t, second.addr), "SUBSCRIBE a\r\n", "*3|$9|subscribe|$1|a|:1")
 	testkit.WaitFor(t, "one knows the subscribers of the other", func() bool {
 		_, text := httpGet(t, "http://"+first.addr+"/topics/a")
 		return strings.Contains(text, `"subscribers":1`)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,27 +13,19 @@ import (
 
 // fakeTerminal interprets the control sequences of the view and fails the test on any other.
 type fakeTerminal struct {
-	t      *testing.T
-	rows   []string
-	row    int // where the cursor is; it is at the beginning of its row or its end
-	start  bool
-	hidden bool
-	writes int
+	t           *testing.T
+	rows        []string
+	row, column int
+	hidden      bool
+	writes      int
 }
+
+var terminalToken = regexp.MustCompile(`\x1b[^A-Za-z]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+`)
 
 func (w *fakeTerminal) Write(p []byte) (int, error) {
 	w.writes++
-	for text := string(p); text != ""; {
-		rest, control := "", ""
-		if i := strings.IndexAny(text, "\x1b\r\n"); i >= 0 {
-			text, rest = text[:i], text[i:]
-		}
-		w.printText(text)
-		if rest == "" {
-			break
-		}
-		control, text = w.cutControl(rest)
-		w.applyControl(control)
+	for _, token := range terminalToken.FindAllString(string(p), -1) {
+		w.apply(token)
 	}
 	if w.hidden {
 		w.t.Errorf("the cursor is hidden after %q", p)
@@ -40,57 +33,37 @@ func (w *fakeTerminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// cutControl splits off a control sequence.
-func (w *fakeTerminal) cutControl(text string) (control, rest string) {
-	if text[0] != '\x1b' {
-		return text[:1], text[1:]
-	}
-	i := strings.IndexAny(text, "AJKhlm")
-	if i < 0 {
-		w.t.Fatalf("unknown control in %q", text)
-	}
-	return text[:i+1], text[i+1:]
-}
-
-func (w *fakeTerminal) printText(text string) {
+func (w *fakeTerminal) apply(token string) {
 	for len(w.rows) <= w.row {
 		w.rows = append(w.rows, "")
 	}
-	if text == "" {
-		return
-	}
-	if w.start {
-		old := []rune(w.rows[w.row])
-		w.rows[w.row] = text + string(old[min(len(old), len([]rune(text))):])
-	} else {
-		w.rows[w.row] += text
-	}
-	w.start = false
-}
-
-func (w *fakeTerminal) applyControl(c string) {
-	switch {
-	case strings.HasSuffix(c, "m"): // a colour
-	case c == "\r":
-		w.start = true
-	case c == "\n":
-		w.row, w.start = w.row+1, true
-	case c == hideCursor || c == showCursor:
-		w.hidden = c == hideCursor
-	case c == eraseBelow:
+	switch token {
+	case "\r":
+		w.column = 0
+	case "\n":
+		w.row, w.column = w.row+1, 0
+	case hideCursor, showCursor:
+		w.hidden = token == hideCursor
+	case "\x1b[31m", "\x1b[0m": // a colour
+	case eraseLine:
+		w.rows[w.row] = ""
+	case eraseBelow:
 		if w.row == 0 {
 			w.t.Error("the screen was erased from its first row on: tmux keeps that in its history")
 		}
-		w.rows = w.rows[:min(w.row, len(w.rows))]
-	case c == eraseLine:
-		w.printText("")
-		w.rows[w.row] = ""
-	case c == cursorUp:
+		w.rows = w.rows[:w.row]
+	case cursorUp:
 		if w.row--; w.row < 0 {
 			w.t.Fatal("the cursor went above the first row")
 		}
 	default:
-		w.t.Fatalf("unknown control %q", c)
+		if token[0] == '\x1b' {
+			w.t.Fatalf("unknown control %q", token)
+		}
+		old, text := []rune(w.rows[w.row]), []rune(token)
+		end := w.column + len(text)
+		w.rows[w.row] = string(old[:w.column]) + token + string(old[min(end, len(old)):])
+		w.column = end
 	}
 }
 
@@ -100,9 +73,11 @@ func (w *fakeTerminal) text() string { return strings.TrimRight(strings.Join(w.r
 // newTestView returns a view on a terminal that already has text. Its clock is set by the test.
 func newTestView(t *testing.T, on screen) (*terminalView, *fakeTerminal, *time.Time) {
 	t.Helper()
-	w := &fakeTerminal{t: t, rows: []string{"before"}, row: 1, start: true}
-	clock := time.Unix(1e9, 0)
-	return &terminalView{out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock }, cpuStallTime: func() time.Duration { return 0 }}, w, &clock
+	w, clock := &fakeTerminal{t: t, rows: []string{"before"}, row: 1}, time.Unix(1e9, 0)
+	return &terminalView{
+		out: w, screenSize: func() screen { return on }, now: func() time.Time { return clock },
+		cpuStallTime: func() time.Duration { return 0 },
+	}, w, &clock
 }
 
 var wide = screen{width: 80, height: 24}
@@ -132,15 +107,21 @@ func TestViewInPlace(t *testing.T) {
 // newViewWithInterval shows an open loop against a server of this machine.
 func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal) {
 	v, w, clock := newTestView(t, on)
-	v.updateAndRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
+	v.updateAndRedraw(load.Event{Phase: load.Began, Plan: &load.Plan{
+		Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute,
+	}})
 	v.updateAndRedraw(load.Event{Phase: load.Measuring})
 	*clock = clock.Add(30 * time.Second)
 	v.cpuStallTime = func() time.Duration { return 300 * time.Millisecond }
 	v.updateAndRedraw(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
-		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
-		InFlight: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
+		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, InFlight: 17, Waiting: 6000,
+		Counts: load.Counts{Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19},
+		Latency: load.Latency{
+			Count: 4000, P50: time.Millisecond, P90: 2 * time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second,
+		},
 		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
-		Generator: load.Usage{Process: sample.Process{User: time.Second / 2, RSS: 20 << 20}}, Server: &load.Usage{Process: sample.Process{System: time.Second, Descriptors: 1005}},
+		Generator: load.Usage{Process: sample.Process{User: time.Second / 2, RSS: 20 << 20}},
+		Server:    &load.Usage{Process: sample.Process{System: time.Second, Descriptors: 1005}},
 	}})
 	return v, w
 }
@@ -149,8 +130,10 @@ func newViewWithInterval(t *testing.T, on screen) (*terminalView, *fakeTerminal)
 func TestView(t *testing.T) {
 	_, w := newViewWithInterval(t, wide)
 	for _, want := range []string{
-		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s", "5,000/s, 6,000 waiting, 17 in flight",
-		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "programs waited for a processor for 30 % of the time", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "sending is behind schedule",
+		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s",
+		"5,000/s, 6,000 waiting, 17 in flight", "in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms, p90 2.00 ms, p99 5.00 ms", "█",
+		"programs waited for a processor for 30 % of the time", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB",
+		"100 % of a CPU, 1,005 descriptors", "sending is behind schedule",
 	} {
 		if !strings.Contains(strings.ReplaceAll(w.text(), "\u00a0", " "), want) {
 			t.Errorf("the view has no %q:\n%s", want, w.text())
@@ -158,7 +141,8 @@ func TestView(t *testing.T) {
 	}
 }
 
-// TestViewFits never writes a line that is wider than the screen, nor more of them.
+// TestViewFits never writes a line that is wider than the screen, nor more of them. When the terminal is made
+// narrower, which breaks the lines, they are erased with all their rows, once.
 func TestViewFits(t *testing.T) {
 	for width := range 100 {
 		_, w := newViewWithInterval(t, screen{width: width, height: 10})
@@ -172,44 +156,27 @@ func TestViewFits(t *testing.T) {
 			t.Errorf("%d rows on a screen of 10, with one for the cursor", len(rows))
 		}
 	}
-}
-
-// TestViewIsNarrowed has the terminal made narrower, which breaks the lines.
-func TestViewIsNarrowed(t *testing.T) {
-	v, _ := newViewWithInterval(t, wide)
-	v.drawnWidths = []int{80, 40, 41, 0}
-	if got := strings.Count(v.takeEraseSequence(screen{width: 20, height: 24}), cursorUp); got != 10 {
-		t.Errorf("lines of 80, 40, 41 and 0 columns on 20: got %d rows, want 10", got)
-	}
-	if got := v.takeEraseSequence(wide); got != "" {
-		t.Errorf("once more: got %q, want nothing", got)
+	v := &terminalView{drawnWidths: []int{80, 40, 41, 0}}
+	for _, want := range []int{10, 0} {
+		if got := strings.Count(v.takeEraseSequence(screen{width: 20, height: 24}), cursorUp); got != want {
+			t.Errorf("lines of 80, 40, 41 and 0 columns on 20: %d rows are erased, want %d", got, want)
+		}
 	}
 }
 
-// TestViewIsBounded remembers only so many intervals and causes.
+// TestViewIsBounded remembers only so many intervals and causes, and is drawn ten times a second.
 func TestViewIsBounded(t *testing.T) {
-	v, _, _ := newTestView(t, wide)
+	v, w, clock := newTestView(t, wide)
 	v.updateAndRedraw(load.Event{Phase: load.Began})
-	for n := range sparklineIntervals + 10 {
+	w.writes = 0
+	for n := range 1000 {
+		*clock = clock.Add(time.Millisecond)
 		v.updateAndRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
 	}
-	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != sparklineIntervals+10-maxErrorCauses {
+	if len(v.rateHistory) != sparklineIntervals || len(v.errors) != maxErrorCauses+1 || v.errors["other"] != 1000-maxErrorCauses {
 		t.Errorf("%d intervals, %d causes, %d other", len(v.rateHistory), len(v.errors), v.errors["other"])
-	}
-}
-
-// TestViewIsNotDrawnTooOften has a thousand intervals a second.
-func TestViewIsNotDrawnTooOften(t *testing.T) {
-	v, w, clock := newTestView(t, wide)
-	for range 1000 {
-		v.updateAndRedraw(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
-		*clock = clock.Add(time.Millisecond)
 	}
 	if w.writes != 10 {
 		t.Errorf("drawn %d times in a second; want 10", w.writes)
-	}
-	v.updateAndRedraw(load.Event{Phase: load.Done})
-	if w.text() != "before" {
-		t.Errorf("at the end:\n%s", w.text())
 	}
 }

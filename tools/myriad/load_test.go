@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -64,9 +63,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Errorf("a header for a URL of a WebSocket: %s, %v", got, err)
 	}
 	path := filepath.Join(t.TempDir(), "run.json")
-	if err := os.WriteFile(path, []byte(`{"target": "http://127.0.0.1:9000/x", "connections": "2k", "src": ["127.0.0.1"], "duration": 1}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	failOnError(t, os.WriteFile(path, []byte(`{"target": "http://127.0.0.1:9000/x", "connections": "2k", "src": ["127.0.0.1"], "duration": 1}`), 0o600))
 	got, err := parseLoadConfig("--config", path, "-c", "5", "--src", "127.0.0.2")
 	if want := `{"target":"127.0.0.1:9000","connections":5,"src":["127.0.0.2"],"duration":"1s","message":"GET /x HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n","match":"http"}`; err != nil || got != want {
 		t.Errorf("with a file: %v\n got %s\nwant %s", err, got, want)
@@ -74,16 +71,10 @@ func TestLoadConfig(t *testing.T) {
 }
 
 func TestParsePercentiles(t *testing.T) {
-	if got, err := parsePercentiles("50, 95,99.5,100"); !slices.Equal(got, []float64{50, 95, 99.5, 100}) || err != nil {
-		t.Errorf("got %v, %v", got, err)
-	}
 	most := strings.Repeat("99,", maxPercentiles-1) + "99"
-	if got, err := parsePercentiles(most); len(got) != maxPercentiles || err != nil {
-		t.Errorf("as many as there can be: got %d, %v", len(got), err)
-	}
-	for _, text := range []string{"", "0", "101", "p99", "99,", "nan", most + ",99"} {
-		if got, err := parsePercentiles(text); err == nil {
-			t.Errorf("%.10q: got %v; want an error", text, got)
+	for text, n := range map[string]int{"50, 95,99.5,100": 4, most: maxPercentiles, "": 0, "0": 0, "101": 0, "p99": 0, "99,": 0, "nan": 0, most + ",99": 0} {
+		if got, err := parsePercentiles(text); len(got) != n || (err == nil) != (n > 0) {
+			t.Errorf("%.10q: got %v, %v; want %d", text, got, err, n)
 		}
 	}
 }
@@ -115,53 +106,43 @@ func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	message := filepath.Join(dir, "message")
 	failOnError(t, os.WriteFile(message, []byte("nineteen backslash\\\n"), 0o600))
-	lines, site := serveLine(t, "serve --app lines"), serveLine(t, "serve --app http")
-	sha, plain := serveLine(t, "serve --app sha"), serveLine(t, "plain --app lines")
+	lines, site := serveLine(t, "serve --app lines").addr, serveLine(t, "serve --app http").addr
+	sha, plain := serveLine(t, "serve --app sha").addr, serveLine(t, "plain --app lines").addr
 	for line, c := range map[string]struct {
 		code int
 		says []string
 	}{
-		"-c 20 --duration 100ms -m ping\n " + lines.addr:                                  {0, []string{"20 of 20"}},
-		"-c 2 --messages 3 -e -f " + message + " " + lines.addr:                           {0, []string{"20 bytes"}},
-		"-c 2 --messages 3 " + plain.addr:                                                 {0, []string{"2 of 2"}},
-		"-c 2 --messages 1 -m ping\n " + sha.addr:                                         {1, []string{"ping"}},
-		"-c 20 --pipeline 16 --messages 50 --http " + site.addr:                           {0, []string{"1,000"}},
-		"-c 2 --messages 2 http://" + site.addr + "/":                                     {0, nil},
-		"-c 2 --messages 2 " + site.addr:                                                  {1, []string{"the server speaks HTTP, but the messages are not HTTP; use a URL such as http://" + site.addr + "/, or --http"}},
-		"-c 2 --messages 2 https://" + site.addr + "/":                                    {1, []string{"TLS"}},
-		"-c 2 --messages 2 ws://" + site.addr + "/":                                       {1, []string{"WebSocket"}},
-		"-c 2 --messages 3 --latency-percentiles 62.5 " + lines.addr:                      {0, []string{"latency 62.5%  "}},
-		"-c 2 --messages 3 --expect connected==2 --expect errors==0 " + lines.addr:        {0, []string{"ok   connected==2: 2\n"}},
-		"-c 2 --messages 3 --expect connected==3 --expect lost==0 " + lines.addr:          {1, []string{"FAIL connected==3: 2\n", "1 of 2 expectations not met"}},
-		"-c 2 --messages 3 --html " + dir + "/a.html --expect connected==3 " + lines.addr: {1, []string{"FAIL connected==3"}},
-		"-c 2 --messages 3 --html /dev/full " + lines.addr:                                {1, []string{"/dev/full is not written"}},
-		"-c 2 --messages 3 --metrics 127.0.0.1:0 --csv " + dir + "/a.csv " + lines.addr:   {0, []string{"metrics on http://127.0.0.1:"}},
+		"-c 20 --duration 100ms -m ping\n " + lines:                             {0, []string{"20 of 20"}},
+		"-c 2 --messages 3 -e -f " + message + " " + lines:                      {0, []string{"20 bytes"}},
+		"-c 2 --messages 3 " + plain:                                            {0, []string{"2 of 2"}},
+		"-c 2 --messages 1 -m ping\n " + sha:                                    {1, []string{"ping"}},
+		"-c 20 --pipeline 16 --messages 50 --http " + site:                      {0, []string{"1,000"}},
+		"-c 2 --messages 2 http://" + site + "/":                                {0, nil},
+		"-c 2 --messages 2 " + site:                                             {1, []string{"use a URL such as http://" + site + "/, or --http"}},
+		"-c 2 --messages 2 https://" + site + "/":                               {1, []string{"TLS"}},
+		"-c 2 --messages 2 ws://" + site + "/":                                  {1, []string{"WebSocket"}},
+		"-c 2 --messages 3 --latency-percentiles 62.5 " + lines:                 {0, []string{"latency 62.5%  "}},
+		"-c 2 --messages 3 --expect connected==2 " + lines:                      {0, []string{"ok   connected==2: 2\n"}},
+		"-c 2 --messages 3 --html " + dir + "/a --expect connected==3 " + lines: {1, []string{"FAIL connected==3: 2\n", "1 of 1 expectations"}},
+		"-c 2 --messages 3 --html /dev/full " + lines:                           {1, []string{"/dev/full is not written"}},
+		"-c 2 --messages 3 --metrics 127.0.0.1:0 --csv " + dir + "/b " + lines:  {0, []string{"metrics on http://127.0.0.1:"}},
 	} {
-		args := append([]string{"load"}, strings.Split(line, " ")...)
-		got := invokeCommand(t, args...)
-		if got.code != c.code {
-			t.Errorf("load %s: exit code %d, want %d: %s", line, got.code, c.code, got.output())
-		}
-		for _, part := range c.says {
-			if !strings.Contains(got.output(), part) {
-				t.Errorf("load %s: it does not say %q: %s", line, part, got.output())
-			}
-		}
+		invokeCommand(t, append([]string{"load"}, strings.Split(line, " ")...)...).checkOutcome(t, "load "+line, c.code, c.says...)
 	}
-	if page, err := os.ReadFile(dir + "/a.html"); err != nil || !strings.Contains(string(page), "1 of 1 expectations not met. connected==3: 2.") {
+	if page, err := os.ReadFile(dir + "/a"); err != nil || !strings.Contains(string(page), "1 of 1 expectations not met. connected==3: 2.") {
 		t.Errorf("the page does not say what was not met: %v", err)
 	}
 }
 
-// parseEvents reads a stream of JSON.
-func parseEvents(t *testing.T, stream string) (list []load.Event) {
+// lastResult returns the result in the last event of a stream of JSON.
+func lastResult(t *testing.T, stream string) *load.Result {
 	t.Helper()
-	for lines := json.NewDecoder(strings.NewReader(stream)); lines.More(); {
-		var e load.Event
-		failOnError(t, lines.Decode(&e))
-		list = append(list, e)
+	var last load.Event
+	for events := json.NewDecoder(strings.NewReader(stream)); events.More(); {
+		last = load.Event{}
+		failOnError(t, events.Decode(&last))
 	}
-	return list
+	return last.Result
 }
 
 // Events go to a file or to standard output, from flags or a configuration, and expectations
@@ -171,28 +152,21 @@ func TestLoadEvents(t *testing.T) {
 	dir := t.TempDir()
 	file, config := filepath.Join(dir, "run.jsonl"), filepath.Join(dir, "config.json")
 	failOnError(t, os.WriteFile(config, []byte(`{"connections": 3, "messages": 7, "target": "`+s.addr+`"}`), 0o600))
-	line := "load --config " + config + " --expect answered>21"
-	streams := map[string]string{}
 	for _, flag := range []string{"--out=-", "--json", "--out=" + file} {
-		got := invokeLine(t, line+" "+flag)
-		if got.code != 1 || !strings.Contains(got.output(), "FAIL answered>21: 21\n") {
-			t.Errorf("%s: exit code %d, stderr %q", flag, got.code, got.stderr)
+		got := invokeLine(t, "load --config "+config+" --expect answered>21 "+flag)
+		got.checkOutcome(t, flag, 1, "FAIL answered>21: 21\n")
+		stream := got.stdout
+		if flag == "--out="+file {
+			text, err := os.ReadFile(file)
+			failOnError(t, err)
+			stream = string(text)
 		}
-		streams[flag] = got.stdout
-	}
-	written, err := os.ReadFile(file)
-	failOnError(t, err)
-	streams["--out="+file] = string(written)
-	for name, stream := range streams {
-		list := parseEvents(t, stream)
-		if last := list[len(list)-1]; last.Phase != load.Done || last.Result == nil || last.Result.Answered != 21 {
-			t.Errorf("%s: the last of %d events is %+v; want 21 answers", name, len(list), last)
+		if r := lastResult(t, stream); r == nil || r.Answered != 21 {
+			t.Errorf("%s: the last event has %+v; want 21 answers", flag, r)
 		}
 	}
 	out := filepath.Join(dir, "out.json")
-	if got := invokeLine(t, "report --format json --out "+out+" --expect answered==21 "+file); got.code != 0 {
-		t.Errorf("report: %s", got.stderr)
-	}
+	invokeLine(t, "report --format json --out "+out+" --expect answered==21 "+file).checkOutcome(t, "report", 0)
 	text, err := os.ReadFile(out)
 	var r load.Result
 	if err != nil || json.Unmarshal(text, &r) != nil || r.Target != s.addr {
@@ -200,23 +174,24 @@ func TestLoadEvents(t *testing.T) {
 	}
 }
 
-// Metrics are served while a run goes on.
-func TestLoadMetrics(t *testing.T) {
-	var stdout, stderr lockedBuffer
+// Metrics are served while a run goes on. A run without a result leaves the events of an earlier one as they
+// were, and nothing beside them.
+func TestReporter(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run.jsonl")
+	failOnError(t, os.WriteFile(file, []byte("before"), 0o600))
+	var stderr testkit.Buffer
 	cmd := &cobra.Command{}
-	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	r, err := (&outputFlags{metrics: "127.0.0.1:0", quiet: true}).newReporter(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := (&outputFlags{metrics: "127.0.0.1:0", out: file, html: filepath.Join(dir, "a.html"), quiet: true}).newReporter(cmd)
+	failOnError(t, err)
 	_, url, _ := strings.Cut(strings.TrimSuffix(stderr.String(), "/metrics\n"), "metrics on ")
 	for _, step := range []struct {
 		event load.Event
 		ready int
 	}{
 		{load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"a:1"}, Model: "epoll", Connections: 9}}, http.StatusOK},
-		{load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7}, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
+		{load.Event{Phase: load.Progress, Interval: &load.Interval{Open: 7, Counts: load.Counts{Answered: 5}}}, http.StatusOK},
 		{load.Event{Phase: load.Done, Snapshot: load.Snapshot{Open: 7}}, http.StatusServiceUnavailable},
 	} {
 		r.notifyObservers(step.event)
@@ -230,29 +205,9 @@ func TestLoadMetrics(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, text)
 		}
 	}
-	if err := r.writeResultAndCommitFiles(nil); err != nil {
-		t.Error(err)
-	}
+	failOnError(t, r.writeResultAndCommitFiles(nil))
 	if _, err := http.Get(url); err == nil {
 		t.Error("metrics are served after the run")
-	}
-}
-
-// The events of an earlier run stay until there are all of a new one, and nothing is left
-// beside them.
-func TestOutputsAreWhole(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "run.jsonl")
-	if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := (&outputFlags{out: file, html: filepath.Join(dir, "a.html"), quiet: true}).newReporter(&cobra.Command{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.notifyObservers(load.Event{Phase: load.Began})
-	if err := r.writeResultAndCommitFiles(nil); err != nil {
-		t.Error(err)
 	}
 	got, _ := os.ReadFile(file)
 	if left, _ := os.ReadDir(dir); string(got) != "before" || len(left) != 1 {
@@ -262,7 +217,6 @@ func TestOutputsAreWhole(t *testing.T) {
 
 // load speaks TLS with both kinds of server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
-	skipIfShort(t)
 	cert, key := writeCertificate(t)
 	for _, serve := range []string{"plain", "serve"} {
 		s := serveLine(t, serve+" --app lines --tls-cert "+cert+" --tls-key "+key)
@@ -274,11 +228,11 @@ func TestLoadTLS(t *testing.T) {
 			"--tls --tls-ca " + cert + " --tls-server-name elsewhere": "elsewhere",
 			"": "",
 		} {
-			got := invokeLine(t, "load -c 10 --messages 20 "+flags+" "+s.addr)
-			good := strings.Contains(says, "10 of") || strings.Contains(says, "TLS 1.3")
-			if (got.code == 0) != good || !strings.Contains(got.stdout, says) {
-				t.Errorf("%s, load %s: exit code %d, want %q: %s", serve, flags, got.code, says, got.output())
+			code := 1
+			if strings.Contains(says, "10 of") || strings.Contains(says, "TLS 1.3") {
+				code = 0
 			}
+			invokeLine(t, "load -c 10 --messages 20 "+flags+" "+s.addr).checkOutcome(t, serve+", load "+flags, code, says)
 		}
 	}
 }
@@ -287,24 +241,20 @@ func TestLoadTLS(t *testing.T) {
 func TestHold(t *testing.T) {
 	s := serveLine(t, "serve --app lines")
 	for line, c := range map[string]struct {
-		code  int
-		says  string
-		times int
+		code int
+		says string
 	}{
-		"--duration 100ms": {0, "held: 20 connections after ", 1},
-		"--check=3 --duration 100ms --expect checked==40": {0, "20 of 20 connections answered", 2},
-		"--broadcast dusk --duration 100ms":               {1, "broadcast: 20 of 20 connections did not receive it", 1},
+		"--duration 100ms": {0, "held: 20 connections after "},
+		"--check=3 --duration 100ms --expect checked==40": {0, "20 of 20 connections answered"},
+		"--broadcast dusk --duration 100ms":               {1, "broadcast: 20 of 20 connections did not receive it"},
 	} {
-		got := invokeLine(t, "hold -n 20 "+line+" "+s.addr)
-		if got.code != c.code || strings.Count(got.output(), c.says) < c.times {
-			t.Errorf("hold %s: exit code %d, %s; want %q", line, got.code, got.output(), c.says)
-		}
+		invokeLine(t, "hold -n 20 "+line+" "+s.addr).checkOutcome(t, "hold "+line, c.code, c.says)
 	}
 	p := serveLine(t, "serve --app push --heartbeat 100ms")
-	hold := testkit.Start(t, newCommandProcess(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong", "--broadcast", "noon\n",
-		"--expect", "heartbeats>=5", "--json", p.addr))
+	hold := testkit.Start(t, newCommandProcess(t, "hold", "-n", "5", "--heartbeat", "ping", "--heartbeat-answer", "pong",
+		"--broadcast", "noon\n", "--expect", "heartbeats>=5", "--json", p.addr))
 	hold.WaitForOutput(`"heartbeats":`)
-	sendAndExpect(t, dial(t, p.addr), "!noon\n", "noon\n")
+	testkit.Dial(t, p.addr).Exchange("!noon", "noon")
 	hold.WaitForOutput(`"phase":"heard"`)
 	hold.Signal(os.Interrupt)
 	if code := hold.ExitCode(); code != 0 || !strings.Contains(hold.Output.String(), `"heard":5,"again":0`) {
@@ -316,21 +266,19 @@ func TestHold(t *testing.T) {
 func TestHeldMemory(t *testing.T) {
 	var out strings.Builder
 	h := &heldConnsReport{printf: (&runReporter{textResult: true, stdout: &out}).printTextUnlessJSON}
+	usage := func(resident int64) load.Usage { return load.Usage{Process: sample.Process{RSS: resident}} }
 	interval := func(stage string, open, resident int64) load.Event {
-		return load.Event{Phase: load.Progress, Interval: &load.Interval{
-			Stage: stage, Open: open, Generator: load.Usage{Process: sample.Process{RSS: resident}}, Server: &load.Usage{Process: sample.Process{RSS: 2 * resident}},
-		}}
+		server := usage(2 * resident)
+		return load.Event{Phase: load.Progress, Interval: &load.Interval{Stage: stage, Open: open, Generator: usage(resident), Server: &server}}
 	}
 	h.printMemoryPerConn() // nothing was held
-	for _, e := range []load.Event{
-		{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Process: sample.Process{RSS: 1 << 20}}, Server: &load.Usage{Process: sample.Process{RSS: 1 << 20}}}},
-		interval("window", 1024, 2<<20),
-		interval("close", 3, 3<<20),
-	} {
-		h.recordHeldConnsEvent(e)
-	}
+	before := usage(1 << 20)
+	h.recordHeldConnsEvent(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &before, Server: &before}})
+	h.recordHeldConnsEvent(interval("window", 1024, 2<<20))
+	h.recordHeldConnsEvent(interval("close", 3, 3<<20))
 	h.printMemoryPerConn()
-	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\nserver     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"
+	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\n" +
+		"server     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}

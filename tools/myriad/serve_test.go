@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad/internal/testkit"
 	"github.com/myriad-go/myriad/tcp"
 	"github.com/myriad-go/myriad/tools/admin"
 )
@@ -27,11 +29,8 @@ func FuzzServeFlags(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
-		args := strings.Fields(line)
-		for _, a := range args {
-			if strings.Contains(a, "help") || strings.Contains(a, "-h") || strings.Contains(a, "tls-") || strings.Contains(a, "version") {
-				return // of a file, or not what serve does
-			}
+		if regexp.MustCompile("-h|tls-|version").MatchString(line) {
+			return // of a file, or not what serve does
 		}
 		flags := &serveFlags{}
 		var srv *tcp.Server
@@ -42,7 +41,7 @@ func FuzzServeFlags(f *testing.F) {
 			}}
 		cmd.SetFlagErrorFunc(toUsageErrorWithExpectation)
 		flags.addFlags(cmd)
-		cmd.SetArgs(args)
+		cmd.SetArgs(strings.Fields(line))
 		cmd.SetOut(io.Discard)
 		cmd.SetErr(io.Discard)
 		switch err := cmd.Execute(); {
@@ -62,64 +61,52 @@ const secret = "0123456789abcdef"
 func writeTokenFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	failOnError(t, os.WriteFile(path, []byte(secret+"\n"), 0o600))
 	return path
 }
 
-// postControl sends a control request to the admin server and expects success.
-func (s *server) postControl(t *testing.T, what, token string) {
-	t.Helper()
-	if status, text := s.tryPostControl(t, what, token); status != http.StatusOK {
-		t.Fatalf("%s: %d, %s", what, status, text)
-	}
-}
-
-// tryPostControl sends a control request and returns the answer.
+// tryPostControl sends a control request to the admin server and returns the answer.
 func (s *server) tryPostControl(t *testing.T, what, token string) (status int, text string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	failOnError(t, err)
 	r.Header.Set(admin.ActionHeader, "1")
 	r.Header.Set(admin.TokenHeader, token)
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	failOnError(t, err)
 	defer answer.Body.Close()
 	all, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
+	failOnError(t, err)
 	return answer.StatusCode, string(all)
 }
 
 // checkAdminControl pauses, resumes and drains a server.
 func checkAdminControl(t *testing.T, s *server, token string) {
 	t.Helper()
-	s.postControl(t, "pause", token)
-	s.waitForPage(t, "/live", "Accepting is paused by an operator")
-	c := dial(t, s.addr)
-	io.WriteString(c, "hello\n")
-	s.postControl(t, "resume", token)
-	sendAndExpect(t, c, "", "hello\n")
-	s.waitForPage(t, "/live", "serves 1 connections")
-	s.postControl(t, "close?remote="+c.LocalAddr().String(), token)
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection was not closed")
+	post := func(what string) {
+		t.Helper()
+		if status, text := s.tryPostControl(t, what, token); status != http.StatusOK {
+			t.Fatalf("%s: %d, %s", what, status, text)
+		}
 	}
-	s.postControl(t, "drain", token)
+	post("pause")
+	s.waitForPage(t, "/live", "Accepting is paused by an operator")
+	c := testkit.Dial(t, s.addr)
+	c.Send("hello\n")
+	post("resume")
+	c.Expect("hello\n")
+	s.waitForPage(t, "/live", "serves 1 connections")
+	post("close?remote=" + c.LocalAddr().String())
+	c.ExpectClosed()
+	post("drain")
 }
 
-// The admin server tells of the server, and lets who has the token control it: that of a
-// file, or a random one that is printed.
+// The admin server tells of the server, and lets who has the token control it, which is random
+// here and printed.
 func TestAdmin(t *testing.T) {
 	s := serveLine(t, "serve --app lines --admin 127.0.0.1:0 --admin-control --memory-limit auto --flight-dir "+t.TempDir())
-	c := dial(t, s.addr)
-	sendAndExpect(t, c, "hello\n", "hello\n")
+	c := testkit.Dial(t, s.addr)
+	c.Exchange("hello", "hello")
 	for path, want := range map[string]string{
 		"/healthz": "ok", "/readyz": "ok", "/stats": `"Messages": 1`, "/metrics": "\nmyriad_messages_total 1\n",
 		"/debug/pprof/goroutine?debug=1": "goroutine profile",
@@ -129,19 +116,11 @@ func TestAdmin(t *testing.T) {
 		}
 	}
 	c.Close()
-	if said := s.stdout.String(); !strings.Contains(said, "myriad: memory limit ") {
-		t.Errorf("stdout is %q; want the memory limit in it", said)
-	}
-	_, token, _ := strings.Cut(s.stdout.String(), "the token for --admin-control is ")
-	token, _, _ = strings.Cut(token, "\n")
-	if len(token) < admin.MinToken {
-		t.Fatalf("the token is %q in %s", token, s.stdout)
+	said := regexp.MustCompile(`(?s)myriad: memory limit .*the token for --admin-control is (\S{16,})\n`).FindStringSubmatch(s.stdout.String())
+	if said == nil {
+		t.Fatalf("stdout is %q; want the memory limit and a token in it", s.stdout)
 	}
 	s.waitForPage(t, "/stats", `"Open": 0`)
-	checkAdminControl(t, s, token)
-	if code := s.stop(); code != 0 {
-		t.Errorf("exit code %d after the drain; stderr: %s", code, s.stderr)
-	}
-	s = serveLine(t, "serve --admin 127.0.0.1:0 --admin-control --admin-token-file "+writeTokenFile(t))
-	s.postControl(t, "drain", secret)
+	checkAdminControl(t, s, said[1])
+	s.checkStop(t)
 }

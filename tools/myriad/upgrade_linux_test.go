@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,15 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/myriad-go/myriad/internal/testkit"
-	"github.com/myriad-go/myriad/tools/load"
 )
 
 // startUpgradable starts a server with an --admin address that a new process can take over.
@@ -81,9 +75,7 @@ func (s *server) waitForUpgrade(t *testing.T, nth, connections int) (next *os.Pr
 func (s *server) stopSuccessor(t *testing.T, next *os.Process) {
 	t.Helper()
 	failOnError(t, next.Signal(syscall.SIGTERM))
-	if code := s.stop(); code != 0 {
-		t.Errorf("the old process has ended with %d; stderr: %s", code, s.stderr)
-	}
+	s.checkStop(t)
 }
 
 // The page's order has a new process take over, at the page's address too, and is answered by the
@@ -94,7 +86,7 @@ func TestUpgradeOrdered(t *testing.T) {
 	c := dialWithHalfMessage(t, s.addr)
 	failOnError(t, os.Rename(file, file+".away")) // the new process misses it
 	status, text := s.tryPostControl(t, "upgrade", secret)
-	if status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process continues\n") {
+	if want := "the new process has ended: exit status 2; this process continues\n"; status != http.StatusConflict || !strings.HasSuffix(text, want) {
 		t.Errorf("an upgrade that fails: %d, %q", status, text)
 	}
 	failOnError(t, os.Rename(file+".away", file))
@@ -103,7 +95,7 @@ func TestUpgradeOrdered(t *testing.T) {
 		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
 	}
 	next := s.waitForUpgrade(t, 1, 1)
-	sendAndExpect(t, c, " and half\n", "half and half\n")
+	c.Exchange(" and half", "half and half")
 	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
 	s.stopSuccessor(t, next)
@@ -117,9 +109,9 @@ func TestUpgradeServe(t *testing.T) {
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+socket)
 	s := startUpgradableCmd(t, cmd)
 	c := dialWithHalfMessage(t, s.addr)
-	next := s.signalUpgrade(t, s.Process, 1, 1)
-	sendAndExpect(t, c, " and half\n", "half and half\n")
-	sendAndExpect(t, dial(t, s.addr), "another\n", "another\n")
+	next := s.signalUpgrade(t, s.Process.Process, 1, 1)
+	c.Exchange(" and half", "half and half")
+	testkit.Dial(t, s.addr).Exchange("another", "another")
 	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 1\n")
 	c.Close()
 	s.stopSuccessor(t, next)
@@ -130,11 +122,9 @@ func TestUpgradeServe(t *testing.T) {
 	}
 	// The new process says that it is ready when it serves, which may be after the hand-over.
 	want := []string{fmt.Sprintf("MAINPID=%d\nREADY=1", next.Pid), "READY=1", "READY=1", "RELOADING=1", "STOPPING=1"}
-	if len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
-		t.Errorf("the manager has heard %q, want STOPPING=1 in the end", heard)
-	}
-	if slices.Sort(heard); !slices.Equal(heard, want) {
-		t.Errorf("the manager has heard %q, want %q in some order", heard, want)
+	last := heard[len(heard)-1]
+	if slices.Sort(heard); !slices.Equal(heard, want) || last != "STOPPING=1" {
+		t.Errorf("the manager has heard %q, want %q in some order, and STOPPING=1 in the end", heard, want)
 	}
 }
 
@@ -143,58 +133,39 @@ func TestUpgradeHub(t *testing.T) {
 	const rules = "user alice on >a +@all &*\n"
 	users := writeUsersFile(t, rules)
 	s := startUpgradable(t, "hub", "--users", users, "--last-values", "10")
-	alice := dial(t, s.addr)
-	exchangeRESP(t, alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
+	alice := testkit.Dial(t, s.addr)
+	exchangeRESP(alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
 	publish := func() {
 		t.Helper()
-		publisher := dial(t, s.addr)
-		exchangeRESP(t, publisher, "AUTH alice a\r\nPUBLISH x 1\r\nQUIT\r\n", "+OK|:1|+OK")
-		if _, err := publisher.Read(make([]byte, 1)); err == nil { // from then on it stays
-			t.Error("the publisher's connection has not ended")
-		}
-		exchangeRESP(t, alice, "", "*3|$7|message|$1|x|$1|1")
+		publisher := testkit.Dial(t, s.addr)
+		publisher.Send("AUTH alice a\r\nPUBLISH x 1\r\nQUIT\r\n")
+		publisher.ExpectEOF("+OK\r\n:1\r\n+OK\r\n")
+		exchangeRESP(alice, "", "*3|$7|message|$1|x|$1|1")
 	}
 	overwriteFile(t, users, "user alice on >a +frob")
-	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
-	testkit.WaitFor(t, "word of the failure", func() bool {
-		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process continues")
-	})
+	s.Signal(syscall.SIGUSR2)
+	s.waitForError(t, "the new process has ended: exit status 2; this process continues")
 	publish()
 	s.waitForPage(t, "/hub", `"Published": 1,`)
 	overwriteFile(t, users, rules)
-	next := s.signalUpgrade(t, s.Process, 1, 1)
+	next := s.signalUpgrade(t, s.Process.Process, 1, 1)
 	publish()
-	exchangeRESP(t, dial(t, s.addr), "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1|*3|$7|message|$1|x|$1|1")
+	late := testkit.Dial(t, s.addr)
+	exchangeRESP(late, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1|*3|$7|message|$1|x|$1|1")
 	s.waitForPage(t, "/hub", `"Published": 2,`)
 	s.stopSuccessor(t, next)
 }
 
-// A load of WebSockets that publish and subscribe all the time misses no message in an upgrade, gets
-// none twice, and keeps its connections.
-func TestUpgradeHubLoad(t *testing.T) {
-	t.Parallel()
-	cmd := newCommandProcess(t, "hub", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	s := startUpgradableCmd(t, cmd)
-	load := testkit.Start(t, newCommandProcess(t, "load", "--pubsub", "ws", "-c", "20", "--topics", "4", "--publishers", "2",
-		"--size", "64", "--rate", "100", "--duration", "2s", s.addr))
-	s.waitForPage(t, "/metrics", "\nmyriad_hub_published_total [1-9]")
-	next := s.signalUpgrade(t, s.Process, 1, 22)
-	if code := load.ExitCode(); code != 0 || !strings.Contains(load.Output.String(), "each compared, in order") {
-		t.Errorf("the load: exit code %d\n%s", code, load.Output)
-	}
-	s.stopSuccessor(t, next)
-}
-
-// TestUpgradeHubCluster has a new process take over the clients of a node, of all protocols, while
-// messages of its own and of another node come thick and fast: each subscriber gets each message once and in
-// order, here and there.
+// TestUpgradeHubCluster has a new process take over the clients of a node, of all protocols, while messages of
+// its own and of another node come thick and fast: each subscriber gets each message once and in order, here and
+// there.
 func TestUpgradeHubCluster(t *testing.T) {
 	url := "nats://" + startNATS(t)
 	far := serveLine(t, "hub --node far --admin 127.0.0.1:0 --nats "+url)
 	near := startUpgradable(t, "hub", "--node", "near", "--nats", url)
 	const idle = 500 // clients, whose move takes its time
 	for range idle {
-		exchangeRESP(t, dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
+		exchangeRESP(testkit.Dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
 	}
 	all := append(startSubscribers(t, "near", near.addr), startSubscribers(t, "far", far.addr)...)
 	var publishers []*publisher
@@ -208,7 +179,7 @@ func TestUpgradeHubCluster(t *testing.T) {
 		}
 	}
 	everywhere("before")
-	next := near.signalUpgrade(t, near.Process, 1, idle+3+2)
+	next := near.signalUpgrade(t, near.Process.Process, 1, idle+3+2)
 	everywhere("with a new process")
 	near.waitForPage(t, "/hub", `"All": false,`)
 	everywhere("with its own topics")
@@ -232,101 +203,57 @@ func TestUpgradeHubPeers(t *testing.T) {
 	t.Setenv(clusterSecretVariable, "s3cret")
 	s := startUpgradable(t, "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", writeTokenFile(t))
 	const why = "a hub with --cluster can't be upgraded, because its embedded nats-server can't hand its listener to a new process; " +
-		"this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats, which keeps clients connected"
+		"this process continues: restart one node after the other with SIGTERM, or run nats-server beside the hubs and use --nats"
 	if status, text := s.tryPostControl(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
 		t.Errorf("an order: %d, %q; expected %q", status, text, why)
 	}
-	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
-	testkit.WaitFor(t, "word of the signal", func() bool { return strings.Contains(s.stderr.String(), syscall.SIGUSR2.String()+": "+why) })
-	exchangeRESP(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
-	s.stopSuccessor(t, s.Process)
+	s.Signal(syscall.SIGUSR2)
+	s.waitForError(t, syscall.SIGUSR2.String()+": "+why)
+	exchangeRESP(testkit.Dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
+	s.stopSuccessor(t, s.Process.Process)
 }
 
-// SIGTERM ends an upgrade whose new process hangs, and that process.
-func TestUpgradeGivenUp(t *testing.T) {
-	users := writeUsersFile(t, "user alice on >a +@all &*\n")
-	s := startUpgradable(t, "hub", "--users", users)
-	failOnError(t, os.Remove(users))
-	failOnError(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
-	failOnError(t, s.Process.Signal(syscall.SIGUSR2))
-	testkit.WaitFor(t, "the new process", func() bool { // it reads then, and nothing comes
-		pipe, err := os.OpenFile(users, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		if err == nil {
-			t.Cleanup(func() { pipe.Close() })
-		}
-		return err == nil
-	})
-	code := s.signalAndWait(t, syscall.SIGTERM)
-	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "did not send") {
-		t.Errorf("exit code %d, stderr %q; want 0 and an upgrade that did not wait", code, said)
-	}
-}
-
-// Only one upgrade is made at a time.
-func TestUpgradeOnce(t *testing.T) {
-	f, out := &serverFlags{}, &lockedBuffer{}
-	f.upgrading.Store(true)
-	cmd := &cobra.Command{}
-	cmd.SetErr(out)
-	if _, err := f.replaceProcess(context.Background(), cmd, "a test"); err == nil {
-		t.Error("a second upgrade has no error")
-	}
-	if !strings.Contains(out.String(), "an upgrade is under way or has succeeded") {
-		t.Errorf("it says %q", out.String())
-	}
-}
-
-// The first of several processes has its workers' connections moved, and all of the old ones end.
+// SIGUSR2 to the whole group has the connections of all workers moved, and all of the old processes end.
 func TestUpgradeProcesses(t *testing.T) {
 	s := startUpgradable(t, "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
-	var conns []net.Conn
+	var conns []*testkit.Conn
 	for range 20 {
 		conns = append(conns, dialWithHalfMessage(t, s.addr))
 	}
-	failOnError(t, syscall.Kill(-s.Process.Pid, syscall.SIGUSR2)) // to the workers, too
+	s.signalGroup(t, syscall.SIGUSR2)
 	next := s.waitForUpgrade(t, 1, len(conns))
 	for _, c := range conns {
-		sendAndExpect(t, c, " and half\n", "half and half\n")
+		c.Exchange(" and half", "half and half")
 	}
-	sendAndExpect(t, dial(t, s.addr), "another\n", "another\n")
-	s.waitForPage(t, "/metrics", "\nmyriad_connections_taken_over_total 20\n")
 	s.stopSuccessor(t, next)
 }
 
 // A socket that the service manager has passed to the first process is found by its name in the
 // next, and in the one after that.
 func TestUpgradeActivated(t *testing.T) {
-	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network, func(t *testing.T) {
-			addr := "127.0.0.1:0"
-			if network == "unix" {
-				addr = filepath.Join(t.TempDir(), "s")
-			}
-			l, err := net.Listen(network, addr)
-			failOnError(t, err)
-			defer l.Close()
-			file, err := l.(interface{ File() (*os.File, error) }).File()
-			failOnError(t, err)
-			cmd := wrapInShell(newCommandProcess(t, "serve", "--app", "lines", "--addr", "systemd:web"), "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
-			cmd.ExtraFiles = []*os.File{file}
-			s := startUpgradableCmd(t, cmd)
-			file.Close()
-			c := testkit.Dial(t, l.Addr().String())
-			sendAndExpect(t, c, "a\nhalf", "a\n")
-			next := s.Process
-			for n := range 2 {
-				next = s.signalUpgrade(t, next, n+1, n+1)
-				sendAndExpect(t, c, " a line\nhalf", "half a line\n")
-				sendAndExpect(t, testkit.Dial(t, l.Addr().String()), "another\n", "another\n")
-			}
-			c.Close()
-			s.stopSuccessor(t, next)
-			if network == "unix" {
-				if _, err := os.Lstat(addr); err != nil {
-					t.Errorf("the manager's socket is gone: %v", err)
-				}
-			}
-		})
+	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
+		l, err := net.Listen(network, addr)
+		failOnError(t, err)
+		defer l.Close()
+		file, err := l.(interface{ File() (*os.File, error) }).File()
+		failOnError(t, err)
+		cmd := wrapInShell(newCommandProcess(t, "serve", "--app", "lines", "--addr", "systemd:web"),
+			"export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web")
+		cmd.ExtraFiles = []*os.File{file}
+		s := startUpgradableCmd(t, cmd)
+		file.Close()
+		c := dialWithHalfMessage(t, l.Addr().String())
+		next := s.Process.Process
+		for n := range 2 {
+			next = s.signalUpgrade(t, next, n+1, n+1)
+			sendAndExpect(c, " a line\nhalf", "half a line\n")
+			testkit.Dial(t, l.Addr().String()).Exchange("another", "another")
+		}
+		c.Close()
+		s.stopSuccessor(t, next)
+		if _, err := os.Lstat(addr); network == "unix" && err != nil {
+			t.Errorf("the manager's socket is gone: %v", err)
+		}
 	}
 }
 
@@ -335,9 +262,8 @@ func TestUpgradeActivated(t *testing.T) {
 func TestUpgradeStays(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		kill bool
 		code int
-	}{{"process 1", false, 0}, {"told to", false, 0}, {"killed", true, 1}} {
+	}{{"process 1", 0}, {"told to", 0}, {"killed", 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := newCommandProcess(t, "serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", uniqueLoopbackAddr(9090))
 			switch {
@@ -352,16 +278,16 @@ func TestUpgradeStays(t *testing.T) {
 			conn := dialWithHalfMessage(t, s.addr)
 			var next *os.Process
 			for n := range 3 {
-				next = s.signalUpgrade(t, s.Process, n+1, 1)
-				sendAndExpect(t, conn, " a line\nhalf", "half a line\n")
+				next = s.signalUpgrade(t, s.Process.Process, n+1, 1)
+				sendAndExpect(conn, " a line\nhalf", "half a line\n")
 			}
 			conn.Close()
-			if c.kill {
+			if c.name == "killed" {
 				failOnError(t, next.Kill())
 			} else {
-				failOnError(t, s.Process.Signal(syscall.SIGTERM))
+				s.Signal(syscall.SIGTERM)
 			}
-			if code := s.stop(); code != c.code || c.kill && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
+			if code := s.stop(); code != c.code || code == 1 && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
 				t.Errorf("it has ended with %d, want %d; stderr: %s", code, c.code, s.stderr)
 			}
 		})
@@ -372,73 +298,25 @@ func TestUpgradeStays(t *testing.T) {
 func TestUpgradeRollback(t *testing.T) {
 	dir := t.TempDir()
 	current := filepath.Join(dir, "current")
-	release := func(name string) (path string) {
+	release := func(path string) {
 		t.Helper()
-		path = filepath.Join(dir, name)
-		if _, err := os.Stat(path); err != nil {
-			failOnError(t, exec.Command("cp", os.Args[0], path).Run())
-		}
 		failOnError(t, os.Symlink(path, current+".new"))
 		failOnError(t, os.Rename(current+".new", current))
-		return path
 	}
-	release("release-1")
+	other := filepath.Join(dir, "release-2")
+	failOnError(t, exec.Command("cp", os.Args[0], other).Run())
+	release(os.Args[0])
 	s := startUpgradableCmd(t, exec.Command(current, "serve", "--app", "lines", "--addr", "127.0.0.1:0"))
 	c := dialWithHalfMessage(t, s.addr)
-	next := s.Process
-	for i, name := range []string{"release-2", "release-1"} {
-		path := release(name)
+	next := s.Process.Process
+	for i, path := range []string{other, os.Args[0]} {
+		release(path)
 		next = s.signalUpgrade(t, next, i+1, 1)
 		if runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", next.Pid)); err != nil || runs != path {
 			t.Errorf("%s runs, %v; want %s", runs, err, path)
 		}
-		sendAndExpect(t, c, " and half\nhalf", "half and half\n")
+		sendAndExpect(c, " and half\nhalf", "half and half\n")
 	}
 	c.Close()
 	s.stopSuccessor(t, next)
-}
-
-// Upgrades in a row: each connection has messages in flight, a part of the next one is held by the server, and the
-// load compares every byte. The same by hand is docs/upgrade.md's.
-func TestUpgradeAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	const upgrades, connections, ahead = 4, 300, 40
-	for name, args := range map[string][]string{
-		"goroutine":      {"--model", "goroutine"},
-		"epoll, shards":  {"--model", "epoll", "--max-conns", "50000"},
-		"uring, workers": {"--model", "uring", "--workers", "4"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if strings.HasSuffix(name, "shards") {
-				testkit.ReserveDescriptors(t, 10_000) // a limit of 1,024 can't be divided among shards
-			}
-			cmd := newCommandProcess(t, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...)
-			s := startUpgradableCmd(t, cmd)
-			ctx, stop := context.WithCancelCause(t.Context())
-			enough := errors.New("enough")
-			var answered atomic.Int64
-			ended := make(chan error, 1)
-			go func() {
-				r, err := load.Run(ctx, load.Config{
-					Target: s.addr, Connections: connections, ConnectTimeout: patience, Duration: 10 * patience, Drain: patience, Ahead: ahead,
-					ProgressEvery: 20 * time.Millisecond, Observe: func(e load.Event) { answered.Store(e.Snapshot.Answered) },
-				})
-				if !errors.Is(err, enough) || r.Err() != nil || r.Unanswered != 0 || r.Connected != connections {
-					ended <- fmt.Errorf("%w, %w; %d connected, %d unanswered, lost %v", err, r.Err(), r.Connected, r.Unanswered, r.Lost)
-				}
-				close(ended)
-			}()
-			next := s.Process
-			for i := range upgrades {
-				before := answered.Load()
-				testkit.WaitFor(t, "answers", func() bool { return answered.Load() >= before+2*connections })
-				next = s.signalUpgrade(t, next, i+1, connections)
-			}
-			stop(enough)
-			if err := testkit.Receive(t, ended, "the end of the load"); err != nil {
-				t.Error(err)
-			}
-			s.stopSuccessor(t, next)
-		})
-	}
 }
