@@ -216,7 +216,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to the loop request.Loop, or else to the loops in turn.
+// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, the loops take
+// turns.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err
