@@ -215,9 +215,9 @@ type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (nex
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToAllConns posts a request to each open connection to run s.Do on its owner. It skips connections whose Opened
-	// is not yet due. It calls beforePost before each post; s.Do or s.OnLost follows. After the last post it calls
-	// done with the number of connections whose mailbox was full. PostToAllConns does not block.
+	// PostToAllConns posts a request to each open connection to run s.Do on its owner. It skips connections whose
+	// Opened is not yet due. It calls beforePost before each post; s.Do or s.OnLost follows. After the last post it
+	// calls done with the number of connections whose mailbox was full. PostToAllConns does not block.
 	PostToAllConns(s *Shared, beforePost func(), done func(full int)) error
 }
 

@@ -58,8 +58,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlow returns the reason why n bytes cannot be written, or nil. It closes a connection that is too slow. Posted
-// bytes do not count towards the limit.
+// checkWriteOrCloseSlow returns the reason why n bytes cannot be written, or nil. It closes a connection that is too
+// slow. Posted bytes do not count towards the limit.
 func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -320,8 +320,8 @@ func (c *Conn) callDueOpenedAndClosed() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A Goexit
-// continues through the frames below; see goexit.go.
+// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A
+// Goexit continues through the frames below; see goexit.go.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

@@ -177,8 +177,8 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 }
 
 // Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may
-// call TakeAll. One lock covers the capacity check, the reservation in the connection's generationAndPosted and the append, so
-// that each reservation has a request.
+// call TakeAll. One lock covers the capacity check, the reservation in the connection's generationAndPosted and the
+// append, so that each reservation has a request.
 //
 // The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
 // keeps little memory, which is not counted.

@@ -121,8 +121,8 @@ func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	}
 }
 
-// enterRelayState joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler forwards
-// buffered input.
+// enterRelayState joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler
+// forwards buffered input.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -210,8 +210,8 @@ func (c *Conn) MaySendOnPartnerSocket() bool {
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block. TrySendOnPartnerSocket
-// reports whether it called send.
+// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
+// TrySendOnPartnerSocket reports whether it called send.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false

@@ -26,8 +26,8 @@ type Loop interface {
 	Conn(slot uint32) *Conn
 	// OwnsConn reports whether the loop owns a connection. If not, a worker owns the connection.
 	OwnsConn(c *Conn) bool
-	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of another connection has
-	// changed its state.
+	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of another
+	// connection has changed its state.
 	PerformActionsLater(c *Conn)
 	// QueueForLaterRead queues a connection that has yielded behind other connections with much input.
 	QueueForLaterRead(c *Conn)

@@ -5,8 +5,8 @@
 // two big-endian 4-byte numbers: the connections that have arrived since the last message, and additional credit or
 // [noMoreCredit]. Credit is the number of connections that the receiver can accept; it accumulates.
 //
-// The sender sends batches. A batch contains the position of the records (one byte), their number (a varint), and the
-// records. One descriptor for each record accompanies the batch, in the same order.
+// The sender sends batches. A batch contains a byte for the location of the records (inline or in a file), their number
+// (a varint), and the records. One descriptor for each record accompanies the batch, in the same order.
 //
 // The capacity of a receiver is limited. Credit of one channel reduces the credit available to all others until it is
 // used or the channel ends. A channel without credit gets no message, and its sender waits. When no channel has credit
