@@ -10,11 +10,12 @@ import (
 	"github.com/myriad-go/myriad/web"
 )
 
-// Clients move to a new process during tcp.Server.Upgrade: those of the Redis protocol, WebSockets and event
-// streams, with their user, name and subscriptions, and HTTP connections between two requests.
+// Clients move to a new process during tcp.Server.Upgrade. Clients of the Redis protocol, WebSockets and event streams
+// keep their user, name and subscriptions. HTTP connections move between two requests.
 
-// clientStateVersion is the version of the saved state: format, reply order, reply flags (of a WebSocket the
-// number of errors), user, client name, and the kind and name of each subscription.
+// clientStateVersion is the version of the saved state. The state consists of the format, the reply order, the reply
+// flags (for a WebSocket, the number of errors), the user, the client's name, and the kind and name of each
+// subscription.
 const clientStateVersion = 1
 
 var (
@@ -31,7 +32,7 @@ type savedClient struct {
 	subscriptions saved.Reader // encoded
 }
 
-// copyClient returns a copy, so that the rest of s can be collected.
+// copyClient returns a copy of the client, so that the rest of s can be garbage-collected.
 func (s *savedClient) copyClient() *client {
 	c := s.client
 	return &c
@@ -56,8 +57,8 @@ func (s *savedClient) appendState(dst []byte) []byte {
 	return dst
 }
 
-// decodeSavedClient decodes what appendState has written, up to the subscriptions. It fails if the format is not
-// between minFormat and maxFormat, or the user no longer exists.
+// decodeSavedClient decodes the output of appendState up to the subscriptions. It fails if the format is not between
+// minFormat and maxFormat, or if the user no longer exists.
 func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat) (s savedClient, err error) {
 	r := saved.NewReader(state)
 	version := r.Byte()
@@ -77,8 +78,8 @@ func (h *Hub) decodeSavedClient(state []byte, minFormat, maxFormat messageFormat
 	return s, nil
 }
 
-// restoreSubscriptions subscribes a client to the saved names. Pattern costs are not limited, because they depend
-// on the order of subscription and may have been lower in the old process.
+// restoreSubscriptions subscribes a client to the saved names. Pattern costs are not limited, because they depend on
+// the order of subscription and may have been lower in the old process.
 func (h *Hub) restoreSubscriptions(c *client, ref tcp.Ref, saved *saved.Reader) error {
 	limits := h.Limits
 	limits.MaxPatternCost, limits.MaxPatternWork = math.MaxInt32/2, math.MaxInt32

@@ -10,14 +10,15 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// clientReplay sends a client the messages that it has missed, and then adds it to the groups of its topics. It
-// works in steps, each of bounded work and output, which read the replay buffer under its read lock. The last
-// step holds the lock until the client has joined, so that no message is missed or repeated.
+// clientReplay sends missed messages to a client, and then adds the client to the groups of its topics. A replay
+// consists of steps with bounded work and output. Each step reads the replay buffer under its read lock. The last step
+// holds the lock until the client has joined, so that no message is missed or repeated.
 //
-// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs the others no
-// faster than the client reads. A client without a turn has nothing prepared, so waiting takes no memory. Until
-// the goroutine ends, within Replay.Timeout, the client's requests wait, a drain waits for it, and it cannot
-// migrate to another process.
+// The first step runs immediately and is small: it sends everything or nothing. A goroutine runs the other steps, no
+// faster than the client reads. While a client waits for its turn, no output is prepared, so the wait takes no memory.
+//
+// The goroutine ends within Replay.Timeout. Until then the client's requests wait, a drain waits for the goroutine,
+// and the client cannot migrate to another process.
 type clientReplay struct {
 	hub          *Hub
 	client       *client
@@ -43,7 +44,6 @@ type topicPattern struct {
 	glob
 }
 
-// replayStep is the output of a step.
 type replayStep struct {
 	buf            []byte
 	replayed, gaps int64
@@ -53,8 +53,8 @@ type replayStep struct {
 	startUnissued  bool
 }
 
-// stepLimits bounds a step in work (see tryUnits) and output bytes, which the last message may exceed unless
-// allOrNothing.
+// stepLimits bounds the work (see tryUnits) and the output bytes of a step. The last message may exceed the limit,
+// unless allOrNothing is set.
 type stepLimits struct {
 	work, bytes  int
 	allOrNothing bool // a step that reaches a limit is discarded
@@ -67,13 +67,13 @@ var (
 
 const (
 	messageLookupUnits = 8
-	// waitersPerTurn is the number of clients that may wait for each turn.
+	// waitersPerTurn is the number of waiting clients permitted per concurrent replay.
 	waitersPerTurn = 64
-	// stallTimeout is how long a client with a turn may take to accept a step before it loses the turn.
+	// stallTimeout is the time within which a client must accept a step. After that, the client loses its turn.
 	stallTimeout = time.Second
-	// A client that has seen more than this node comes from another node and waits. After unknownPositionDelay
-	// the stream is asked whether the position exists, and again until it answers. An answer is cached for
-	// streamNewestTTL.
+	// A client with a position ahead of this node comes from another node and waits. After unknownPositionDelay, the
+	// hub asks the stream whether the position exists, and repeats the query until the stream answers. Answers are
+	// cached for streamNewestTTL.
 	unknownPositionDelay = 2 * time.Second
 	streamNewestTTL      = time.Second
 )
@@ -83,8 +83,9 @@ var (
 	errReplayTimeout  = errors.New("the replay timed out; continue from the last id")
 )
 
-// initStartAndLastValues returns the position from which the client will get all messages; known is false if it is
-// unknown. A client without a position starts now, with the last values of its topics if these are kept.
+// initStartAndLastValues returns the position after which the client will receive all messages. If the position is
+// unknown, known is false. A client without a position starts at the newest message, with the last values of its
+// topics if these are kept.
 func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -104,8 +105,8 @@ func (cr *clientReplay) initStartAndLastValues() (start Position, known bool) {
 	return cr.pos, true
 }
 
-// replayNowOrInBackground runs the first step and, if messages are left, starts a goroutine for the others. It must be called
-// by the handler of c.
+// replayNowOrInBackground runs the first step. If messages are left, it starts a goroutine for the other steps. It
+// must be called by the handler of c.
 func (cr *clientReplay) replayNowOrInBackground(c *tcp.Conn) error {
 	cr.indexSubscriptions()
 	if cr.runStep(firstStepLimits) {
@@ -168,8 +169,8 @@ func (cr *clientReplay) runSteps(ctx context.Context) error {
 	}
 }
 
-// runStepSerializingPatterns is runStep for the background goroutine. Steps with patterns may cost much and run one at a
-// time.
+// runStepSerializingPatterns calls runStep on the background goroutine. Steps with patterns may be expensive, so they
+// run one at a time.
 func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	if len(cr.patterns) > 0 {
 		r := cr.hub.Replay
@@ -179,8 +180,8 @@ func (cr *clientReplay) runStepSerializingPatterns() (joined bool) {
 	return cr.runStep(laterStepLimits)
 }
 
-// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn, the step is
-// discarded, and the next one waits until the client has read.
+// sendPendingOrReleaseTurn sends the pending step at the client's pace. If the client stalls, it loses its turn and
+// the step is discarded. The next step then waits until the client has read.
 func (cr *clientReplay) sendPendingOrReleaseTurn(ctx context.Context) error {
 	if len(cr.pending.buf) == 0 {
 		return nil
@@ -218,7 +219,7 @@ func (cr *clientReplay) countAndClearPending() {
 	}
 }
 
-// rollBackPending drops the pending step, which the next one repeats.
+// rollBackPending drops the pending step. The next step repeats its messages.
 func (cr *clientReplay) rollBackPending() {
 	if cr.pending.startPos != (Position{}) {
 		cr.pos, cr.unissued = cr.pending.startPos, cr.pending.startUnissued
@@ -226,7 +227,7 @@ func (cr *clientReplay) rollBackPending() {
 	cr.pending = replayStep{}
 }
 
-// Interval between checks whether a client has read.
+// Interval between checks of whether a client has read.
 const minReadPoll, maxReadPoll = 100 * time.Millisecond, 2 * time.Second
 
 func (cr *clientReplay) waitUntilClientReads(ctx context.Context) error {
@@ -297,14 +298,14 @@ func (cr *clientReplay) timeoutOrSendError(ctx context.Context, err error) error
 	return fmt.Errorf("hub: no space for missed messages: %w", err)
 }
 
-// replayLimiters bounds concurrent replays. A replay waits in early until the node has reached its position, so
-// that positions that were never issued don't block others, and then in queue, where replays take turns.
+// replayLimiters bounds concurrent replays. A replay first waits in early until the node has reached its position, so
+// that positions that were never issued do not block other replays. It then waits in queue for its turn.
 type replayLimiters struct {
 	once                sync.Once
 	early, queue, turns fairSemaphore
 }
 
-// initLimiters returns the limiters, configured on the first call.
+// initLimiters returns the limiters. The first call configures them.
 func (r *Replay) initLimiters() *replayLimiters {
 	limiters := &r.limiters
 	limiters.once.Do(func() {
@@ -317,7 +318,8 @@ func (r *Replay) initLimiters() *replayLimiters {
 	return limiters
 }
 
-// waitUntilReachedOrUnissued waits until the node has reached the client's position, or sets unissued if no node has.
+// waitUntilReachedOrUnissued waits until the node has reached the client's position. If no node has reached it, it
+// sets unissued.
 func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 	queryTicker := time.NewTicker(unknownPositionDelay)
 	defer queryTicker.Stop()
@@ -338,8 +340,8 @@ func (cr *clientReplay) waitUntilReachedOrUnissued(ctx context.Context) error {
 	}
 }
 
-// nextMessageChanUnlessReached returns nil if the node has reached pos, otherwise a channel that is closed with
-// the next message.
+// nextMessageChanUnlessReached returns nil if the node has reached pos. Otherwise it returns a channel that is closed
+// with the next message.
 func (r *Replay) nextMessageChanUnlessReached(pos Position) (nextMessage <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -359,7 +361,7 @@ func (r *Replay) hasReached(pos Position) bool {
 	return r.reachedLocked(pos)
 }
 
-// cachedNewestPosition returns Cluster.Newest, cached for streamNewestTTL.
+// cachedNewestPosition returns the result of Cluster.Newest, cached for streamNewestTTL.
 func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	r := h.Replay
 	r.newestMu.Lock()
@@ -372,7 +374,7 @@ func (h *Hub) cachedNewestPosition(ctx context.Context) (Position, error) {
 	return r.streamNewest, r.streamNewestErr
 }
 
-// reachedLocked is hasReached with mu held. Positions of another stream count as reached.
+// reachedLocked implements hasReached; the caller must hold mu. Positions of another stream count as reached.
 func (m *replayBuffer) reachedLocked(pos Position) bool {
 	return m.ready && (pos.Epoch != m.newestPos.Epoch || pos.Seq <= m.newestPos.Seq)
 }
@@ -388,8 +390,8 @@ func (cr *clientReplay) indexSubscriptions() {
 	}
 }
 
-// runStep prepares the next step. It reports whether everything missing has been sent and the client has joined
-// its groups.
+// runStep prepares the next step. It reports whether all missed messages have been sent and the client has joined its
+// groups.
 func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	r := cr.hub.Replay
 	r.mu.RLock()
@@ -419,7 +421,7 @@ func (cr *clientReplay) runStep(limits stepLimits) (joined bool) {
 	return cr.sendPendingAndJoinGroups()
 }
 
-// appendForMatchingSubscriptions encodes m for each subscription that it matches and returns the work done.
+// appendForMatchingSubscriptions encodes m for each matching subscription. It returns the work done.
 func (cr *clientReplay) appendForMatchingSubscriptions(m *keptMessage) (work int) {
 	work = messageLookupUnits
 	if t := cr.topicsByName[m.topic]; t != nil {
@@ -441,8 +443,8 @@ func (cr *clientReplay) appendReplayedMessage(t *topic, m *keptMessage) {
 	cr.pending.delivery.add(deliveryCounts{sent: 1, bytes: len(cr.pending.buf) - before})
 }
 
-// appendGapNoticeAndSkipDropped sends a gap if messages that the client lacks are no longer available, and continues
-// after them.
+// appendGapNoticeAndSkipDropped sends a gap notice if messages that the client missed are no longer available. The
+// replay continues after these messages.
 func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	r := cr.hub.Replay
 	newPos := cr.pos
@@ -466,8 +468,8 @@ func (cr *clientReplay) appendGapNoticeAndSkipDropped() {
 	}
 }
 
-// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. It reports false if there is
-// no space for the step.
+// sendPendingAndJoinGroups sends the pending step and adds the client to its groups. If there is no capacity for the
+// step, it returns false.
 func (cr *clientReplay) sendPendingAndJoinGroups() (joined bool) {
 	if len(cr.pending.buf) > 0 {
 		if err := cr.ref.Send(cr.pending.buf); err != nil && !errors.Is(err, tcp.ErrClosed) {

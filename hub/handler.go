@@ -12,8 +12,7 @@ import (
 )
 
 // Handler returns a handler for a tcp.Server. On one port it serves RESP2, RESP3, and HTTP with WebSockets and
-// server-sent events, and detects the protocol from a connection's first bytes. All handlers of a hub are
-// equivalent.
+// server-sent events. A connection's first bytes determine its protocol. All handlers of a hub are equivalent.
 func (h *Hub) Handler() tcp.Handler { return redisOrHTTPHandler{hub: h} }
 
 type redisOrHTTPHandler struct {
@@ -21,7 +20,7 @@ type redisOrHTTPHandler struct {
 	hub *Hub
 }
 
-// respSession is the Value of a connection of the Redis protocol. It takes 48 bytes.
+// respSession is the Value of a connection that uses the Redis protocol. Its size is 48 bytes.
 type respSession struct {
 	client
 	*sessionDetails // nil if unused
@@ -29,7 +28,7 @@ type respSession struct {
 	lastCommand uint16 // ID, see commandsByID
 }
 
-// sessionDetails is state that few sessions need.
+// sessionDetails contains state that few sessions need.
 type sessionDetails struct {
 	clientName string        // by CLIENT SETNAME
 	progress   parseProgress // of an incomplete command
@@ -39,7 +38,7 @@ type sessionDetails struct {
 type replyFlags uint8
 
 const (
-	// repliesOff suppresses all replies (CLIENT REPLY OFF), skipNextReply those of the next command.
+	// repliesOff suppresses all replies (CLIENT REPLY OFF). skipNextReply suppresses the reply to the next command.
 	repliesOff replyFlags = 1 << iota
 	skipNextReply
 )
@@ -49,7 +48,7 @@ func (f replyFlags) has(any replyFlags) bool { return f&any != 0 }
 // httpPrefixes are the first bytes of HTTP requests. No Redis command begins with them.
 var httpPrefixes = []string{"GET /", "POST /", "HEAD /", "OPTIONS /", "PUT /", "DELETE /"}
 
-// detectHTTP reports whether input begins with an HTTP request; sure is false if more bytes are needed.
+// detectHTTP reports whether input begins with an HTTP request. If more bytes are needed, sure is false.
 func detectHTTP(input []byte) (isHTTP, sure bool) {
 	sure = true
 	for _, prefix := range httpPrefixes {
@@ -64,10 +63,9 @@ func detectHTTP(input []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
-// authTimeout is how long a client may take to authenticate where it must.
+// authTimeout limits the time until a client authenticates, in a hub that requires authentication.
 const authTimeout = time.Minute
 
-// Received implements tcp.Handler.
 func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
 	session, ok := c.Value().(*respSession)
 	if !ok {
@@ -94,14 +92,12 @@ func (h redisOrHTTPHandler) Received(c *tcp.Conn, input []byte) (used int) {
 	return used
 }
 
-// Closed implements tcp.Handler.
 func (h redisOrHTTPHandler) Closed(c *tcp.Conn, reason error) {
 	if session, ok := c.Value().(*respSession); ok {
 		h.hub.unsubscribeAndCountLostIfSlow(&session.client, c, reason)
 	}
 }
 
-// NextProtos implements tcp.ALPNHandler.
 func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 	return h.hub.httpHandler().NextProtos(configured)
 }
@@ -110,7 +106,7 @@ func (h redisOrHTTPHandler) NextProtos(configured []string) []string {
 // have their own.
 func (redisOrHTTPHandler) Heartbeat(*tcp.Conn) (answers bool) { return false }
 
-// commandBatch is the state of one call of Received. It is pooled, so that idle sessions don't hold it.
+// commandBatch is the state of one call of Received. Batches are pooled, so that idle sessions need no memory for one.
 type commandBatch struct {
 	commandReader
 	replyWriter
@@ -127,7 +123,7 @@ type commandBatch struct {
 	maxUnsent   int  // the server's limit
 	stopped     bool // read no more commands in this batch
 	closing     bool // the connection is closing
-	// confirmVerb and confirmName, such as subscribe and a topic, are written by onSubscribed.
+	// onSubscribed writes confirmVerb and confirmName, such as subscribe and a topic.
 	confirmVerb, confirmName string
 	onSubscribed             func(count int)
 }
@@ -138,21 +134,21 @@ var batchPool = sync.Pool{New: func() any {
 	return b
 }}
 
-// Limits of a batch. After reaching one, it yields to other connections.
+// Limits of a batch. A batch that reaches a limit yields to other connections.
 const (
-	// maxFlushBytes is the size of replies that are sent together, at most 1/8 of Limits.MaxUnsent. A batch may
-	// send 1/4 of that limit.
+	// maxFlushBytes is the size of replies that are sent together. It is reduced to 1/8 of Limits.MaxUnsent if that is
+	// less. A batch may send 1/4 of MaxUnsent.
 	maxFlushBytes = 16 << 10
-	// maxBatchWork is the budget of a batch. A command or a subscription costs 1, and receiversPerWork receivers
-	// of a message or replyBytesPerWork bytes of a reply cost 1 more. Receivers are cheap, so that messages
-	// published together to a large topic go out in one batch and reach each subscriber in one send.
+	// maxBatchWork is the budget of a batch. A command or a subscription costs 1. Each receiversPerWork receivers of a
+	// message, or replyBytesPerWork bytes of a reply, cost 1 more. Receivers are cheap, so that several messages to a
+	// large topic fit into one batch and reach each subscriber in one send.
 	maxBatchWork      = 10_000
 	receiversPerWork  = 32
 	replyBytesPerWork = 64
-	// matchUnitsPerWork units of pattern work, or compiling patternBytesPerWork bytes of a pattern, cost 1 more.
+	// Each matchUnitsPerWork units of pattern work, or patternBytesPerWork bytes of a compiled pattern, cost 1 more.
 	matchUnitsPerWork   = 25
 	patternBytesPerWork = 16
-	// maxPooledArgs is the largest argument slice that is pooled.
+	// maxPooledArgs is the capacity of the largest argument slice that is pooled.
 	maxPooledArgs = 4096
 )
 
@@ -204,7 +200,7 @@ func (b *commandBatch) runCommands(input []byte) (used int) {
 	return used
 }
 
-// readCommand parses a command; n is 0 if it is incomplete.
+// readCommand parses a command and returns its size n. If the command is incomplete, n is 0.
 func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	var progress parseProgress
 	if b.sessionDetails != nil {
@@ -216,8 +212,8 @@ func (b *commandBatch) readCommand(input []byte) (n int, err error) {
 	return n, err
 }
 
-// updateSessionDetails calls set with the session's details. It allocates them only if createIfAbsent, and frees them when
-// empty.
+// updateSessionDetails calls set with the session's details. If createIfAbsent is true, it allocates missing details.
+// It frees details that are empty.
 func (b *commandBatch) updateSessionDetails(createIfAbsent bool, set func(*sessionDetails)) {
 	if b.sessionDetails == nil {
 		if !createIfAbsent {
@@ -259,8 +255,8 @@ func (b *commandBatch) overBudget() bool {
 	return b.work >= maxBatchWork || b.sentBytes >= b.maxUnsent/4
 }
 
-// yieldToOtherConns ends the batch and continues in another call, after the sent replies have become output of the
-// connection.
+// yieldToOtherConns ends the batch. The batch continues in another call, after its replies have been added to the
+// connection's output.
 func (b *commandBatch) yieldToOtherConns() {
 	b.flushReplies()
 	if b.stopped {
@@ -273,7 +269,7 @@ func (b *commandBatch) yieldToOtherConns() {
 	}
 }
 
-// flushReplies sends the replies. If the last one is too large, the others are still sent.
+// flushReplies sends the replies. If the last reply is too large, the earlier ones are still sent.
 func (b *commandBatch) flushReplies() {
 	if b.replyStart > 0 && len(b.buf) > b.maxUnsent {
 		b.sendReplies(b.buf[:b.replyStart])
@@ -298,8 +294,8 @@ func (b *commandBatch) sendReplies(replies []byte) {
 	}
 }
 
-// closeOnSendError closes the connection if a reply cannot be queued: a client would mistake the next reply for
-// the missing one.
+// closeOnSendError closes the connection if a reply cannot be queued. Otherwise the client would mistake the next
+// reply for the missing one.
 func (b *commandBatch) closeOnSendError(err error) { b.unsubscribeAndClose(noReplySpaceError(err)) }
 
 func (b *commandBatch) flushAndClose(reason error) {
@@ -308,8 +304,8 @@ func (b *commandBatch) flushAndClose(reason error) {
 	}
 }
 
-// unsubscribeAndClose closes the connection after everything sent. Subscriptions end immediately, because the
-// peer may take a while to disconnect.
+// unsubscribeAndClose closes the connection after its output has been sent. Subscriptions end immediately, because the
+// peer may be slow to disconnect.
 func (b *commandBatch) unsubscribeAndClose(reason error) {
 	b.stopped, b.closing = true, true
 	b.hub.unsubscribeAllAndStopReplay(&b.client, b.ref)
@@ -347,7 +343,8 @@ func (b *commandBatch) runCommand() (finished bool) {
 	return b.sessionDetails == nil || b.argsDone == 0
 }
 
-// lookUpPermittedCommand returns the command for the arguments, or the error reply if it is unknown or not allowed.
+// lookUpPermittedCommand returns the command for the arguments, or an error reply if the command is unknown or not
+// permitted.
 func (b *commandBatch) lookUpPermittedCommand() (cmd *command, errorReply string) {
 	cmd = lookupCommand(commands, b.args[0])
 	if cmd == nil {

@@ -49,11 +49,11 @@ type httpAPI struct {
 
 const (
 	bodyTimeout = 30 * time.Second
-	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for up to
+	// maxHTTPScans limits concurrent topic lists and queries to other hubs. Further requests wait for at most
 	// httpScanWait.
 	maxHTTPScans = 4
 	httpScanWait = clusterQueryTimeout
-	// Limits of a topic list, and of the bytes of names from other hubs.
+	// Limits of a topic list and of the total size of names from other hubs.
 	defaultTopicLimit, maxTopicLimit = 100, 10_000
 	maxRemoteNameBytes               = 4 << 20
 )
@@ -109,7 +109,7 @@ func (api *httpAPI) allowOrigins(origins []string) error {
 	return nil
 }
 
-// checkOrigin returns an error if a page of the request's origin may not use the hub.
+// checkOrigin returns an error if pages of the request's origin may not use the hub.
 func (api *httpAPI) checkOrigin(r *http.Request) error {
 	postRequest := *r
 	postRequest.Method = http.MethodPost // Check accepts every GET
@@ -122,8 +122,8 @@ func (api *httpAPI) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// isTrustedHost reports whether host is an address, localhost or an allowed origin. Any other name might be a foreign
-// site's that resolves to 127.0.0.1 (DNS rebinding); a browser would take the hub for that site.
+// isTrustedHost reports whether host is an address, localhost or an allowed origin. Any other name may belong to a
+// foreign site that resolves it to 127.0.0.1 (DNS rebinding). A browser would then treat the hub as part of that site.
 func (api *httpAPI) isTrustedHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -133,8 +133,8 @@ func (api *httpAPI) isTrustedHost(host string) bool {
 	return err == nil || strings.EqualFold(name, "localhost") || api.originHosts[strings.ToLower(name)]
 }
 
-// checkOriginAndParseParams checks the request's origin and returns its parameters, which must be token or one of allowed. If
-// ok is false, it has written an error.
+// checkOriginAndParseParams checks the request's origin and returns its parameters. Only the parameter token and those
+// in allowed are accepted. If ok is false, an error has been written.
 func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Request, allowed ...string) (q url.Values, ok bool) {
 	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -156,7 +156,7 @@ func (api *httpAPI) checkOriginAndParseParams(w http.ResponseWriter, r *http.Req
 	return q, true
 }
 
-// parseParamsAndAuthenticate is checkOriginAndParseParams that also returns the user.
+// parseParamsAndAuthenticate calls checkOriginAndParseParams and also returns the user.
 func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Request, allowedParams ...string) (u *user, q url.Values, ok bool) {
 	if q, ok = api.checkOriginAndParseParams(w, r, allowedParams...); !ok {
 		return nil, nil, false
@@ -172,7 +172,7 @@ func (api *httpAPI) parseParamsAndAuthenticate(w http.ResponseWriter, r *http.Re
 	return u, q, true
 }
 
-// rejectLogin writes the error, and closes the connection after too many failed logins.
+// rejectLogin writes the error. After too many failed logins, it also closes the connection.
 func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err error) {
 	if srv := api.hub.server.Load(); srv != nil && errors.Is(err, errWrongCredentials) && api.hub.recordFailedLogin(srv, nil, remoteAddr(r)) != nil {
 		w.Header().Set("Connection", "close")
@@ -180,7 +180,7 @@ func (api *httpAPI) rejectLogin(w http.ResponseWriter, r *http.Request, err erro
 	writeHTTPError(w, http.StatusUnauthorized, err)
 }
 
-// setCORSHeaders lets the page that sent the request read the response.
+// setCORSHeaders permits the requesting page to read the response.
 func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	w.Header().Add("Vary", "Origin")
 	if origin := r.Header.Get("Origin"); origin != "" {
@@ -189,7 +189,6 @@ func (api *httpAPI) setCORSHeaders(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// servePreflight answers a browser's CORS preflight request.
 func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 	if err := api.checkOrigin(r); err != nil {
 		writeHTTPError(w, http.StatusForbidden, err)
@@ -204,7 +203,7 @@ func (api *httpAPI) servePreflight(w http.ResponseWriter, r *http.Request) {
 
 var errNotAuthenticated = errors.New("authentication required; expected Authorization: Bearer TOKEN or Basic, or the parameter token")
 
-// authenticateRequest returns the user of a request, or nil if it must authenticate.
+// authenticateRequest returns the user of a request, or nil if authentication is required.
 func (api *httpAPI) authenticateRequest(r *http.Request, q url.Values) (*user, error) {
 	h := api.hub
 	scheme, credential, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -235,7 +234,6 @@ func writeHTTPError(w http.ResponseWriter, status int, err error) {
 	writeJSON(w, status, map[string]string{"error": err.Error()})
 }
 
-// statusForError returns the status code for an error of the hub.
 func statusForError(err error) int {
 	switch {
 	case errors.Is(err, errEmptyName), errors.Is(err, errNameTooLong), errors.Is(err, errBadPosition):
@@ -328,7 +326,7 @@ func (api *httpAPI) serveSubscriberCount(w http.ResponseWriter, r *http.Request)
 	writeJSON(w, http.StatusOK, topicSubscribers{name, api.hub.subscriberCountsOnAllHubs(r.Context(), Topic, []string{name})[0]})
 }
 
-// checkMayCountSubscribers returns an error if the user may not see the topic's number of subscribers.
+// checkMayCountSubscribers returns an error if the user may not read the topic's subscriber count.
 func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 	if err := h.checkNameLength(topic); err != nil {
 		return h.countRefusal(err)
@@ -341,7 +339,7 @@ func (h *Hub) checkMayCountSubscribers(u *user, topic string) error {
 
 var errTooManyHTTPScans = fmt.Errorf("too many concurrent topic requests; at most %d are allowed", maxHTTPScans)
 
-// limitConcurrentScans wraps a handler of which at most maxHTTPScans run at a time.
+// limitConcurrentScans wraps a handler and limits its concurrent calls to maxHTTPScans.
 func (api *httpAPI) limitConcurrentScans(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		late := time.NewTimer(httpScanWait)
@@ -381,8 +379,8 @@ func (api *httpAPI) serveLargestTopics(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largestLocalTopics returns up to limit topics with prefix that have the most subscribers on this hub, and the
-// total number of topics with prefix.
+// largestLocalTopics returns up to limit topics with the given prefix: those with the most subscribers on this hub. It
+// also returns the total number of topics with the prefix.
 func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest = []topicSubscribers{} // [] instead of null in JSON
 	h.topics.eachName(func(name string, subscribers int) bool {
@@ -397,7 +395,6 @@ func (h *Hub) largestLocalTopics(prefix string, limit int) (largest []topicSubsc
 	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
-// sortAndTruncateBySubscribers sorts topics by subscribers, largest first, and truncates them to limit.
 func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicSubscribers {
 	slices.SortFunc(topics, func(a, b topicSubscribers) int {
 		return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
@@ -405,8 +402,8 @@ func sortAndTruncateBySubscribers(topics []topicSubscribers, limit int) []topicS
 	return topics[:min(len(topics), limit)]
 }
 
-// largestClusterTopics is largestLocalTopics for all hubs, chosen from the largest topics of each. In total, a
-// topic that no hub has listed counts once for each hub that has it.
+// largestClusterTopics is like largestLocalTopics for all hubs. It chooses from the largest topics of each hub. In
+// total, a topic that no hub has listed counts once per hub.
 func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int) (largest []topicSubscribers, total int) {
 	largest, total = h.largestLocalTopics(prefix, limit)
 	if h.Cluster == nil {
@@ -430,8 +427,8 @@ func (h *Hub) largestClusterTopics(ctx context.Context, prefix string, limit int
 	return sortAndTruncateBySubscribers(largest, limit), total
 }
 
-// Largest returns up to limit topics with prefix, at most 10,000, that have the most subscribers on this hub,
-// largest first, and the total number of topics with prefix.
+// Largest returns up to limit topics with the given prefix: those with the most subscribers on this hub, largest
+// first. At most 10,000 are returned. total is the number of topics with the prefix.
 func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
 	largest, total := h.largestLocalTopics(prefix, min(max(limit, 0), maxTopicLimit))
 	for _, p := range largest {

@@ -1,15 +1,15 @@
-// Package hub implements publish/subscribe for a million subscribers on one machine. Redis clients, WebSockets
-// and server-sent events share topics on one port.
+// Package hub implements publish/subscribe for a million subscribers on one machine. Redis clients, WebSockets and
+// server-sent events share topics on one port.
 //
-// It uses package tcp's public API only. Subscribers need no goroutine, and a message is encoded once for all
-// that get it in the same format:
+// The package uses only the public API of package tcp. Subscribers need no goroutine. A message is encoded once for
+// all receivers with the same format:
 //
 //	h := &hub.Hub{}
 //	srv := &tcp.Server{Addr: ":6379", Handler: h.Handler()}
 //	err := srv.ListenAndServe(ctx)
 //
-// Messages reach current subscribers only. The exceptions are a topic's last value, with Limits.LastValues, and
-// messages kept by a Cluster, with Hub.Replay.
+// Messages reach current subscribers only, with two exceptions: Limits.LastValues keeps a topic's last message, and
+// Hub.Replay keeps messages in a Cluster.
 package hub
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Hub is a set of topics and their subscribers. Its fields must not change after it starts to serve. The zero
-// value is ready to use. Methods are safe for concurrent use.
+// Hub is a set of topics and their subscribers. The zero value is ready to use. The fields must not change after the
+// hub starts to serve. Methods are safe for concurrent use.
 type Hub struct {
 	// Limits bound the resources of clients.
 	Limits Limits
-	// Users are allowed to use the hub. The default is nil: everybody may do everything.
+	// Users contains the accounts that may use the hub. The default is nil: anyone may do anything.
 	Users *Users
-	// Origins are further sites whose pages may use the hub from a browser, such as "https://example.com".
+	// Origins lists other sites whose pages may use the hub from a browser, such as "https://example.com".
 	Origins []string
-	// Cluster connects the hub with others. The default is nil: a single hub.
+	// Cluster connects the hub with other hubs. The default is nil: a single hub.
 	Cluster Cluster
-	// Replay keeps messages for clients that reconnect. It needs a Cluster. The default is nil: none are kept.
+	// Replay keeps messages for clients that reconnect. It needs a Cluster. The default is nil: no messages are kept.
 	Replay *Replay
 
 	topics, patterns, sharded topicTable
@@ -75,9 +75,9 @@ var (
 	errCannotKeep           = errors.New("the message can't be kept")
 )
 
-// subscribe subscribes a client to a name. It calls confirm with the client's number of subscriptions before any
-// message is sent, also if the client was already subscribed. A new subscription to a topic then gets its last
-// value, if kept. Calls for one client must not overlap.
+// subscribe subscribes a client to a name. Before any message is sent, it calls confirm with the client's number of
+// subscriptions, even if the client was already subscribed. A new subscriber of a topic then receives the last value,
+// if kept. Calls for one client must not overlap.
 func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm func(count int)) error {
 	if c.isSubscribed(kind, name) {
 		confirm(c.confirmationCount(kind))
@@ -100,8 +100,8 @@ func (h *Hub) subscribe(c *client, ref tcp.Ref, kind Kind, name string, confirm 
 	return nil
 }
 
-// authorizeAndRecordSubscription checks rights and limits and records a subscription. The caller must add ref to the topic's
-// group.
+// authorizeAndRecordSubscription checks rights and limits, and records a subscription. The caller must add ref to the
+// topic's group.
 func (h *Hub) authorizeAndRecordSubscription(c *client, ref tcp.Ref, kind Kind, name string, limits Limits) (*topic, error) {
 	if err := h.checkNameLength(name); err != nil {
 		return nil, err

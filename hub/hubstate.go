@@ -12,9 +12,9 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Hub state during an upgrade. The server delivers published messages in both processes (see publishAuthorized). Counters
-// and last values are transferred. In a cluster, each process delivers messages of other nodes, except while
-// subscribers move; resumeClusterKind ends that pause.
+// This file transfers the hub's state during an upgrade: counters and last values. The server delivers published
+// messages in both processes (see publishAuthorized). In a cluster, each process delivers messages of other nodes,
+// except while subscribers move. resumeClusterKind ends that pause.
 
 // Starting implements tcp.StartHandler.
 func (h redisOrHTTPHandler) Starting(s *tcp.Server) { h.hub.server.CompareAndSwap(nil, s) }
@@ -33,10 +33,10 @@ func (h redisOrHTTPHandler) SendToGroup(b tcp.Broadcast) (receivers int) {
 	return 0
 }
 
-// resumeClusterKind marks a broadcast that resumes the cluster. The server holds it like other broadcasts.
+// resumeClusterKind marks a broadcast that resumes the cluster. The server queues it like other broadcasts.
 const resumeClusterKind = Kind(kindCount)
 
-// resumeClusterAfterHeldMessages resumes the cluster once the currently held messages have been delivered.
+// resumeClusterAfterHeldMessages resumes the cluster after the delivery of the messages that are queued now.
 func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 	if s := h.server.Load(); s == nil {
 		cluster.Resume()
@@ -45,8 +45,8 @@ func (h *Hub) resumeClusterAfterHeldMessages(cluster ClusterMigrator) {
 	}
 }
 
-// hubStateVersion is the version of SaveState's format: counters as JSON, the cluster's state, and the name and
-// message of each last value, least recently used first. Each part is preceded by its length.
+// hubStateVersion is the version of SaveState's format. The parts are the counters as JSON, the cluster's state, and
+// the name and message of each last value, least recently used first. A length precedes each part.
 const hubStateVersion = 2
 
 // savedCounters are the counters that continue in the new process.
@@ -143,7 +143,7 @@ func (h *Hub) addSavedCounters(s savedCounters) {
 	h.lastValues.evicted += s.Evicted
 }
 
-// readLengthPrefixed reads a length and that many bytes. It returns io.EOF only at the end of the input.
+// readLengthPrefixed reads a length and then that number of bytes. It returns io.EOF only at the end of the input.
 func readLengthPrefixed(in *bufio.Reader) ([]byte, error) {
 	n, err := binary.ReadUvarint(in)
 	if err != nil {

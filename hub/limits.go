@@ -9,42 +9,43 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Limits bound what clients may use of a Hub. tcp.Limits and tcp.Server.SlowConsumer bound connections and slow
-// subscribers. Zero fields mean their defaults; negative values are errors.
+// Limits bound the resources of a Hub that clients may use. For connections and slow subscribers, see tcp.Limits and
+// tcp.Server.SlowConsumer. A zero field means its default. Negative values are errors.
 type Limits struct {
-	// MaxMessage limits a message in bytes. A message of the Redis protocol is also limited by the server's
-	// tcp.Limits.MaxMessage, and a message whose encoded form exceeds MaxUnsent is not delivered. The default is
-	// 64 KiB, the maximum 1 GiB.
+	// MaxMessage limits a message in bytes. The default is 64 KiB, the maximum 1 GiB. The server's
+	// tcp.Limits.MaxMessage also limits messages in the Redis protocol. A message whose encoded form exceeds MaxUnsent
+	// is not delivered.
 	MaxMessage int
-	// MaxTopics limits topics with subscribers, and separately patterns. The default is 10,000,000.
+	// MaxTopics limits the number of topics with subscribers. The same limit applies separately to patterns. The
+	// default is 10,000,000.
 	MaxTopics int
-	// MaxName limits the name of a topic or pattern in bytes. The default is 1,024, the maximum 65,536.
+	// MaxName limits the length in bytes of a topic's name or a pattern. The default is 1,024, the maximum 65,536.
 	MaxName int
 	// MaxSubscriptions limits the topics and patterns of one client. The default is 100,000.
 	MaxSubscriptions int
 	// MaxSubscribers limits the subscribers of one topic or pattern. The default is 0: unlimited.
 	MaxSubscribers int
-	// MaxPatternWork limits the work of one publish with the patterns of all clients, in units of about 10 ns. It
-	// counts, for the most expensive name of MaxName bytes, the patterns that must be tried because no literal
-	// part distinguishes them. The default is 100,000, about 1 ms.
+	// MaxPatternWork limits the work of matching one publish against the patterns of all clients, in units of about 10
+	// ns. The work is that of the most expensive name of MaxName bytes. Only patterns that no literal part rules out
+	// count. The default is 100,000, about 1 ms.
 	MaxPatternWork int
 	// MaxPatternCost limits the cost of one client's patterns. A pattern costs the work that it adds to
-	// MaxPatternWork, usually none, and 1 for every 64 bytes of its compiled form. All clients of an address
-	// together may use twice as much, but not more than is free of MaxPatternWork, so that a few addresses cannot
-	// use it up. The default is 25,000.
+	// MaxPatternWork, usually none, plus 1 for every 64 bytes of its compiled form. All clients of an address together
+	// may use twice as much, but no more than the unused part of MaxPatternWork. A few addresses therefore cannot use
+	// up MaxPatternWork. The default is 25,000.
 	MaxPatternCost int
-	// MaxFailedLogins limits successive failed logins of a connection. Ten times as many are allowed in a minute
-	// for one address or IPv6 /64 network. Beyond that, connections close: those of the Redis protocol after a
-	// second, others immediately. A correct password is always accepted. The default is 10, the maximum 200.
+	// MaxFailedLogins limits successive failed logins of a connection. The default is 10, the maximum 200. An address
+	// or IPv6 /64 network may fail ten times as often per minute. Beyond these limits, a connection of the Redis
+	// protocol closes after a second, any other connection immediately. A correct password is always accepted.
 	MaxFailedLogins int
-	// PublishRate limits the messages that a client publishes per second, with bursts of as many. Further ones
-	// are rejected. For HTTP requests, the limit is per address or IPv6 /64 network. The default is 0: unlimited;
-	// the maximum is 1,000,000,000.
+	// PublishRate limits the messages per second that a client publishes. Bursts may be as large as one second's
+	// messages; further messages are rejected. For HTTP requests, the limit applies to an address or IPv6 /64 network.
+	// The default is 0: unlimited. The maximum is 1,000,000,000.
 	PublishRate int
-	// LastValues limits the topics whose newest message is kept for later subscribers, and LastValueBytes their
-	// memory: names and messages as allocated, and 104 bytes each. The process may take twice that until garbage
-	// is collected (GOGC). Beyond a limit, the least recently published or subscribed topics are evicted. The
-	// defaults are 0, which keeps none, and 64 MiB.
+	// LastValues limits the number of topics whose newest message is kept for later subscribers. The default is 0:
+	// none. LastValueBytes limits their memory: allocated names and messages, and 104 bytes per topic. The default is
+	// 64 MiB. Before garbage collection (GOGC), the process may use twice as much. Beyond a limit, the least recently
+	// published or subscribed topics are evicted.
 	LastValues, LastValueBytes int
 }
 

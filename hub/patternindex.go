@@ -11,16 +11,16 @@ import (
 	"unsafe"
 )
 
-// patternIndex finds the patterns that match a topic without trying all. It stores each pattern under one of its
-// literal runs: its beginning, its end, or a run between two of *, ? and [. A matching topic contains that run at
-// its beginning, at its end, or anywhere. A publish therefore looks up the topic's beginnings, ends and
-// substrings of all lengths in use, and tries the patterns that it finds.
+// patternIndex finds the patterns that match a topic without trying all patterns. A pattern's literal runs are its
+// beginning, its end, and the text between two of the characters *, ? and [. The index stores each pattern under one
+// of its runs, which every matching topic contains. A publish looks up the beginnings, the ends and the substrings of
+// its topic, in all lengths in use, and tries the patterns found.
 //
-// Of a pattern's runs, the one with the fewest patterns is used, so that common runs don't collect many. Runs are
-// identified by hash; a collision merely causes a failed try.
+// A pattern is stored under its run with the fewest patterns, so that common runs do not collect many. Runs are
+// identified by hash. A collision only causes a failed try.
 //
 // The index bounds the work of a publish: see maxPublishWork and runLengthWork. No lock is held while patterns are
-// tried: bucket chunks are immutable, and changes copy them.
+// tried. Bucket chunks are immutable, and changes copy them.
 type patternIndex struct {
 	mu             sync.RWMutex
 	buckets        [runPlaceCount]map[uint64]bucket // by hash of the run
@@ -44,15 +44,15 @@ type literalRun struct {
 	hash  uint64
 }
 
-// bucket holds the patterns under one run, usually one. Chunks in the index are immutable, so publishers read
-// them without a lock. All chunks but the last have chunkSize patterns.
+// bucket contains the patterns stored under one run, usually one. Publishers read chunks without a lock, because
+// chunks in the index are immutable. All chunks except the last contain chunkSize patterns.
 type bucket struct {
 	chunks [][]indexedPattern
 	size   int
 	work   int // of all patterns
 }
 
-// chunkSize is the number of patterns that a change copies, besides a pointer for each chunk.
+// chunkSize is the number of patterns copied by a change. A change also copies a pointer per chunk.
 const chunkSize = 64
 
 type indexedPattern struct {
@@ -107,17 +107,16 @@ func (p indexedPattern) matches(name string) bool {
 	return glob{p.topic.name, p.globProgram}.matches(name)
 }
 
-// hashBase is the random base of the polynomial hash, with which the hashes of all substrings follow from those
-// of prefixes.
+// hashBase is the random base of the polynomial hash. With this hash, substring hashes follow from prefix hashes.
 var hashBase = rand.Uint64() | 1
 
 func extendHash(hash uint64, b byte) uint64 { return hash*hashBase + uint64(b) + 1 }
 
-// maxInnerRuns limits the runs that are considered between a pattern's first and last.
+// maxInnerRuns limits the number of runs considered between a pattern's first and last run.
 const maxInnerRuns = 16
 
-// hashedRunSize returns how many bytes of a run that may occur anywhere are hashed. There are few sizes,
-// because a publish goes through its topic for each.
+// hashedRunSize returns the number of bytes to hash for an inner run. The number of different sizes is small, because
+// a publish scans its topic once per size.
 func hashedRunSize(runSize int) int {
 	if runSize <= 16 {
 		return runSize
@@ -129,8 +128,8 @@ func hashedRunSize(runSize int) int {
 	return size
 }
 
-// eachLiteralRun calls yield for the runs under which a pattern may be stored, until it returns false: always the
-// beginning, then the end and inner runs, if any.
+// eachLiteralRun calls yield with the runs under which a pattern may be stored, until yield returns false. The first
+// run is the beginning, which always exists; the end and inner runs follow.
 func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	var (
 		literal = make([]byte, 0, 64)
@@ -170,9 +169,9 @@ func eachLiteralRun(pattern string, yield func(literalRun) bool) {
 	}
 }
 
-// addPatternWithinBudget adds a pattern if the maximum work of a publish stays within the limits and the pattern's cost within
-// clientBudget. It returns the cost: the added work plus a charge for memory. A pattern that is already present keeps
-// its cost.
+// addPatternWithinBudget adds a pattern and returns its cost: the added work plus a charge for memory. It fails if the
+// maximum work of a publish would exceed the limits, or the cost would exceed clientBudget. A pattern that is already
+// present keeps its cost.
 func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBudget int) (cost int, err error) {
 	x.mu.RLock()
 	if t.indexed {
@@ -214,7 +213,7 @@ func (x *patternIndex) addPatternWithinBudget(t *topic, limits Limits, clientBud
 	return cost, nil
 }
 
-// checkPatternCost returns an error if the cost exceeds the client's clientBudget.
+// checkPatternCost returns an error if cost exceeds clientBudget.
 func checkPatternCost(cost, clientBudget int, limits Limits) error {
 	if cost <= max(clientBudget, 0) {
 		return nil
@@ -248,8 +247,7 @@ func (x *patternIndex) removeIndexedPattern(t *topic, limits Limits) {
 	})
 }
 
-// updateMaxWork records a change of a bucket's work and returns the increase of the maximum work of a
-// publish.
+// updateMaxPublishWork records a change of a bucket's work. It returns the increase of the maximum work of a publish.
 func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, limits Limits) (increase int) {
 	lengths := &x.runLengths[r.place]
 	for len(*lengths) <= r.size {
@@ -264,8 +262,8 @@ func (x *patternIndex) updateMaxPublishWork(r literalRun, oldWork, newWork int, 
 	return increase
 }
 
-// A unit of work is about 10 ns on a processor of 2020. Trying a pattern takes tryUnits and 1 for each star. The
-// others are what one unit pays for: bytes of a name searched for a literal segment, mask words (see
+// A unit of work is about 10 ns on a processor of 2020. Trying a pattern costs tryUnits, plus 1 for each star. The
+// other constants are the amounts covered by one unit: bytes of a name searched for a literal segment, mask words (see
 // segment.findFirstEnd), bytes compared with sets at a name's beginning or end, and bytes of memory.
 const (
 	tryUnits           = 4
@@ -275,7 +273,7 @@ const (
 	memoryBytesPerUnit = 64
 )
 
-// maxMatchWork returns the maximum work of trying the pattern on a name of maxNameBytes.
+// maxMatchWork returns the maximum work of matching the pattern against a name of maxNameBytes.
 func (g glob) maxMatchWork(maxNameBytes int) int {
 	stars, search := strings.Count(g.pattern, "*"), 0
 	anchors := 0
@@ -320,8 +318,8 @@ type runLengthWork struct {
 
 type level struct{ work, n int }
 
-// updateMaxWork records a change of a bucket's work; 0 means no bucket. It returns the increase of the
-// maximum work for a name that contains maxBuckets of the runs.
+// updateMaxWork records a change of a bucket's work, where 0 means no bucket. It returns the increase of the maximum
+// work for a name that contains maxBuckets of the runs.
 func (l *runLengthWork) updateMaxWork(oldWork, newWork, maxBuckets int) (increase int) {
 	l.adjustBucketCountForWork(oldWork, -1)
 	l.adjustBucketCountForWork(newWork, 1)
@@ -362,7 +360,7 @@ var matchScratchPool = sync.Pool{New: func() any { return new(matchScratch) }}
 
 const maxPooledMatchEntries = 4096
 
-// eachMatchingPattern calls yield for each pattern that matches name and returns the number of patterns patternsTried.
+// eachMatchingPattern calls yield for each pattern that matches name. It returns the number of patterns tried.
 func (x *patternIndex) eachMatchingPattern(name string, yield func(*topic)) (patternsTried int) {
 	m := matchScratchPool.Get().(*matchScratch)
 	m.hashes = append(m.hashes[:0], 0)
@@ -408,7 +406,7 @@ func (m *matchScratch) collectCandidateBuckets(index *patternIndex, name string)
 			for at := range len(name) - size + 1 {
 				m.addCandidateIfPresent(index.buckets[within], m.substringHash(at, size, power))
 			}
-			// A run that occurs several times is tried once.
+			// Try a repeated run only once.
 			runs := m.candidates[before:]
 			slices.SortFunc(runs, func(a, b candidateBucket) int { return cmp.Compare(a.hash, b.hash) })
 			runs = slices.CompactFunc(runs, func(a, b candidateBucket) bool { return a.hash == b.hash })
@@ -424,12 +422,11 @@ func (m *matchScratch) addCandidateIfPresent(buckets map[uint64]bucket, hash uin
 	}
 }
 
-// hasRunsOfSize reports whether the index has runs of this size.
 func (x *patternIndex) hasRunsOfSize(at runPlace, size int) bool {
 	return size < len(x.runLengths[at]) && len(x.runLengths[at][size].levels) > 0
 }
 
-// substringHash returns the hash of the substring of name; power is hashBase to the size.
+// substringHash returns the hash of a substring of name. power must be hashBase raised to the substring's size.
 func (m *matchScratch) substringHash(start, size int, power uint64) uint64 {
 	return m.hashes[start+size] - m.hashes[start]*power
 }

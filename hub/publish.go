@@ -8,21 +8,23 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// Publishing has two steps: authorizePublish checks whether a message may be published, and publishAuthorized sends it to
-// the other hubs and to the subscribers of this one.
+// Publishing has two steps. authorizePublish checks whether a message may be published. publishAuthorized sends the
+// message to the other hubs and to the subscribers of this hub.
 //
-// Concurrency: both run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
-// index, that of a group while posting to mailboxes, and with last values the topic's lock. During an upgrade the
-// server delivers messages in both processes, so publishAuthorized must not deliver one itself after the upgrade has begun.
-// It increments publishesStarted before loading Server.Upgrading, and published after the delivery. SaveState,
-// which runs after Upgrading has changed and before connections move, waits until both are equal.
+// Concurrency: both steps run on the publisher's goroutine. They briefly hold the lock of a table or of the pattern
+// index, a group's lock while posting to mailboxes, and, with last values, the topic's lock.
+//
+// During an upgrade the server delivers messages in both processes. After the upgrade has begun, publishAuthorized
+// must therefore not deliver messages itself. It increments publishesStarted before it loads Server.Upgrading, and
+// increments published after the delivery. SaveState runs after Upgrading has changed and before connections move; it
+// waits until both counters are equal.
 
 // errUpgradeBacklogFull rejects messages while an upgrade holds too many.
 var errUpgradeBacklogFull = errors.New("an upgrade is in progress, and too many messages are held")
 
-// Publish sends a message to all subscribers of a topic and of matching patterns. It returns their number on this
-// hub and does not wait for them. Messages that one goroutine publishes to a topic arrive in order. While an
-// upgrade moves subscribers, messages are held; if too many are, Publish fails.
+// Publish sends a message to all subscribers of a topic and of matching patterns. It returns the number of receivers
+// on this hub and does not wait for delivery. Messages that one goroutine publishes to a topic arrive in order. While
+// an upgrade moves subscribers, messages are queued; if too many are queued, Publish fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.authorizePublish(anyone, nil, Topic, name, message); err != nil {
 		return 0, err
@@ -30,8 +32,8 @@ func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.publishAuthorized(Topic, name, message)
 }
 
-// authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and
-// reports whether the publisher stays within rate; nil means no limit.
+// authorizePublish checks the user's rights and rate, the name and the size. withinRate counts one message and reports
+// whether the publisher stays within the rate. A nil withinRate means no limit.
 func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int) bool, kind Kind, topic string, message []byte) error {
 	var err error
 	switch rate, limit := h.Limits.PublishRate, h.Limits.maxMessage(); {
@@ -49,8 +51,8 @@ func (h *Hub) authorizePublish(u *user, withinRate func(now time.Time, rate int)
 	return h.countRefusal(err)
 }
 
-// publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers, whose number it returns.
-// During an upgrade the server delivers to the latter and may hold the message.
+// publishAuthorized sends an authorized message to the other hubs and to this hub's subscribers. It returns the number
+// of this hub's receivers. During an upgrade, the server delivers to this hub's subscribers and may queue the message.
 func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receivers int, err error) {
 	if h.keepsAny(kind, topic) { // the cluster calls DeliverKept once it is stored
 		if err := h.Cluster.Keep(topic, message); err != nil {
@@ -81,8 +83,8 @@ func (h *Hub) publishAuthorized(kind Kind, topic string, message []byte) (receiv
 	return receivers, nil
 }
 
-// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns, and returns
-// their number. id is "" unless the message is kept.
+// deliverLocally sends a message to this process's subscribers of a topic and of matching patterns. It returns the
+// number of receivers. The id is "" unless the message is kept.
 func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id string) (receivers int) {
 	var all deliveryCounts
 	toTopic := func() {
@@ -102,8 +104,8 @@ func (h *Hub) deliverLocally(kind Kind, topicName string, message []byte, id str
 	return all.sent
 }
 
-// Deliver sends a message published on another hub to the subscribers of this one, in the order of the caller's
-// goroutine. It returns their number and does not wait for them. kind is Topic or Sharded.
+// Deliver sends a message from another hub to this hub's subscribers, in the order of the caller's goroutine. It
+// returns the number of receivers and does not wait for delivery. The argument kind is Topic or Sharded.
 func (h *Hub) Deliver(kind Kind, name string, message []byte) (receivers int) {
 	return h.deliverLocally(kind, name, message, "")
 }

@@ -13,33 +13,32 @@ import (
 	"time"
 )
 
-// Replay configures which messages are kept for clients that reconnect with the id of the last message they have
-// seen. Its fields must not change after the hub starts to serve. Zero fields mean their defaults, except for
-// Topics; negative values are errors.
+// Replay configures message retention. A client that reconnects with the id of its last message receives the messages
+// that it missed. The fields must not change after the hub starts to serve. A zero field means its default, except for
+// Topics. Negative values are errors.
 //
-// A NATS stream stores the messages of these topics in one order, the same on all nodes (see Cluster.Keep). Every
-// node receives them from the stream and keeps a copy in memory for as long as the stream does, so a replay
-// involves no other node.
+// A NATS stream stores the messages in one order that is the same on all nodes (see Cluster.Keep). Every node keeps a
+// copy of the stream in memory, so a replay involves no other node.
 type Replay struct {
-	// Topics are names, or prefixes that end with ".", ":" or "/" followed by "*", such as news.today, news.* and
-	// chat:*. "*" means all topics.
+	// Topics lists the topics to keep. An entry is a topic's name, or a prefix that ends with ".", ":" or "/",
+	// followed by "*". Examples are news.today, news.* and chat:*. The entry "*" selects all topics.
 	Topics []string
-	// MaxBytes, MaxMessages and MaxAge limit the kept messages, on each node in memory and in the stream. A
-	// message counts with its name and 100 bytes. Beyond a limit, the oldest are dropped. The defaults are 64
-	// MiB, 1,000,000 and 1 hour; MaxAge is at least 1 s.
+	// MaxBytes, MaxMessages and MaxAge limit the kept messages in the stream and in the memory of each node. A
+	// message's size includes its topic's name and 100 bytes of overhead. Beyond a limit, the oldest messages are
+	// dropped. The defaults are 64 MiB, 1,000,000 and 1 hour; the minimum MaxAge is 1 s.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays limits concurrent replays. 64 times as many clients wait for a turn; further ones must try
-	// again. A client that has missed little needs no turn. A client that does not read loses its turn after a
-	// second and waits for another one. The default is 64.
+	// MaxReplays limits concurrent replays. The default is 64. At most 64 times as many clients wait for a slot;
+	// further clients must try again. A client that has missed few messages needs no slot. A client that does not read
+	// for a second loses its slot and waits for another.
 	MaxReplays int
-	// MaxReplaysEach limits the concurrent replays of one user, and half those of one address or IPv6 /64
-	// network; without Users only the address counts. Of its clients 64 times as many wait, but not more than
-	// there are free places. If all clients share a user or a proxy, set it to MaxReplays. The default is a
-	// quarter of MaxReplays.
+	// MaxReplaysEach limits the concurrent replays of one user. Half of the limit applies to each address or IPv6 /64
+	// network. Without Users, only the address counts. At most 64 times as many clients of the user or address wait,
+	// within the total limit. If all clients share a user or a proxy, set MaxReplaysEach to MaxReplays. The default is
+	// a quarter of MaxReplays.
 	MaxReplaysEach int
-	// Timeout limits the time of a replay, including the wait for a turn. Then the client is closed, and may
-	// reconnect for the rest. The default is 30 s.
+	// Timeout limits a replay, including the wait for a slot. After Timeout the client is closed, and may reconnect
+	// for the rest. The default is 30 s.
 	Timeout time.Duration
 
 	replayBuffer
@@ -88,10 +87,10 @@ func (r *Replay) validate(limits Limits) error {
 	return nil
 }
 
-// maxReplayTopicBytes limits an entry of Topics, so that its NATS subject is not shortened.
+// maxReplayTopicBytes limits the length of an entry of Topics, so that the NATS subject is never shortened.
 const maxReplayTopicBytes = 256
 
-// keepsAny reports whether messages of a topic, or of some topic that a pattern may match, are kept.
+// keepsAny reports whether messages are kept for the named topic, or for some topic that the pattern may match.
 func (r *Replay) keepsAny(kind Kind, name string) bool {
 	return slices.ContainsFunc(r.Topics, func(topic string) bool {
 		beginning, begins := strings.CutSuffix(topic, "*")
@@ -117,7 +116,7 @@ func literalPrefix(pattern string) string {
 	return pattern
 }
 
-// Keeps reports whether all messages of a topic, or of all topics that a pattern matches, are kept.
+// Keeps reports whether all messages are kept for the named topic, or for all topics that the pattern matches.
 func (r *Replay) Keeps(kind Kind, name string) bool {
 	if kind != Pattern {
 		return r.keepsAny(kind, name)
@@ -128,12 +127,12 @@ func (r *Replay) Keeps(kind Kind, name string) bool {
 	})
 }
 
-// keepsAny is Replay.keepsAny, false without a Replay or a Cluster.
+// keepsAny is like Replay.keepsAny. Without a Replay or a Cluster, it returns false.
 func (h *Hub) keepsAny(kind Kind, name string) bool {
 	return h.Replay != nil && h.Cluster != nil && h.Replay.keepsAny(kind, name)
 }
 
-// Position is a place in the order of all kept messages. Clients know its text form as a message id.
+// Position is a place in the order of all kept messages. Its text form is the message id that clients use.
 type Position struct {
 	// Epoch identifies the stream: at most 32 lower-case letters and digits.
 	Epoch string
@@ -156,8 +155,8 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
-// parseIssuedPosition parses an id sent by a client. An id further ahead of this node than the stream keeps
-// messages cannot have been issued by any node and is rejected.
+// parseIssuedPosition parses an id from a client. It rejects an id that is further ahead of this node than the number
+// of messages in the stream, because no node can have issued it.
 func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	p, err := parsePosition(text)
 	if err != nil {
@@ -171,9 +170,9 @@ func (r *Replay) parseIssuedPosition(text string) (Position, error) {
 	return p, nil
 }
 
-// replayBuffer holds the kept messages. One goroutine of the cluster delivers them, and holds mu while it stores
-// a message and sends it to its groups. A client that joins holds mu for reading during its last step, so that it
-// neither misses a message nor gets one twice.
+// replayBuffer contains the kept messages. One goroutine of the cluster delivers them; it holds mu while it stores a
+// message and sends the message to its groups. A joining client holds mu for reading during the last step, so that no
+// message is missed or sent twice.
 type replayBuffer struct {
 	mu        sync.RWMutex
 	ready     bool     // the messages from before the start are loaded
@@ -182,8 +181,8 @@ type replayBuffer struct {
 	messages  []keptMessage
 	head      int // index of the oldest message; earlier elements are free
 	bytes     int
-	// newestDropped is the sequence number of the newest dropped message of each topic. For other topics it is at
-	// most droppedFloor.
+	// newestDropped is the sequence number of the newest dropped message of each topic. For absent topics, the number
+	// is at most droppedFloor.
 	newestDropped map[string]uint64
 	droppedFloor  uint64
 	advanced      chan struct{} // closed with the next message; nil if nobody waits
@@ -195,7 +194,7 @@ type replayBuffer struct {
 
 	limiters replayLimiters // access by initLimiters only
 
-	// patternStepMu serializes replay steps with patterns, so that together they use one processor at most.
+	// patternStepMu serializes replay steps with patterns, which limits them to one processor in total.
 	patternStepMu sync.Mutex
 
 	replays, replayed, gaps, refused, unissued, stalled atomic.Int64
@@ -226,8 +225,8 @@ type KeptMessage struct {
 	Old bool
 }
 
-// Begin clears the buffer for a stream whose messages from firstSeq on will be delivered. Until Ready is called,
-// reconnecting clients wait.
+// Begin clears the buffer before the delivery of a stream that starts at firstSeq. Reconnecting clients wait until
+// Ready is called.
 func (r *Replay) Begin(epoch string, firstSeq uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,14 +242,14 @@ func (r *Replay) Ready(seq uint64) {
 	r.wakePositionWaiters()
 }
 
-// At returns the position of the newest message; ready is false until Ready has been called.
+// At returns the position of the newest message. Until Ready is called, ready is false.
 func (r *Replay) At() (newest Position, ready bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.newestPos, r.ready
 }
 
-// DeliverKept keeps the next message of the stream and, unless it is old, delivers it like Deliver.
+// DeliverKept stores the next message of the stream. Unless m.Old is set, it also delivers the message like Deliver.
 func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	r := h.Replay
 	r.mu.Lock()
@@ -268,8 +267,8 @@ func (h *Hub) DeliverKept(m KeptMessage) (receivers int) {
 	return h.deliverLocally(Topic, m.Topic, m.Data, m.At.String())
 }
 
-// clearAndSendGapNotice handles messages before nextSeq that the stream has dropped: it clears the buffer and sends a
-// gap to current subscribers.
+// clearAndSendGapNotice handles the loss of stream messages before nextSeq. It clears the buffer and sends a gap
+// notice to current subscribers.
 func (r *Replay) clearAndSendGapNotice(hub *Hub, nextSeq uint64) {
 	for r.head < len(r.messages) {
 		r.dropOldest()
@@ -338,7 +337,7 @@ func (m *replayBuffer) messagesAfter(seq uint64) []keptMessage {
 	return all[i:]
 }
 
-// mayHaveDropped reports whether messages of a topic or pattern after afterSeq may have been dropped.
+// mayHaveDropped reports whether any message of a topic or pattern after afterSeq may have been dropped.
 func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
 	if t.kind == Pattern {
 		return afterSeq+1 < m.firstSeq
@@ -348,17 +347,17 @@ func (m *replayBuffer) mayHaveDropped(t *topic, afterSeq uint64) bool {
 
 // ReplayStats are the counters of a Replay.
 type ReplayStats struct {
-	// Ready is set once the stream's messages are loaded. Seq is the newest sequence number. Messages and Bytes
+	// Ready reports whether the stream's messages are loaded. Seq is the newest sequence number. Messages and Bytes
 	// are the current size of the buffer.
 	Ready           bool
 	Seq             uint64
 	Messages, Bytes int64
-	// Waiting is the current number of clients that wait or are being replayed to. Replays counts replays that
-	// needed a turn, Replayed the messages sent in replays, Gaps the gap notices to one or all clients, and
-	// Refused the clients told to try again.
+	// Waiting is the current number of clients in a replay or waiting for one. Replays counts replays that needed a
+	// slot. Replayed counts messages sent in replays. Gaps counts gap notices. Refused counts clients that were told
+	// to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
-	// Unissued counts clients with an id that was never issued, Stalled the turns ended because the client did
-	// not read.
+	// Unissued counts clients with an id that no node has issued. Stalled counts slots lost by clients that did not
+	// read.
 	Unissued, Stalled int64
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/myriad-go/myriad/tcp"
 )
 
-// unsubscribeAndCountLostIfSlow ends the subscriptions of a closed client, and counts its unsent output as lost if it
-// was closed for being slow.
+// unsubscribeAndCountLostIfSlow ends the subscriptions of a closed client. If the client was closed for being slow,
+// its unsent output counts as lost.
 func (h *Hub) unsubscribeAndCountLostIfSlow(c *client, conn *tcp.Conn, reason error) {
 	slow := errors.Is(reason, tcp.ErrSlowConsumer) || errors.Is(reason, tcp.ErrWriteTimeout) || errors.Is(reason, tcp.ErrOverBudget)
 	if n := int64(conn.Pending()); slow && n > 0 && c.subscriptionCount() > 0 {
@@ -32,12 +32,13 @@ var ErrBusy = errors.New("hub: another scan for slow subscribers is running; try
 
 // Slow is the result of Hub.Slow.
 type Slow struct {
-	// Clients is the number of clients with subscriptions. Of these, Waiting have unsent output, Behind so much
-	// that they are not read from (tcp.Limits.HighWater), and Missed have lost messages (SlowConsumer
-	// DropMessage). Bytes is the total unsent output.
+	// Clients is the number of clients with subscriptions. Waiting is the number of these with unsent output. Behind
+	// is the number with so much unsent output that the server does not read from them (tcp.Limits.HighWater). Missed
+	// is the number that have lost messages (SlowConsumer DropMessage). Bytes is the total unsent output.
 	Clients, Waiting, Behind, Missed int
 	Bytes                            int64
-	// Top are the ten clients with the most unsent output, then the most lost messages.
+	// Top lists the ten clients with the most unsent output. Among equals, those with the most lost messages come
+	// first.
 	Top []SlowClient
 }
 
@@ -49,16 +50,16 @@ type SlowClient struct {
 	// Topic is one of the client's topics or patterns.
 	Topic         string
 	Subscriptions int
-	// Pending is the unsent output in bytes, Dropped the number of lost messages.
+	// Pending is the unsent output in bytes. Dropped is the number of lost messages.
 	Pending int
 	Dropped int64
 }
 
 const maxSlowListed = 10
 
-// Slow finds subscribers that do not keep up. It examines every connection of srv on its event loop, as
-// tcp.Server.Each does, and returns its errors. A million connections take a few hundred milliseconds of
-// processor time. Only one scan runs at a time; others fail with ErrBusy.
+// Slow finds subscribers that do not keep up. Like tcp.Server.Each, it examines every connection of srv on the
+// connection's event loop, and it returns the same errors. A million connections take a few hundred milliseconds of
+// processor time. Only one scan runs at a time; a concurrent scan fails with ErrBusy.
 func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 	if !h.slowScanMu.TryLock() {
 		return Slow{}, ErrBusy
@@ -86,8 +87,8 @@ func (h *Hub) Slow(ctx context.Context, srv *tcp.Server) (Slow, error) {
 
 const operatorScanTimeout = 10 * time.Second
 
-// Operator returns a page for operators: JSON with the hub's Stats and the result or error of Slow for srv. It
-// does not authenticate; it is meant for admin.Config.Pages.
+// Operator returns a JSON page for operators with the hub's Stats and the result or error of Slow for srv. The page
+// does not authenticate; serve it through admin.Config.Pages.
 func (h *Hub) Operator(srv *tcp.Server) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), operatorScanTimeout)

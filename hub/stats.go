@@ -12,30 +12,30 @@ type counters struct {
 	refused                           [refusalCauseCount]atomic.Int64
 }
 
-// countPublished counts messages that publishAuthorized has not delivered itself.
+// countPublished counts messages that publishAuthorized did not deliver itself.
 func (c *counters) countPublished(n int64) {
 	c.publishesStarted.Add(n)
 	c.published.Add(n)
 }
 
-// Stats are the counters of a Hub since its first use, except those described as current.
+// Stats contains the counters of a Hub since its first use, and some current values.
 type Stats struct {
-	// Topics and Patterns are the current numbers with subscribers. Subscriptions is the current number for all
-	// clients.
+	// Topics and Patterns are the current numbers of topics and patterns with subscribers. Subscriptions is the
+	// current number of subscriptions of all clients.
 	Topics, Patterns, Subscriptions int64
 	// PatternWork is the current maximum work of a publish: see Limits.MaxPatternWork.
 	PatternWork int64
-	// Published counts published messages. Delivered counts, for each subscriber, messages queued to it, and
-	// Dropped those for which there was no space. With DropMessage, slow subscribers may lose further messages:
-	// see tcp.Stats.Dropped.
+	// Published counts published messages. Delivered counts messages queued to subscribers, once per subscriber.
+	// Dropped counts messages that did not fit a subscriber's queue. With DropMessage, slow subscribers may lose
+	// further messages; see tcp.Stats.Dropped.
 	Published, Delivered, Dropped int64
 	// LostBytes counts the unsent output of subscribers that were closed for being slow (Closed.SlowConsumer,
-	// WriteTimeout and OverBudget of tcp.Stats). Lost estimates the number of these messages from their mean
-	// size. Bytes already in the kernel or still in a mailbox are unknown and count as delivered.
+	// WriteTimeout and OverBudget of tcp.Stats). Lost is an estimate of the number of these messages, from their mean
+	// size. Bytes in the kernel or in a mailbox are unknown and count as delivered.
 	Lost, LostBytes int64
 	// Refused counts rejected requests by cause.
 	Refused Refused
-	// LastValues is the current number of kept last values, LastValueBytes their memory. Evicted counts those
+	// LastValues is the current number of kept last values. LastValueBytes is their memory. Evicted counts values
 	// removed because of Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is nil if no messages are kept.
@@ -46,16 +46,16 @@ type Stats struct {
 
 // Refused counts rejected requests by cause.
 type Refused struct {
-	// Credentials counts logins with a wrong user name, password or token, Denied missing rights, and Logins
-	// connections closed for too many failed logins.
+	// Credentials counts logins with a wrong user name, password or token. Denied counts requests without the
+	// necessary rights. Logins counts connections closed after too many failed logins.
 	Credentials, Denied, Logins int64
-	// Names counts empty names and those that exceed Limits.MaxName, Messages those that exceed MaxMessage, and
-	// Rate those that exceed PublishRate.
+	// Names counts names that are empty or exceed Limits.MaxName. Messages counts messages that exceed MaxMessage.
+	// Rate counts messages that exceed PublishRate.
 	Names, Messages, Rate int64
-	// Subscriptions counts those that exceed Limits.MaxSubscriptions, Subscribers MaxSubscribers, Topics
-	// MaxTopics, and Patterns MaxPatternWork or MaxPatternCost.
+	// These count rejected subscriptions. Subscriptions exceed Limits.MaxSubscriptions, Subscribers exceed
+	// MaxSubscribers, Topics exceed MaxTopics, and Patterns exceed MaxPatternWork or MaxPatternCost.
 	Subscriptions, Subscribers, Topics, Patterns int64
-	// Unkept counts messages for Hub.Replay that the cluster had no space for.
+	// Unkept counts messages for Hub.Replay that did not fit the cluster's queue.
 	Unkept int64
 }
 
@@ -80,7 +80,7 @@ var refusalCauses = [...]struct {
 
 const refusalCauseCount = len(refusalCauses)
 
-// countRefusal counts err as the cause of a rejected request and returns it.
+// countRefusal counts err as the cause of a rejected request. It returns err.
 func (c *counters) countRefusal(err error) error {
 	for i := range refusalCauses {
 		if errors.Is(err, refusalCauses[i].err) {

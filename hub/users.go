@@ -20,11 +20,11 @@ var (
 	errWrongCredentials = errors.New("wrong user name or password")
 )
 
-// ErrRevoked closes connections whose user has lost its rights: see Hub.Enforce.
+// ErrRevoked closes connections whose user has lost rights; see Hub.Enforce.
 var ErrRevoked = errors.New("hub: the user was removed or lost the right to a subscription")
 
-// Users are the users of a Hub and their rights, from a Redis ACL file. docs/hub.md lists the supported rules.
-// The zero value has no users: everybody is rejected. Methods are safe for concurrent use.
+// Users contains the users of a Hub and their rights, from a Redis ACL file. See docs/hub.md for the supported rules.
+// The zero value has no users: every client is rejected. Methods are safe for concurrent use.
 type Users struct {
 	reloadMu sync.Mutex
 	current  atomic.Pointer[roster]
@@ -38,14 +38,14 @@ type roster struct {
 
 type passwordHash [sha256.Size]byte
 
-// ReadUsers reads an ACL file of at most 64 MiB and 1,000,000 users. Errors name the line.
+// ReadUsers reads an ACL file of at most 64 MiB and 1,000,000 users. Errors include the line number.
 func ReadUsers(r io.Reader) (*Users, error) {
 	u := new(Users)
 	return u, u.Reload(r)
 }
 
-// Reload replaces the users with those of another ACL file. On an error nothing changes. Clients whose user still
-// exists get its new rights immediately; Hub.Enforce closes those that have lost rights they use.
+// Reload replaces the users with those of another ACL file. After an error, the users are unchanged. Changed rights
+// apply to connected clients immediately. Hub.Enforce closes clients that have lost rights that they use.
 func (u *Users) Reload(r io.Reader) error {
 	accounts, byPassword, err := parseACLFile(r, defaultACLLimits)
 	if err != nil {
@@ -81,14 +81,14 @@ func (u *Users) currentRoster() *roster {
 	return new(roster)
 }
 
-// user is a client's user. Its account is loaded for every action, so that changes apply immediately. A client
-// without a user has not authenticated yet and may do nothing.
+// user is a client's user. Every action loads the user's account, so that changes apply immediately. A client without
+// a user has not authenticated and may do nothing.
 type user struct {
 	name    string
 	account atomic.Pointer[aclAccount] // nil once the user has been removed
 }
 
-// anyone is the user of all clients in a hub without users. It may do everything.
+// anyone is the user of all clients in a hub without users. This user may do everything.
 var anyone = func() *user {
 	u := &user{name: defaultUser}
 	u.account.Store(&aclAccount{enabled: true, noPassword: true, selectors: []aclSelector{allowAll}})
@@ -98,7 +98,7 @@ var anyone = func() *user {
 // defaultUser is the name of the user of clients that have not authenticated.
 const defaultUser = "default"
 
-// activeAccount returns the user's account, or nil if it is off or removed.
+// activeAccount returns the user's account, or nil if the account is off or removed.
 func (u *user) activeAccount() *aclAccount {
 	if u == nil {
 		return nil
@@ -109,7 +109,7 @@ func (u *user) activeAccount() *aclAccount {
 	return nil
 }
 
-// mayRun reports whether the user may use a command, such as publish or client|kill, on some topic.
+// mayRun reports whether the user may use a command, such as publish or client|kill, on at least one topic.
 func (u *user) mayRun(command string) bool {
 	bit, ok := commandBit[command]
 	if !ok {
@@ -126,8 +126,8 @@ func (u *user) mayPublish(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool { return s.commands&bit != 0 && s.allowsTopic(name) })
 }
 
-// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must equal one of the
-// user's patterns byte by byte.
+// maySubscribe reports whether the user may subscribe to a name. As in Redis, a pattern must be identical to one of
+// the user's patterns.
 func (u *user) maySubscribe(kind Kind, name string) bool {
 	return u.anySelector(func(s *aclSelector) bool {
 		switch kind {
@@ -152,7 +152,7 @@ func (u *user) anySelector(predicate func(*aclSelector) bool) bool {
 	return false
 }
 
-// unauthenticatedUser returns the user of clients that have not authenticated, or nil if they must.
+// unauthenticatedUser returns the user of clients that have not authenticated, or nil if authentication is required.
 func (h *Hub) unauthenticatedUser() *user {
 	if h.Users == nil {
 		return anyone
@@ -188,7 +188,7 @@ func (h *Hub) authenticatePassword(name, password string) (*user, error) {
 	return u, nil
 }
 
-// authenticateToken returns the user whose password is the token. Passwords are unique.
+// authenticateToken returns the user whose password is token. Passwords are unique.
 func (h *Hub) authenticateToken(token string) (*user, error) {
 	if h.Users == nil {
 		return nil, h.countRefusal(errWrongCredentials)
@@ -201,7 +201,8 @@ func (h *Hub) authenticateToken(token string) (*user, error) {
 	return u, nil
 }
 
-// authenticateCert returns the user named by the CommonName of a verified certificate, if it has the rule cert.
+// authenticateCert returns the user named by the CommonName of a verified certificate. The user must have the rule
+// cert.
 func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	if h.Users == nil {
 		return nil, errWrongCredentials
@@ -213,8 +214,8 @@ func (h *Hub) authenticateCert(cert *x509.Certificate) (*user, error) {
 	return u, nil
 }
 
-// initialUser returns the user of a new connection: that of its verified certificate, otherwise
-// unauthenticatedUser. tlsState is nil without TLS.
+// initialUser returns the user of a new connection: the user of its verified certificate, or else unauthenticatedUser.
+// Without TLS, tlsState is nil.
 func (h *Hub) initialUser(tlsState *tls.ConnectionState) *user {
 	if h.Users != nil && tlsState != nil && len(tlsState.VerifiedChains) > 0 {
 		if u, err := h.authenticateCert(tlsState.PeerCertificates[0]); err == nil {
@@ -229,9 +230,9 @@ type clientHolder interface{ hubClient() *client }
 
 func (c *client) hubClient() *client { return c }
 
-// Enforce closes, with ErrRevoked, the clients whose user is removed or off, or that have a subscription which
-// their user no longer may have. Call it after Users.Reload. It examines connections like tcp.Server.Each,
-// returns its errors, and the number of closed clients.
+// Enforce closes clients with ErrRevoked if their user is removed or off, or no longer has the right to one of their
+// subscriptions. Call it after Users.Reload. It returns the number of closed clients. Like tcp.Server.Each, it
+// examines every connection, and it returns the same errors.
 func (h *Hub) Enforce(ctx context.Context, srv *tcp.Server) (closed int, err error) {
 	var n atomic.Int64
 	err = srv.Each(ctx, func(c *tcp.Conn) {
@@ -263,7 +264,7 @@ func (c *client) hasRevokedAccess() bool {
 	return false
 }
 
-// findActiveUser returns the user with a name, or nil if it does not exist or is off.
+// findActiveUser returns the user with a name, or nil if the user does not exist or is off.
 func (h *Hub) findActiveUser(name string) *user {
 	if h.Users == nil {
 		return anyone

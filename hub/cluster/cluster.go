@@ -1,12 +1,12 @@
-// Package cluster connects hubs through NATS, so that a message published to one reaches the subscribers of all:
+// Package cluster connects hubs through NATS, so that a published message reaches the subscribers of all hubs:
 //
 //	h := &hub.Hub{}
 //	node, err := cluster.Start(h, cluster.Config{URLs: []string{"nats://10.0.0.1:4222"}})
 //	...
 //	defer node.Close()
 //
-// Messages are delivered at most once. Each has a sequence number for its topic and publishing node, by which
-// receivers count lost messages.
+// Messages are delivered at most once. Sequence numbers, one series per topic and publishing node, let receivers count
+// lost messages.
 package cluster
 
 import (
@@ -28,60 +28,61 @@ import (
 	"github.com/myriad-go/myriad/hub/natsd"
 )
 
-// Config configures a node. Either URLs name the servers of an existing NATS cluster, or Peers forms one.
+// Config configures a node. Set URLs to use an existing NATS cluster, or Peers to form a new one.
 type Config struct {
-	// URLs are NATS servers, such as nats://user:password@10.0.0.1:4222, nats://token@host, or tls://host.
+	// URLs lists NATS servers, such as nats://user:password@10.0.0.1:4222, nats://token@host, or tls://host.
 	URLs []string
-	// Creds is the file with the credentials of a NATS user, and TLS configures connections to the servers. The
-	// defaults are "" and nil: as the URLs say.
+	// Creds is the path of a NATS credentials file. TLS configures connections to the servers. By default, the URLs
+	// determine both.
 	Creds string
 	TLS   *tls.Config
 
-	// Peers makes the hubs form a NATS cluster themselves. The default is nil.
+	// Peers makes the hubs form a NATS cluster. The default is nil.
 	Peers *Peers
 
-	// Replicas is the number of NATS servers that store messages kept by Hub.Replay; with three, one may fail.
-	// The default is 1, or 3 with Peers; the maximum is 5.
+	// Replicas is the number of NATS servers that store messages kept by Hub.Replay. With three servers, one may fail.
+	// The default is 1, or 3 with Peers. The maximum is 5.
 	Replicas int
 
-	// Name is shown to people. The default is the host name.
+	// Name is a display name. The default is the host name.
 	Name string
-	// Origin is the Node.Origin of the process whose hub this one takes over during tcp.Server.Upgrade. The node
-	// neither delivers nor sends until the clients have moved, for a minute at most. It cannot be used with
-	// Peers. The default is "": a new node.
+	// Origin is the Node.Origin of the process that this process replaces in tcp.Server.Upgrade. The node neither
+	// delivers nor sends until the clients have moved, for at most a minute. Origin cannot be used with Peers. The
+	// default is "": a new node.
 	Origin string
-	// MaxMessage limits a message in bytes, and configures the server with Peers. The default is 64 KiB, as in
-	// hub.Limits.
+	// MaxMessage limits a message in bytes. With Peers, it also configures the embedded server. The default is 64 KiB,
+	// as in hub.Limits.
 	MaxMessage int
-	// MaxWaiting and MaxWaitingBytes limit the messages that wait to be sent, for example without a connection.
-	// Further messages are lost and counted. The same limits apply to messages waiting to be stored for
-	// Hub.Replay; further ones are rejected. The defaults are 65,536 and 16 MiB.
+	// MaxWaiting and MaxWaitingBytes limit the send queue, which fills up during a disconnection, for example.
+	// Messages beyond the limits are lost and counted. The same limits apply to messages waiting to be stored for
+	// Hub.Replay; further messages are rejected. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
-	// MaxSubjects limits the subscribed NATS subjects. A hub with more topics receives the messages of all
-	// topics. The default is 100,000.
+	// MaxSubjects limits the subscribed NATS subjects. A hub with more topics receives the messages of all topics. The
+	// default is 100,000.
 	MaxSubjects int
-	// Linger is how long a subject stays subscribed after its last subscriber has left. The default is 5 s.
+	// Linger is the time for which a subject stays subscribed after its last subscriber has left. The default is 5 s.
 	Linger time.Duration
-	// Warn is called for problems, at most a few times a second and once a minute for the same line. With Peers,
-	// it also reports when the first other hub joins and the last one leaves. It must be safe for concurrent use.
-	// The default is nil.
+	// Warn reports problems, at most a few times a second and once a minute for the same line. With Peers, it also
+	// reports when the first other hub joins and the last other hub leaves. It must be safe for concurrent use. The
+	// default is nil.
 	Warn func(line string)
 }
 
-// Peers are hubs that form a cluster, each with an embedded NATS server.
+// Peers configures hubs that form a cluster. Each hub embeds a NATS server.
 type Peers struct {
-	// Addr is the host and port to listen on for other servers, Advertise the address by which they reach it, if
-	// different.
+	// Addr is the host and port to listen on for other servers. Advertise is the address at which they reach this
+	// server, if different.
 	Addr, Advertise string
-	// Join are addresses of other servers, which also tell of further ones.
+	// Join lists addresses of other servers. These servers announce further servers.
 	Join []string
-	// Secret is shared by the whole cluster. Without TLS it is sent unencrypted.
+	// Secret is the shared secret of the whole cluster. Without TLS it is sent unencrypted.
 	Secret string
 	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Dir stores the messages and the identity of the NATS server of a hub with a Replay. It must persist and
-	// belong to one node. Servers decide by majority, of those in Join first, later of all that have ever joined.
-	// The default is "": nothing is stored.
+	// Dir is the directory of a hub with a Replay. It stores the messages and the identity of the NATS server. It must
+	// persist and must not be shared by nodes. The default is "": nothing is stored.
+	//
+	// Servers decide by majority: at first of the servers in Join, later of all servers that have ever joined.
 	Dir string
 }
 
@@ -107,9 +108,9 @@ const (
 
 // Node connects a hub to a cluster. Methods are safe for concurrent use.
 //
-// The hub's event loops enqueue messages in the outbox, from which one goroutine sends them to NATS. Another
-// maintains the subscriptions for the hub's topics. A third delivers received messages one by one, which
-// preserves each publisher's order. Two more run the presence.
+// The hub's event loops append messages to the outbox. One goroutine sends the outbox to NATS. A second goroutine
+// maintains the subscriptions for the hub's topics. A third delivers received messages one by one, which preserves the
+// order of each publisher. Two more run the presence.
 type Node struct {
 	hub      *hub.Hub
 	config   Config
@@ -124,7 +125,7 @@ type Node struct {
 	publisher     *streamPublisher // publisher and stream are nil without Replay
 	stream        *replayStream
 
-	// Copies of nats.Conn's state, whose methods block while it connects.
+	// Copies of the state of nats.Conn, because its methods block while it connects.
 	connected  atomic.Bool
 	maxPayload atomic.Int64 // of the last connected server
 
@@ -136,8 +137,8 @@ type Node struct {
 	closeOnce         sync.Once
 }
 
-// Start connects a hub to a cluster and sets its field Cluster. Call it before the hub serves. NATS servers that
-// are unreachable are retried for as long as the node runs; errors are permanent problems. Call Close to stop the
+// Start connects a hub to a cluster and sets the hub's Cluster field. Call Start before the hub serves. The node
+// retries unreachable NATS servers for as long as it runs; Start returns only permanent errors. Call Close to stop the
 // node.
 func Start(h *hub.Hub, c Config) (*Node, error) {
 	if err := c.validate(h); err != nil {
@@ -240,7 +241,7 @@ func (c Config) validate(h *hub.Hub) error {
 	return nil
 }
 
-// startServerAndConnect starts the embedded NATS server, with Peers, and connects to NATS.
+// startServerAndConnect connects to NATS. With Peers, it first starts the embedded NATS server.
 func (n *Node) startServerAndConnect() (err error) {
 	options := []nats.Option{
 		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
@@ -320,7 +321,7 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// Addr returns the address on which the embedded server listens for others, or "" without Peers.
+// Addr returns the address on which the embedded server listens for other servers. Without Peers it returns "".
 func (n *Node) Addr() string {
 	if n.server == nil {
 		return ""
@@ -381,8 +382,8 @@ func (n *Node) sendOutboxUntilClosed() {
 	}
 }
 
-// publishWhenConnected publishes a message, waiting for a connection if needed. It reports false if the message is
-// lost.
+// publishWhenConnected publishes a message, after waiting for a connection if necessary. If the message is lost, it
+// returns false.
 func (n *Node) publishWhenConnected(m *outgoing) (sent bool) {
 	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{sequenceHeader: {m.id}}}
 	if m.escapedName != "" {
@@ -421,8 +422,8 @@ func (n *Node) Stats() hub.ClusterStats {
 	return s
 }
 
-// Close leaves the cluster within a few seconds, after sending waiting messages if connected. The hub continues
-// alone.
+// Close leaves the cluster within a few seconds. If connected, it first sends waiting messages. The hub continues
+// without a cluster.
 func (n *Node) Close() {
 	n.closeOnce.Do(func() {
 		n.outbox.close()
@@ -443,7 +444,7 @@ func (n *Node) Close() {
 	})
 }
 
-// waitUntilSent waits until NATS has all waiting messages, the connection is lost, or the timeout expires.
+// waitUntilSent waits until NATS has received all waiting messages, the connection is lost, or the timeout expires.
 func (n *Node) waitUntilSent(timeout time.Duration) {
 	for deadline := time.Now().Add(timeout); n.connected.Load() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if n.Stats().Waiting == 0 {

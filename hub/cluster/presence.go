@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's
-// names. Queries have a goroutine of their own, so that slow answers don't delay announcements. Queries beyond
-// maxQueuedQueries are dropped.
+// presence announces this node once a second, tracks other nodes, and answers their queries about this hub's names. A
+// separate goroutine answers queries, so that slow answers do not delay announcements. Queries beyond maxQueuedQueries
+// are dropped.
 type presence struct {
 	node          *Node
 	announcements chan *nats.Msg
@@ -43,9 +43,9 @@ type announcement struct {
 	Gone          bool
 }
 
-// query asks for the number of subscribers of each name in Of or, if Of is nil, for names of at most Most bytes:
-// those that match Pattern or, if Largest > 0, the Largest topics with prefix Pattern and the most subscribers.
-// Names are arbitrary bytes.
+// query asks for names or for subscriber counts. If Of is not nil, the answer is the number of subscribers of each
+// name in Of. Otherwise the answer is a list of names of at most Most bytes: the names that match Pattern or, if
+// Largest > 0, the Largest topics with prefix Pattern and the most subscribers. Names are arbitrary bytes.
 type query struct {
 	Kind    hub.Kind
 	Of      [][]byte
@@ -54,7 +54,7 @@ type query struct {
 	Largest int
 }
 
-// queryAnswer has the Counts for Of, or the Names and the number of further ones.
+// queryAnswer contains the Counts for Of, or the Names and the number of omitted names.
 type queryAnswer struct {
 	Counts []int
 	Names  [][]byte
@@ -121,7 +121,7 @@ func (p *presence) logJoinedOrAlone() {
 
 func (p *presence) announce() { p.publishAnnouncement(false) }
 
-// publishAnnouncement announces this node. Errors are ignored, because the next announcement follows in a second.
+// publishAnnouncement announces this node. It ignores errors, because the next announcement follows within a second.
 func (p *presence) publishAnnouncement(leaving bool) {
 	data, err := json.Marshal(announcement{
 		Origin: p.node.origin, Name: p.node.config.Name, Gone: leaving, Subscriptions: p.node.hub.Subscriptions(),
@@ -161,7 +161,7 @@ func (in *inbox) recordAnnouncedNode(announced announcement) (isNew bool) {
 	return isNew
 }
 
-// forgetAbsentNodes removes nodes that have been absent for long, or for a shorter time if there are many.
+// forgetAbsentNodes removes nodes after a long absence. If there are many nodes, a shorter absence suffices.
 func (in *inbox) forgetAbsentNodes(now time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -236,7 +236,7 @@ func (p *presence) localNamesForQuery(q query) (names [][]byte, omitted int) {
 	return names, found.omitted
 }
 
-// boundedNames collects names up to a number of bytes and counts the others.
+// boundedNames collects names up to a limit in bytes and counts the omitted names.
 type boundedNames struct {
 	bytesLeft int
 	names     []string
@@ -255,8 +255,8 @@ func (s *boundedNames) addOrCountOmitted(name string) {
 
 func (n *Node) maxNameBytes() int { return int(n.maxPayload.Load()) / 2 }
 
-// queryOtherNodes sends a query to all other nodes, and calls handle for each answer until all have answered or ctx
-// ends.
+// queryOtherNodes sends a query to all other nodes. It calls handle for each answer until all nodes have answered or
+// ctx ends.
 func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAnswer)) {
 	here := n.inbox.countPresentNodes()
 	data, err := json.Marshal(q)
@@ -284,7 +284,7 @@ func (n *Node) queryOtherNodes(ctx context.Context, q query, handle func(queryAn
 	}
 }
 
-// Subscribers implements hub.Cluster. It splits the names into queries that fit into a message.
+// Subscribers implements hub.Cluster. It splits the names into queries that fit into one message each.
 func (n *Node) Subscribers(ctx context.Context, kind hub.Kind, names []string) []int {
 	counts := make([]int, len(names))
 	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {

@@ -10,9 +10,9 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// subscriptions subscribes to the subjects of all names with subscribers on the hub. Event loops queue names that
-// have got their first subscriber or lost their last; a goroutine then checks their current state. A subject
-// without subscribers stays subscribed for the linger time, to avoid churn.
+// subscriptions subscribes to the NATS subjects of all names with subscribers on the hub. Event loops queue names that
+// have gained their first subscriber or lost their last. A goroutine then checks the current state of these names. A
+// subject without subscribers stays subscribed for the linger time, to avoid churn.
 type subscriptions struct {
 	hub            *hub.Hub
 	natsConn       *nats.Conn
@@ -30,7 +30,8 @@ type subscriptions struct {
 	checkAll bool // too many changed names: check all
 	wake     chan struct{}
 
-	// Only the maintain goroutine writes the fields below, holding countMu where others read them.
+	// Only the maintain goroutine writes the fields below. It holds countMu to write fields that other goroutines
+	// read.
 	countMu      sync.Mutex
 	subjects     map[string]*subjectState
 	allTopicSubs []*nats.Subscription // nil unless all topics are subscribed to
@@ -39,11 +40,12 @@ type subscriptions struct {
 	replacedAt   time.Time            // when their replacements took effect
 }
 
-// replaceDelay is how long a superseded subscription stays after its replacement has taken effect. A NATS server
-// looks up a message's subscriptions and then delivers to each, skipping those unsubscribed meanwhile. A message
-// is lost if all that were found have been, even if newer ones exist. That a new subscription is in effect says
-// nothing about such a message, because routes have goroutines of their own. Therefore no subscription is removed
-// earlier, even if the mode switches again.
+// replaceDelay is the time for which a superseded subscription stays after its replacement has taken effect.
+//
+// A NATS server looks up the subscriptions of a message and then delivers to each, except to those unsubscribed in
+// between. If all subscriptions that it found have been unsubscribed, the message is lost, even if newer subscriptions
+// exist. A new subscription in effect does not rule this out, because routes run on separate goroutines. Therefore no
+// subscription is removed earlier, even if the mode switches again.
 const replaceDelay = 250 * time.Millisecond
 
 type topicName struct {
@@ -51,7 +53,7 @@ type topicName struct {
 	text string
 }
 
-// subjectState is a subscribed subject with the names that need it, several in case of patterns.
+// subjectState is a subscribed subject with the names that need it. With patterns, several names may need one subject.
 type subjectState struct {
 	sub          *nats.Subscription
 	names        map[topicName]struct{}
@@ -66,7 +68,7 @@ type idleSubject struct {
 
 const maxChangedNames = 1 << 16
 
-// queueSubscriptionCheck queues a name whose first subscriber has come or whose last has left.
+// queueSubscriptionCheck queues a name that has gained its first subscriber or lost its last.
 func (subs *subscriptions) queueSubscriptionCheck(kind hub.Kind, topic string) {
 	subs.mu.Lock()
 	if len(subs.changed) >= maxChangedNames {
@@ -202,8 +204,8 @@ func (subs *subscriptions) subscribe(subjectName string) *subjectState {
 	return s
 }
 
-// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time, from superseded
-// subscriptions, and from all topics when that is no longer needed.
+// unsubscribeIdleAndReplaced unsubscribes from subjects that have been unused for the linger time and from superseded
+// subscriptions. It also unsubscribes from all topics if that subscription is no longer needed.
 func (subs *subscriptions) unsubscribeIdleAndReplaced(now time.Time) {
 	for len(subs.idle) > 0 && now.Sub(subs.idle[0].since) >= subs.linger {
 		i := subs.idle[0]
@@ -256,8 +258,8 @@ func (subs *subscriptions) unsubscribeReplaced() {
 	subs.replaced = nil
 }
 
-// switchSubscribeAll switches between subscribing to all topics and to each. Switching on is always allowed and
-// reuses superseded subscriptions; switching off requires that none is superseded.
+// switchSubscribeAll switches between one subscription to all topics and one per topic. Switching on is always allowed
+// and reuses superseded subscriptions. Switching off requires that no subscription is superseded.
 func (subs *subscriptions) switchSubscribeAll(on bool) {
 	if on == (subs.allTopicSubs != nil) {
 		return
@@ -295,9 +297,9 @@ func (subs *subscriptions) switchSubscribeAll(on bool) {
 	subs.waitUntilSubscriptionsApply()
 }
 
-// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages that arrived by the old ones have
-// been read, because unsubscribing drops messages in flight. A connection that takes longer has been given up.
-// Meanwhile the old or the new subscriptions receive all topics.
+// waitUntilSubscriptionsApply waits until new subscriptions are in effect and messages of the old subscriptions have
+// been read, because unsubscribing drops messages in flight. Meanwhile the old or the new subscriptions receive all
+// topics. A connection that takes too long is abandoned.
 func (subs *subscriptions) waitUntilSubscriptionsApply() {
 	for range maxPings + 1 {
 		if subs.natsConn.FlushTimeout(pingInterval) == nil || !subs.natsConn.IsConnected() {
@@ -319,8 +321,8 @@ func (subs *subscriptions) subjectCount() (n int64, subscribedToAll bool) {
 	return int64(len(subs.subjects) + len(subs.allTopicSubs)), subs.allTopicSubs != nil
 }
 
-// isWidestSubscriptionFor reports whether subscription has the fewest tokens of those that match subject. A message without
-// a sequence number is delivered for that one only.
+// isWidestSubscriptionFor reports whether subscription has the fewest tokens of all subscriptions that match subject.
+// A message without a sequence number is delivered only for the widest subscription.
 func (subs *subscriptions) isWidestSubscriptionFor(subscription, subject string) bool {
 	subs.countMu.Lock()
 	defer subs.countMu.Unlock()
@@ -346,7 +348,7 @@ func (subs *subscriptions) widestSubscribedWildcard(subject string) string {
 	return ""
 }
 
-// isSubscribedTo reports whether a subject is covered by a subscription that is not superseded.
+// isSubscribedTo reports whether a subscription that is not superseded covers the subject.
 func (subs *subscriptions) isSubscribedTo(subject string) bool {
 	return subs.allTopicSubs != nil || subs.subjects[subject] != nil || subs.widestSubscribedWildcard(subject) != ""
 }

@@ -10,22 +10,23 @@ import (
 	"github.com/myriad-go/myriad/internal/saved"
 )
 
-// A node continues in another process that takes over the hub's clients: see hub.ClusterMigrator. Both processes
-// have the node's origin, so neither delivers the other's messages, but different eras for their sequence
-// numbers. The new process subscribes to all topics before the old one pauses, and delivers nothing: messages
-// wait in its inbox, and in NATS. Once the clients have moved, it delivers what the old process had not, judging
-// by the sequence numbers. The old process does the same for clients that stayed.
+// A node can continue in another process that takes over the hub's clients; see hub.ClusterMigrator. Both processes
+// have the node's origin, so neither delivers messages of the other. Their sequence numbers belong to different eras.
 //
-// Messages that NATS sent to the old process before the new one subscribed reach the old one only. Therefore
-// Pause delivers everything in flight.
+// The new process subscribes to all topics before the old process pauses. It delivers nothing at first; messages wait
+// in its inbox and in NATS. Once the clients have moved, it delivers the messages that the old process had not
+// delivered, according to the sequence numbers. The old process does the same for clients that stayed.
 //
-// The new process sends nothing before Resume either. Otherwise a client might publish in the old process, move,
-// and publish in the new one while its first message still waits in the old outbox. Resume in the old process
-// runs first and returns once NATS has all its messages; Resume in the new one then releases its outbox.
+// Messages that NATS sent before the new process subscribed reach only the old process. Therefore Pause delivers
+// everything in flight.
+//
+// The new process also sends nothing before Resume. Otherwise a client might publish in the old process, move, and
+// publish in the new process while its first message is still in the old outbox. Resume runs first in the old process
+// and returns once NATS has received all messages. Resume in the new process then releases its outbox.
 
 const (
-	// pauseFlushTimeout limits how long Pause waits for messages in flight from NATS, and Resume in the old
-	// process for sending its own.
+	// pauseFlushTimeout limits the time for which Pause waits for messages in flight from NATS. It also limits the
+	// time for which Resume in the old process sends its messages.
 	pauseFlushTimeout = 2 * time.Second
 	maxPauseDuration  = time.Minute
 )
@@ -69,7 +70,7 @@ func (n *Node) Resume() {
 	}
 }
 
-// deliverQueuedAndPause delivers the queued messages and returns when delivery has stopped.
+// deliverQueuedAndPause delivers the queued messages and stops delivery before it returns.
 func (in *inbox) deliverQueuedAndPause() {
 	in.mu.Lock()
 	pauses := in.resumed != nil
@@ -118,8 +119,8 @@ func (in *inbox) waitForResumeOrTimeout(done <-chan struct{}) {
 	}
 }
 
-// saveState encodes for each topic the subject and, for each source, its name, last sequence number, and whether
-// it belongs to the current period.
+// saveState encodes the subject of each topic and its sources. A source is encoded as its name, its last sequence
+// number, and whether the number belongs to the current period.
 func (g *gapDetector) saveState() (state []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test.
-// Only programs that need it should import it, because of its dependencies.
+// Package natsd runs a nats-server inside this process, for the nodes of a hub and the agents of a load test. Because
+// of its dependencies, import it only in programs that need it.
 package natsd
 
 import (
@@ -21,44 +21,46 @@ import (
 type Config struct {
 	// Name must be unique in a cluster. The default is random.
 	Name string
-	// Addr is the host and port to listen on for clients; port 0 picks a free one. The default is "": clients
-	// come from this process (Connect) or, in a cluster, from this machine with the Token.
+	// Addr is the host and port to listen on for clients; port 0 selects a free port. The default is "": only this
+	// process (Connect) and, in a cluster, clients on this machine with the Token can connect.
 	Addr string
-	// Token is required from clients. The default is "": none, or a random one in a cluster without Addr.
+	// Token is the secret that clients must send. The default is "": no secret, or a random one in a cluster without
+	// Addr.
 	Token string
-	// TLS is for clients on Addr. The default is nil: unencrypted.
+	// TLS encrypts client connections on Addr. The default is nil: unencrypted.
 	TLS *tls.Config
-	// Cluster connects the server with others. The default is nil.
+	// Cluster connects the server with other servers. The default is nil.
 	Cluster *Cluster
 	// MaxPayload limits a message with its header in bytes. The default is 1 MiB, the maximum 64 MiB.
 	MaxPayload int
-	// MaxPending limits the bytes waiting for a client or another server. Beyond it, the connection is closed.
+	// MaxPending limits the bytes waiting for a client or another server. Beyond the limit, the connection is closed.
 	// The default is 64 MiB.
 	MaxPending int64
-	// StoreDir stores streams, of at most MaxStore bytes. The default is "": streams are disabled.
+	// StoreDir is the directory for streams. MaxStore limits their size in bytes. The default is "": streams are
+	// disabled.
 	StoreDir string
 	MaxStore int64
-	// Warn is called with each warning, from several goroutines at once. The default is nil.
+	// Warn is called with each warning, possibly on several goroutines at once. The default is nil.
 	Warn func(line string)
 }
 
 // Cluster configures a cluster of servers.
 type Cluster struct {
-	// Addr is the host and port to listen on for other servers; port 0 picks a free one.
+	// Addr is the host and port to listen on for other servers; port 0 selects a free port.
 	Addr string
-	// Advertise is the host and port by which others reach Addr, if different.
+	// Advertise is the host and port at which other servers reach Addr, if different.
 	Advertise string
-	// Join are addresses of other servers, which may include this one. Unreachable ones are retried for as long
-	// as the server runs. Reachable ones tell of further servers.
+	// Join lists addresses of other servers and may include this server. The server retries unreachable addresses for
+	// as long as it runs. Reachable servers announce further servers.
 	Join []string
-	// Secret is shared by the servers of a cluster. It must not be empty.
+	// Secret is the shared secret of the cluster's servers. It must not be empty.
 	Secret string
 	// TLS configures both ends of connections between servers. The default is nil: unencrypted.
 	TLS *tls.Config
 }
 
 const (
-	// clusterName and clusterUser are the same in all servers; the secret protects a cluster.
+	// clusterName and clusterUser are the same in all servers. Only the secret protects a cluster.
 	clusterName = "myriad"
 	clusterUser = "myriad"
 
@@ -66,7 +68,7 @@ const (
 
 	startTimeout      = 10 * time.Second
 	startPollInterval = 50 * time.Millisecond
-	// writeDeadline is how long a client or server may take to accept pending bytes.
+	// writeDeadline is the time within which a client or server must accept pending bytes.
 	writeDeadline = 10 * time.Second
 	// A server that misses maxPings successive pings is considered lost.
 	pingInterval = 5 * time.Second

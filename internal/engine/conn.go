@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Action is what a driver must do next for a connection.
+// Action is the next step that a driver must perform for a connection.
 type Action uint8
 
 const (
@@ -22,11 +22,10 @@ const (
 	Close                        // close the descriptor, then call OnClosed
 )
 
-// Conn is one connection: a state machine that makes no system calls. Events enter through its
-// methods, and NextAction returns what to do; see the package comment. Only its owner may use it;
-// other goroutines use a Ref.
+// Conn is a connection: a state machine that makes no system calls. Events enter through its methods, and NextAction
+// returns the next step; see the package comment. Only the owner may use a Conn. Other goroutines use a Ref.
 //
-// Its size determines the memory of an idle connection; TestConnSize limits it.
+// The size of a Conn determines the memory of an idle connection. TestConnSize limits the size.
 type Conn struct {
 	runtime      *Runtime
 	in           *Buffer    // unused input; nil if none
@@ -45,33 +44,33 @@ type Conn struct {
 	slot        uint32
 }
 
-// connExtra has the state of connections with layers, timers, relays, or a close under way.
+// connExtra contains the state of connections that have layers, timers or relays, or are closing.
 type connExtra struct {
 	closeReason error         // set together with closing
 	expiry      time.Duration // 0 means never
-	// dialStarted is when connecting began, until Opened has been called.
+	// dialStarted is the time when dialling began. It is valid until Opened has been called.
 	dialStarted    time.Duration
 	layer          Layer          // nil if none
 	layerBytes     int            // memory of the layer, as counted in Buffered
 	layerCloseSent bool           // the layer has sent its closing message
 	closedByWorker bool           // a worker calls Closed, or has called it
 	remotePartner  *remotePartner // of a relay between two owners
-	// drainReadsLeft is the number of reads that a drain still waits for.
+	// drainReadsLeft is the number of reads before a drain may complete.
 	drainReadsLeft int
-	// retainCount counts calls of Retain without a Release.
+	// retainCount is the number of Retain calls without a Release.
 	retainCount           int
 	independentDirections bool // see SetIndependentDirections
-	// onDetached is set while Detach is under way.
+	// onDetached is set while Detach is in progress.
 	onDetached   *func(nc net.Conn, unread []byte)
 	pendingLayer *pendingLayer // nil without an RequestLayerInsertion under way
-	// timer is when to call Timer, deadline when to close the connection; 0 means never.
+	// timer is the time of the next Timer call. deadline is the time when the connection is closed. 0 means never.
 	timer, deadline time.Duration
 	fileQueue       *fileQueue // nil if empty
 	directSent      int        // see Conn.directSentInEvent
-	// layerPartialSince is since when the layer has had part of a message; 0 if it has none.
+	// layerPartialSince is the time since which the layer has buffered a partial message, or 0.
 	layerPartialSince time.Duration
-	// handlerMemory is the memory that the handler reports, handlerPartialSince since when it has
-	// had part of a message; see SetHandlerMemory.
+	// handlerMemory is the memory that the handler reports. handlerPartialSince is the time since which the handler
+	// has buffered a partial message. See SetHandlerMemory.
 	handlerMemory       int
 	handlerPartialSince time.Duration
 	latestQueue         []*LatestSubscription // values to send when nothing else is unsent
@@ -87,8 +86,8 @@ func (x *connExtra) isZero() bool {
 		x.fileQueue == nil && x.directSent == 0 && x.layerPartialSince == 0 && x.handlerMemory == 0 && x.handlerPartialSince == 0 && len(x.latestQueue) == 0 && x.droppedMessages == 0 && x.droppedOutput == 0 && x.exportStage == 0
 }
 
-// Bind sets a connection's runtime, slot and first generation, once, before other goroutines know
-// it. Two connections with the same slot need different generations.
+// Bind sets a connection's runtime, slot and first generation. It must be called once, before other goroutines use the
+// connection. Two connections with the same slot need different generations.
 func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 	c.runtime, c.slot = rt, slot
 	c.refState.v.Store(uint64(generation) << 32)
@@ -97,10 +96,10 @@ func (c *Conn) Bind(rt *Runtime, slot, generation uint32) {
 // Slot returns the connection's index among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
-// Generation returns the generation of Refs to the connection, or to the next one in its slot.
+// Generation returns the generation of Refs to the connection. If the slot is free, it returns the generation of the
+// slot's next connection.
 func (c *Conn) Generation() uint32 { return c.refState.generation() }
 
-// FD returns the driver's descriptor as set by SetFD.
 func (c *Conn) FD() int32 {
 	if c.fd < 0 {
 		return c.fd
@@ -108,24 +107,21 @@ func (c *Conn) FD() int32 {
 	return c.fd & (MaxFD - 1)
 }
 
-// SetFD sets the driver's descriptor, which must be less than MaxFD, and clears the listener.
+// SetFD sets the driver's descriptor and clears the listener. The descriptor must be less than MaxFD.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
-// DriverFlags returns the flags set by SetDriverFlags.
 func (c *Conn) DriverFlags() uint16 { return c.driverFlags }
 
-// SetDriverFlags stores flags for the driver, such as what it watches the descriptor for.
+// SetDriverFlags stores flags of the driver, such as the events for which the driver watches the descriptor.
 func (c *Conn) SetDriverFlags(flags uint16) { c.driverFlags = flags }
 
-// OnDialling reports that connecting to peer began at a time of Runtime.Now. A unix socket has no
-// peer address.
+// OnDialling reports that dialling began, at a time of Runtime.Now. A unix socket has no peer address.
 func (c *Conn) OnDialling(peer netip.AddrPort, started time.Duration) {
 	c.SetPeerAddr(peer)
 	c.ensureExtra().dialStarted = started
 }
 
-// DialStartedAt returns when connecting began, by MonotonicNow. It is valid in Opened of a dialled
-// connection.
+// DialStartedAt returns the time when dialling began, by MonotonicNow. It is valid in Opened of a dialled connection.
 func (c *Conn) DialStartedAt() time.Duration {
 	if c.extra == nil {
 		return 0
@@ -166,7 +162,6 @@ func (c *Conn) callOrDeferOpened() {
 	}
 }
 
-// SetPeerAddr sets the result of Peer.
 func (c *Conn) SetPeerAddr(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
@@ -184,11 +179,10 @@ func (c *Conn) ensureExtra() *connExtra {
 	return c.extra
 }
 
-// extraPool recycles connExtra, because many are needed at once when many connections close or are
-// exported.
+// extraPool recycles connExtra values. Many are needed at once when many connections close or are exported.
 var extraPool = sync.Pool{New: func() any { return new(connExtra) }}
 
-// Output returns the bytes to send next, valid until the next event. More may follow.
+// Output returns the bytes to send next. They are valid until the next event. More output may follow.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
 // OnSendStarted reports that the kernel owns Output until OnSent.
@@ -197,8 +191,8 @@ func (c *Conn) OnSendStarted() {
 	c.state |= blocked
 }
 
-// StartWriteTimerIfStopped reports that the kernel takes no output now. A driver that waits before OnSent
-// calls it: the write timeout starts at the first call.
+// StartWriteTimerIfStopped reports that the kernel currently accepts no output. A driver must call it if it waits
+// before OnSent. The write timeout starts at the first call.
 func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	if c.out == nil {
 		c.queuedFiles().startProgressTimerIfStopped(now)
@@ -207,7 +201,7 @@ func (c *Conn) StartWriteTimerIfStopped(now time.Duration) {
 	}
 }
 
-// OnSent reports that n bytes of Output were sent, or of the current file if there is no output.
+// OnSent reports that sentBytes of Output were sent. Without output, the bytes are those of the current file.
 func (c *Conn) OnSent(sentBytes int) {
 	c.runtime.Counters.Add(Writes, 1)
 	c.runtime.Counters.Add(BytesOut, int64(sentBytes))
@@ -234,7 +228,7 @@ func (c *Conn) OnSent(sentBytes int) {
 	c.resumeReadingAtLowWater()
 }
 
-// OnWritable reports that the kernel takes output again.
+// OnWritable reports that the kernel accepts output again.
 func (c *Conn) OnWritable() { c.state &^= blocked }
 
 // OnWriteShut reports that the sending direction is shut. If the connection is closing, the linger
@@ -246,8 +240,8 @@ func (c *Conn) OnWriteShut() {
 	}
 }
 
-// HandleOrDeferRequest handles a request from the mailbox. data is valid during the call. The connection may
-// have closed meanwhile.
+// HandleOrDeferRequest handles a request from the mailbox. data is valid only during the call. The connection may have
+// closed since the request was posted.
 func (c *Conn) HandleOrDeferRequest(req QueuedRequest, data []byte) {
 	if req.shared != nil {
 		data = req.shared.Bytes
@@ -372,7 +366,7 @@ func (c *Conn) NextAction() Action {
 	return Wait
 }
 
-// nextHandshakeAction is NextAction before Opened. The layer decides what the peer's EOF means.
+// nextHandshakeAction implements NextAction before Opened. The layer decides how to handle the peer's EOF.
 func (c *Conn) nextHandshakeAction() Action {
 	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
@@ -386,8 +380,8 @@ func (c *Conn) nextHandshakeAction() Action {
 // InHandshake reports whether the connection is in its first handshake, before Opened.
 func (c *Conn) InHandshake() bool { return c.is(handshaking) && !c.hasPendingLayer() }
 
-// DiscardBuffers frees the input of a closing connection, and alsoOutput if the kernel does not own
-// that.
+// DiscardBuffers frees the input of a closing connection. If alsoOutput is set, it also frees output that the kernel
+// does not own.
 func (c *Conn) DiscardBuffers(alsoOutput bool) {
 	if c.dropInput(); alsoOutput {
 		c.dropOutput()

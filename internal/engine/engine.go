@@ -90,17 +90,17 @@ import (
 type Handler interface {
 	// Opened is the first call for a connection.
 	Opened(c *Conn)
-	// Received passes input. Bytes that it does not use are passed again with more appended, and
-	// immediately if it used some.
+	// Received passes input and returns the number of bytes that it used. If it used some, the engine calls Received
+	// again immediately with the rest; otherwise it calls Received when more input has been appended.
 	Received(c *Conn, in []byte) (used int)
-	// Ended reports that the peer will send no more; in is the unused input. What it does not use
-	// is passed again if the connection is paused, and is lost otherwise.
+	// Ended reports that the peer will send no more; in is the unused input. If the connection is paused, unused bytes
+	// are passed again; otherwise they are lost.
 	Ended(c *Conn, in []byte) (used int)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is a Handler that is told of failed connection attempts.
+// DialFailer is a Handler that also handles failed connection attempts.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
@@ -111,8 +111,7 @@ type Nudger interface {
 	Nudged(c *Conn)
 }
 
-// Limits are the limits that the core and the models enforce. Callers of Start fill in the
-// defaults.
+// Limits are enforced by the core and the models. The caller of Start fills in the defaults.
 type Limits struct {
 	MaxConns            int
 	MaxMessage          int
@@ -135,110 +134,104 @@ type Limits struct {
 
 // Config configures a model.
 type Config struct {
-	// Network and Addr are the address to listen on, as for net.Listen. Without an Addr and
-	// Listeners the engine only dials.
+	// Network and Addr are the listening address, as for net.Listen. Without Addr and Listeners the engine only dials.
 	Network, Addr string
-	// Listeners, if not empty, replace Network and Addr. There are at most MaxListeners.
+	// Listeners, if not empty, replace Network and Addr. Their number is at most MaxListeners.
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
-	// Admission limits who may connect, in addition to Limits.MaxConns.
+	// Admission restricts connections further, in addition to Limits.MaxConns.
 	Admission AdmissionRules
-	// RefusalReply, if set, returns the bytes to send to a connection that is not admitted. It is
-	// called on any goroutine.
+	// RefusalReply, if set, returns the bytes to send to a rejected connection. It may be called on any goroutine.
 	RefusalReply func(peer netip.AddrPort, why error) (answer []byte)
-	// IsProxy, if set, reports whether a peer at a listener is a proxy whose connections announce
-	// their client in a layer.
+	// IsProxy, if set, reports whether a peer is a proxy that announces each connection's client in a layer.
 	IsProxy func(listener int, a netip.Addr) bool
 	// NewLayer, if set, returns the first layer of a new connection, or nil. It is called on the
 	// connection's owner.
 	NewLayer  func(c *Conn) Layer
 	Heartbeat Heartbeat
-	// DropMessages drops messages that exceed a slow peer's output limit, instead of the
-	// connection.
+	// DropMessages drops messages that exceed a slow peer's output limit. If false, the connection is closed instead.
 	DropMessages bool
-	// Drained and Draining, if set, are called when a connection's output has fallen to LowWater,
-	// and when a drain begins.
+	// Drained, if set, is called when a connection's output has fallen to LowWater. Draining, if set, is called when a
+	// drain begins.
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is called when a connection's timer fires.
 	Timer func(c *Conn)
-	// Save appends the handler's state of a connection to a buffer, and Restore reads it in another
-	// process. Without them connections that have a value are not exported.
+	// Save appends the handler's state of a connection to a buffer. Restore reads the state in another process.
+	// Without these functions, connections with a value are not exported.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
-	// SaveConnHandler and RestoreConnHandler do the same for connections with a ConnHandler, which
-	// RestoreConnHandler sets. Without them those are not exported.
+	// SaveConnHandler and RestoreConnHandler do the same for connections with a ConnHandler. RestoreConnHandler sets
+	// the ConnHandler. Without these functions, such connections are not exported.
 	SaveConnHandler    func(c *Conn, to []byte) ([]byte, error)
 	RestoreConnHandler func(c *Conn, state []byte) error
-	// Server is returned by Conn.Server.
-	Server any
-	// Shed, if set, is called on the loop instead of Received for input that the Pool has no space
-	// for or has shed. Without it the connection waits for space and is not read.
+	Server             any
+	// Shed, if set, replaces Received for input that the Pool rejects because it is full. It runs on the loop. Without
+	// Shed, the connection is not read until the Pool has capacity.
 	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1. Models without loops ignore it.
 	Loops int
-	// StartPaused starts the engine with accepting paused and its listeners shared; see
-	// Engine.PauseAccept and Migrator.SetListenersShared.
+	// StartPaused starts the engine with accepting paused and its listeners marked as shared. See Engine.PauseAccept
+	// and Migrator.SetListenersShared.
 	StartPaused bool
-	// MaxConnsPerShard, if positive, gives each loop its own descriptor table and limits its
-	// connections. All loops together must have space for Limits.MaxConns.
+	// MaxConnsPerShard, if positive, limits the connections of each loop and gives each loop its own descriptor table.
+	// The loops together must have capacity for Limits.MaxConns.
 	MaxConnsPerShard int
 	// Spin is how long an idle loop busy-polls before it blocks.
 	Spin time.Duration
-	// Pool, if set, runs the handlers in models with loops. It should outlive the engine. If it is
-	// closed earlier, connections are closed with ErrPoolClosed at their next event, and the loop
-	// calls Handler.Closed.
+	// Pool, if set, runs the handlers in models with loops. Close the Pool only after the engine. Otherwise each
+	// connection is closed with ErrPoolClosed at its next event, and its loop calls Handler.Closed.
 	Pool Pool
-	// AutoWorkers runs handlers on the loops at first, and moves those that block a loop to the
-	// Pool and back. Without it the Pool runs all handlers.
+	// AutoWorkers runs handlers on the loops at first. Handlers that block a loop move to the Pool, and return later.
+	// Without AutoWorkers, the Pool runs all handlers.
 	AutoWorkers bool
 	// ResetDialled closes dialled connections with a reset, which avoids TIME_WAIT.
 	ResetDialled bool
-	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent, for handlers that
-	// do not answer what they read.
+	// IgnoreHighWater keeps reading while more than HighWater bytes are unsent. It suits handlers that do not answer
+	// their input.
 	IgnoreHighWater bool
-	// Socket has the options of dialled sockets.
+	// Socket contains the options of dialled sockets.
 	Socket Socket
-	// Scheduler, if set, calls handlers at times that it plans itself.
+	// Scheduler, if set, calls handlers at times that the Scheduler plans.
 	Scheduler Scheduler
 	Log       *slog.Logger
 }
 
-// Scheduler nudges connections at planned times without using their mailboxes. Each loop calls it
-// once a turn; models without loops call it with loop -1 on its own goroutine, until the engine has
-// ended. now is MonotonicNow. It returns when to call it next: the engine calls it by then or as
-// soon as possible after, possibly earlier; a time in the past keeps the loop from blocking. A
-// negative time means on any turn, and without loops every MaxSchedulerDelay.
+// Scheduler calls the Nudged method of handlers at planned times, without using mailboxes. Each loop calls the
+// Scheduler once per turn. A model without loops calls it on a separate goroutine, with loop -1, until the engine
+// ends.
 //
-// nudge calls the handler's Nudged for a connection: immediately if the loop owns it, otherwise by
-// a request. It has no effect on a connection that has begun to close. It returns false if the
-// mailbox is full; try again in a later call. A loop may call handlers of connections nudged
-// earlier from within nudge or after the Scheduler has returned, so Scheduler and handler must
-// tolerate nesting. A long call blocks the loop. Panics in a Scheduler are not recovered.
+// The argument now is MonotonicNow. The result next is the time by which the engine must call again; the call may be
+// earlier, or late under load. A time in the past keeps the loop from blocking. If next is negative, the Scheduler is
+// called on any turn, or every MaxSchedulerDelay without loops.
+//
+// The function nudge calls Nudged for one connection: immediately if the loop owns the connection, otherwise by a
+// request. It has no effect on a closing connection. If the mailbox is full, nudge returns false and may be retried in
+// a later call.
+//
+// Calls nest: handlers may run within nudge or after the Scheduler has returned. A long call blocks the loop. Panics
+// in a Scheduler are not recovered.
 type Scheduler func(loop int, now time.Duration, nudge func(Ref) (ok bool)) (next time.Duration)
 
 // ConnVisitor is an Engine that can run a function on all connections.
 type ConnVisitor interface {
-	// PostToAllConns posts a request to run s.Do on the owner of each open connection whose Opened has
-	// been called or is due. It calls beforePost before each post; either s.Do or s.OnLost follows.
-	// done is called after the last beforePost, with the number of connections whose mailbox was
-	// full. PostToAllConns does not block.
+	// PostToAllConns posts a request to each open connection to run s.Do on its owner. It skips connections whose
+	// Opened is not yet due. It calls beforePost before each post; s.Do or s.OnLost follows. After the last post it
+	// calls done with the number of connections whose mailbox was full. PostToAllConns does not block.
 	PostToAllConns(s *Shared, beforePost func(), done func(full int)) error
 }
 
-// MaxSchedulerDelay and MinSchedulerDelay bound the time between two calls of a Scheduler in a
-// model without loops.
+// MaxSchedulerDelay and MinSchedulerDelay bound the time between two Scheduler calls in a model without loops.
 const (
 	MaxSchedulerDelay = 10 * time.Millisecond
 	MinSchedulerDelay = 50 * time.Microsecond
 )
 
-// Socket has socket options.
+// Socket contains socket options.
 type Socket struct {
-	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes; 0 leaves them to the
-	// kernel.
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes. The default 0 keeps the kernel's setting.
 	SendBuffer, ReceiveBuffer int
-	// Unsent is TCP_NOTSENT_LOWAT in bytes; 0 leaves it to the kernel.
+	// Unsent is TCP_NOTSENT_LOWAT in bytes. The default 0 keeps the kernel's setting.
 	Unsent int
 	// Delay leaves TCP_NODELAY off.
 	Delay bool
@@ -246,30 +239,27 @@ type Socket struct {
 
 // AdmissionRules limit who may connect.
 type AdmissionRules struct {
-	// MaxPerSource limits the connections per source address, or for IPv6 per prefix of
-	// SourcePrefix bits; 0 means no limit.
+	// MaxPerSource limits the connections per IPv4 address or per IPv6 prefix of SourcePrefix bits. 0 means no limit.
 	MaxPerSource, SourcePrefix int
 	// Rate limits the accepts per second; 0 means no limit.
 	Rate int
-	// Addresses in Deny are refused, then those outside of Allow, unless it is empty.
+	// Deny lists rejected addresses. Allow, if not empty, lists the only other addresses that are accepted.
 	Allow, Deny []netip.Prefix
 }
 
 // DialRequest asks for outgoing connections.
 type DialRequest struct {
 	Target netip.AddrPort
-	// Path, if set instead of Target, is the path of a unix stream socket, or on Linux its abstract
-	// name after an @. An attempt fails with EAGAIN if the listener's queue is full.
+	// Path, if set, replaces Target by a unix stream socket: a file path or, on Linux, an abstract name with the
+	// prefix @. If the listener's queue is full, the attempt fails with EAGAIN.
 	Path string
-	// Source is the local address; the zero value leaves the choice to the kernel. It must be zero
-	// with a Path.
+	// Source is the local address. The zero value lets the kernel choose. With a Path, Source must be zero.
 	Source netip.Addr
-	// Count is the number of connections.
-	Count int
-	// Handler, if set, handles the connection; Count must be 1. It is told of a failure instead of
-	// a DialFailer.
+	Count  int
+	// Handler, if set, handles the connection; Count must then be 1. Failures are reported to this handler instead of
+	// the DialFailer.
 	Handler ConnHandler
-	// Timeout limits the attempt to connect; 0 leaves that to the model and the kernel.
+	// Timeout limits the connection attempt. 0 applies the limits of the model and the kernel.
 	Timeout time.Duration
 	// Loop, if positive, is 1 + the index of the preferred loop.
 	Loop int
@@ -281,8 +271,7 @@ func (c *Config) SocketOptions(forDialled bool) sock.Options {
 	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, NotSentLowat: s.Unsent, Delay: s.Delay, ResetOnClose: forDialled && c.ResetDialled}
 }
 
-// NotifyDialFailed tells connHandler, or without one the engine's DialFailer, that connecting has
-// failed.
+// NotifyDialFailed reports a failed connection attempt to connHandler or, if that is nil, to the engine's DialFailer.
 func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	err = NormalizeError(err)
 	returned := false
@@ -295,7 +284,6 @@ func (rt *Runtime) NotifyDialFailed(connHandler ConnHandler, err error) {
 	returned = true
 }
 
-// Validate returns an error that describes what is wrong with d.
 func (d DialRequest) Validate() error {
 	switch {
 	case d.Count < 1:
@@ -318,27 +306,29 @@ type Engine interface {
 	ListenerStats() []ListenerStats
 	// Loops returns the number of loops, 0 for a model without loops.
 	Loops() int
-	// Dial starts connecting and returns at once. Each connection ends in Opened or DialFailed. It
-	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are
-	// distributed over the loops in turn.
+	// Dial starts connecting and returns immediately. For each connection, Opened or DialFailed is called later. Dial
+	// fails with ErrFull if the mailbox is full and with ErrClosed after Stop. Requests are distributed over the loops
+	// in turn.
 	Dial(d DialRequest) error
-	// Adopt takes over a net.Conn that has a descriptor and is not used otherwise, as if a listener
-	// had accepted it: listener is its number, or -1 for the first one. alreadyRead was read from
-	// it before. It fails with ErrFull if too many adoptions are queued, with ErrClosed
-	// after Stop, and if the descriptor can't be taken. After an error, nc is unchanged.
+	// Adopt takes over nc as if a listener had accepted it. The argument listener is the listener's number, or -1 for
+	// the first. The argument alreadyRead is input that the caller has read from nc. nc must have a descriptor and no
+	// other users.
+	//
+	// Adopt fails with ErrFull if too many adoptions are queued, with ErrClosed after Stop, and if the descriptor
+	// cannot be taken. After an error, nc is unchanged.
 	Adopt(nc net.Conn, listener int, alreadyRead []byte) error
-	// Broadcast sends p to all open connections that have completed their handshake. It keeps one
-	// copy and does not block. It fails with ErrFull if too many broadcasts or bytes are under way,
-	// with ErrTooLarge for more than Limits.MaxUnsent, and with ErrClosed after Stop.
+	// Broadcast sends p to all open connections that have completed their handshake. It copies p once and does not
+	// block. It fails with ErrFull if too many broadcasts or bytes are in progress, with ErrTooLarge if p exceeds
+	// Limits.MaxUnsent, and with ErrClosed after Stop.
 	Broadcast(p []byte) error
-	// PauseAccept stops or resumes accepting; new connections then wait in the kernel's queues. It
-	// returns at once: the counter AcceptPausedCount says how many loops have paused. After Stop it
-	// returns ErrClosed or does nothing.
+	// PauseAccept stops or resumes accepting. While accepting is paused, new connections wait in the kernel's queues.
+	// PauseAccept returns immediately; the counter AcceptPausedCount is the number of loops that have paused. After
+	// Stop it returns ErrClosed or has no effect.
 	PauseAccept(on bool) error
-	// ClosePeerConns aborts the connections of a valid peer address with ErrClosedByOperator,
-	// including those whose proxy at that address has announced another client. It returns before
-	// that is done and does not report whether there were any. It fails with ErrFull if 16 calls
-	// are under way, and with ErrClosed once the engine has ended.
+	// ClosePeerConns aborts the connections of a peer address with ErrClosedByOperator. This includes connections of a
+	// proxy at that address that announced another client. ClosePeerConns returns before the connections are closed,
+	// and does not report whether any existed. It fails with ErrFull if 16 calls are in progress, and with ErrClosed
+	// after the engine has ended.
 	ClosePeerConns(peer netip.AddrPort) error
 	// Stop stops accepting and dialling, lets connections finish what they have at hand, closes
 	// them, and waits for everything to end. When ctx ends first, it aborts the rest and returns an

@@ -10,22 +10,21 @@ import (
 	"time"
 )
 
-// This file moves a connection to another engine, mostly of another process.
+// This file moves a connection to another engine, usually in another process.
 //
-// StartExport stops reading and sending. NextAction then returns DetachOrExport, and when the
-// kernel has no operation under way, the driver calls OnKernelIdleForExport. Snapshot returns a Record with
-// everything but the descriptor. From then until CloseExported or CancelSnapshot, posting fails with
-// ErrFull. So requests posted before are in the record, and later ones fail with ErrClosed, unless
-// the export is aborted.
+// StartExport stops reading and sending. NextAction then returns DetachOrExport. When no kernel operation is in
+// progress, the driver calls OnKernelIdleForExport. Snapshot then returns a Record with the whole state except the
+// descriptor. After that, posting fails with ErrFull until CloseExported or CancelSnapshot. The record contains all
+// requests posted earlier. Later requests fail with ErrClosed, unless the export is aborted.
 //
-// During an export the connection still gets requests and may be closed, which ends the export. Its
-// timeouts are suspended.
+// During an export the connection still receives requests. It may be closed, which ends the export. Its timeouts are
+// suspended.
 
 var (
 	// ErrHandedOver is the close reason of an exported connection.
 	ErrHandedOver = errors.New("myriad: connection was handed over to another process")
-	// ErrNotExportable means that a connection can't be exported, and ErrExportBusy that it can't
-	// be at the moment.
+	// ErrNotExportable means that a connection cannot be exported. ErrExportBusy means that it cannot be exported at
+	// the moment.
 	ErrNotExportable = errors.New("connection can't be handed over")
 	ErrExportBusy    = errors.New("connection is busy")
 	// ErrSaveLater is returned by Config.Save for a connection that it can save only later.
@@ -38,10 +37,10 @@ const (
 	exportRefused                    // the connection must not be exported
 )
 
-// postsBlocked is a number of posted bytes that leaves no space for more.
+// postsBlocked is a number of posted bytes that leaves no capacity for more.
 const postsBlocked = senderWaiting - 1
 
-// checkExportable returns nil if the connection can be exported now, otherwise ErrExportBusy or
+// checkExportable returns nil if the connection can be exported now; otherwise it returns ErrExportBusy or
 // ErrNotExportable.
 func (c *Conn) checkExportable() error {
 	x := c.extra
@@ -62,10 +61,11 @@ func (c *Conn) checkExportable() error {
 	return nil
 }
 
-// ValueUnsaved is the ExportObstacle if a connection has a value but there is no Config.Save.
+// ValueUnsaved is the ExportObstacle of a connection that has a value but no Config.Save.
 const ValueUnsaved = "value without Migrator"
 
-// ExportObstacle returns why the connection has not been exported, as one of a fixed set of texts.
+// ExportObstacle returns the reason why the connection has not been exported. The reason is one of a fixed set of
+// texts.
 func (c *Conn) ExportObstacle() string {
 	x := c.extra
 	switch {
@@ -85,7 +85,7 @@ func (c *Conn) ExportObstacle() string {
 	return "busy"
 }
 
-// StartExport starts to export the connection. It fails with ErrNotExportable or ErrExportBusy.
+// StartExport begins to export the connection. It fails with ErrNotExportable or ErrExportBusy.
 func (c *Conn) StartExport() error {
 	switch {
 	case c.isExporting():
@@ -104,8 +104,7 @@ func (c *Conn) isExporting() bool {
 	return c.extra != nil && (c.extra.exportStage == exportRequested || c.extra.exportStage == exportQuiesced) && !c.is(closing|failed)
 }
 
-// IsExporting reports whether an export is under way. The driver must then complete operations in
-// the kernel.
+// IsExporting reports whether an export is in progress. The driver must then complete all kernel operations.
 func (c *Conn) IsExporting() bool { return c.isExporting() }
 
 func (c *Conn) nextExportAction() Action {
@@ -115,17 +114,17 @@ func (c *Conn) nextExportAction() Action {
 	return Wait
 }
 
-// OnKernelIdleForExport reports that the kernel has no operation under way.
+// OnKernelIdleForExport reports that no kernel operation is in progress.
 func (c *Conn) OnKernelIdleForExport() {
 	c.extra.exportStage = exportQuiesced
 	c.state &^= blocked
 }
 
-// CancelSnapshot undoes Snapshot: the connection accepts requests again.
+// CancelSnapshot reverses Snapshot: the connection accepts requests again.
 func (c *Conn) CancelSnapshot() { c.releasePostedAndWakeSenders(postsBlocked - c.postedOutputBytes()) }
 
-// AbortExport ends an export; the connection continues here. There must be no snapshot. If
-// permanently is set, StartExport will fail.
+// AbortExport ends an export; the connection continues in this engine. No snapshot may be active. If permanently is
+// set, later calls of StartExport fail.
 func (c *Conn) AbortExport(permanently bool) {
 	if c.extra == nil || c.extra.exportStage == 0 {
 		return
@@ -138,7 +137,7 @@ func (c *Conn) AbortExport(permanently bool) {
 	c.freeExtraIfZero()
 }
 
-// CloseExported closes the connection here after its export.
+// CloseExported closes the connection in this engine after its export.
 func (c *Conn) CloseExported() {
 	c.runtime.Counters.Add(ConnsExported, 1)
 	n := postsBlocked - c.postedOutputBytes()
@@ -155,9 +154,8 @@ type Record struct {
 	Paused         bool // reading is off
 	InputHeld      bool // Input is to be passed again without more data
 	HasConnHandler bool // State was saved by SaveConnHandler
-	// SilentFor is how long the peer has sent nothing, Unanswered the number of unanswered
-	// heartbeats, and InputAge the age of the first byte of Input or of the handler's partial
-	// message.
+	// SilentFor is the time since the peer last sent data. Unanswered is the number of unanswered heartbeats. InputAge
+	// is the age of the first byte of Input or of the handler's partial message.
 	SilentFor, InputAge time.Duration
 	Unanswered          int
 	// Timer and Deadline are relative to the export; 0 means none.
@@ -173,9 +171,10 @@ type Record struct {
 const MaxState = 1 << 20
 
 // Snapshot returns the record of a connection after OnKernelIdleForExport. If it succeeds, CancelSnapshot or
-// CloseExported must follow; the record's bytes are valid until then. It fails with ErrExportBusy
-// while requests are on their way, with ErrNotExportable, or with an error of Config.Save. After
-// ErrSaveLater the caller must abort the export, but not permanently.
+// CloseExported must follow. The record's bytes are valid until then.
+//
+// Snapshot fails with ErrExportBusy while requests are in transit, with ErrNotExportable, or with an error of
+// Config.Save. After ErrSaveLater, the caller must abort the export, but not permanently.
 func (c *Conn) Snapshot() (r Record, err error) {
 	switch err = c.checkExportable(); {
 	case err != nil:
@@ -222,7 +221,7 @@ func (c *Conn) buildRecord() (r Record, err error) {
 	return r, nil
 }
 
-// durationUntil returns the time from now to at, at least 1 ns; it returns 0 if at is 0.
+// durationUntil returns the time from now until at, but at least 1 ns. If at is 0, it returns 0.
 func durationUntil(at, now time.Duration) time.Duration {
 	if at == 0 {
 		return 0
@@ -230,7 +229,7 @@ func durationUntil(at, now time.Duration) time.Duration {
 	return max(at-now, 1)
 }
 
-// saveHandlerState returns the state that the handler saves. It is nil for a handler without state.
+// saveHandlerState returns the saved state of the handler, or nil for a handler without state.
 func (c *Conn) saveHandlerState() (state []byte, err error) {
 	save := c.runtime.Save
 	switch {
@@ -249,14 +248,15 @@ func (c *Conn) saveHandlerState() (state []byte, err error) {
 	return state, err
 }
 
-// blockPostsIfPostedEquals makes posts fail with ErrFull, unless more than n bytes are posted.
+// blockPostsIfPostedEquals makes posts fail with ErrFull if exactly expectedBytes are posted. It reports whether it
+// did.
 func (m *generationAndPosted) blockPostsIfPostedEquals(expectedBytes int) (didBlock bool) {
 	v := m.v.Load()
 	return postedBytesIn(v) == expectedBytes && m.v.CompareAndSwap(v, v+uint64(postsBlocked-expectedBytes))
 }
 
-// Import continues a connection that another engine has exported. The descriptor and listener must
-// be set. If Config.Restore fails, the connection is closed with its error.
+// Import continues a connection that another engine has exported. The descriptor and listener must be set. If
+// Config.Restore fails, Import closes the connection with that error.
 func (c *Conn) Import(r *Record) {
 	c.state = open
 	for _, f := range []struct {
@@ -355,7 +355,7 @@ func (r *Record) AppendTo(dst []byte) []byte {
 
 var errBadRecord = errors.New("engine: connection record is truncated or invalid")
 
-// ParseRecord decodes a record and returns the bytes behind it. The record refers to p.
+// ParseRecord decodes a record and returns the bytes after it. The record refers to the memory of p.
 func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 	var n [9]uint64
 	for i := range n {
@@ -393,28 +393,28 @@ func ParseRecord(p []byte) (r Record, rest []byte, err error) {
 
 // Migrator is an Engine that can exchange connections with another Migrator.
 type Migrator interface {
-	// ExportConns exports connections over channels, which stay the caller's, until all are
-	// exported that can be or ctx ends. Others are served as before. It fails if a channel breaks;
-	// connections that were not exported continue. Accepting must be paused, and one call may be
-	// active at a time.
+	// ExportConns exports connections over channels until all exportable connections are exported or ctx ends. The
+	// channels remain the caller's. Other connections continue to be served. If a channel breaks, ExportConns fails,
+	// and connections that were not exported continue. Accepting must be paused. Only one call may be active at a
+	// time.
 	ExportConns(ctx context.Context, channels []*os.File) (ExportResult, error)
-	// ImportConns imports connections from channels, which the engine owns from then on, until the
-	// other sides close them.
+	// ImportConns imports connections from channels until the other endpoints close the channels. The engine takes
+	// ownership of the channels.
 	ImportConns(channels []*os.File) error
-	// ChannelsNeeded returns the number of channels that gives each loop or process one.
-	// ExportConns and ImportConns assign channels in turn.
+	// ChannelsNeeded returns the number of channels that gives each loop or process its own. ExportConns and
+	// ImportConns assign channels in turn.
 	ChannelsNeeded() int
 	// SocketsPerListener returns the number of sockets of each listener.
 	SocketsPerListener() []int
-	// SendListenerSockets sends the descriptors of all sockets in the order of listeners, with a
-	// message, in as many packets as needed.
+	// SendListenerSockets sends the descriptors of all sockets, in the order of the listeners, with a message. It
+	// sends as many packets as needed.
 	SendListenerSockets(control *os.File, message string) error
-	// SetListenersShared sets whether another process uses the listeners, too. Shared listeners are
-	// not shut down when the engine ends.
+	// SetListenersShared records whether another process also uses the listeners. Shared listeners are not shut down
+	// when the engine ends.
 	SetListenersShared(on bool)
 }
 
-// CountPerListener returns how often each of n listeners occurs in numbers.
+// CountPerListener returns the number of occurrences in listenerNumbers of each of numListeners listeners.
 func CountPerListener(listenerNumbers []int, numListeners int) []int {
 	counts := make([]int, numListeners)
 	for _, number := range listenerNumbers {

@@ -5,10 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// This file has the methods for handlers, which package tcp documents, and the calls of the
-// handler.
+// This file contains the methods for handlers, documented in package tcp, and the engine's calls of handlers.
 
-// Write appends p to the output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.checkWriteOrCloseSlow(len(p)); err != nil {
 		return 0, err
@@ -24,8 +22,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// WriteBroadcasts writes broadcast messages, as one piece if that fits, and directly if nothing is
-// unsent. It does nothing before Opened. It reports whether the connection may need driving.
+// WriteBroadcasts writes broadcast messages, as one piece if the piece fits, and directly if nothing is unsent. Before
+// Opened it has no effect. It reports whether the connection may need driving.
 func (c *Conn) WriteBroadcasts(joined []byte, messages []*Shared) (needsDriving bool) {
 	if !c.acceptsBroadcasts() {
 		return false
@@ -48,7 +46,6 @@ func (c *Conn) acceptsBroadcasts() bool {
 	return c.is(open) && !c.is(handshaking|openPending|closing|closingWrite|relayed)
 }
 
-// WriteString is Write for a string.
 func (c *Conn) WriteString(s string) (int, error) {
 	if err := c.checkWriteOrCloseSlow(len(s)); err != nil {
 		return 0, err
@@ -61,8 +58,8 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// checkWriteOrCloseSlow returns why n bytes can't be written, after closing a slow connection. Posted bytes do
-// not count.
+// checkWriteOrCloseSlow returns the reason why n bytes cannot be written, or nil. It closes a connection that is too
+// slow. Posted bytes do not count towards the limit.
 func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
@@ -84,13 +81,12 @@ func (c *Conn) checkWriteOrCloseSlow(size int) error {
 	return nil
 }
 
-// countDroppedMessage counts a message that exceeded the output limit.
 func (c *Conn) countDroppedMessage() {
 	c.runtime.Counters.Add(Dropped, 1)
 	c.ensureExtra().droppedMessages++
 }
 
-// postedOutputBytes returns how much of the output was posted.
+// postedOutputBytes returns the number of output bytes that were posted.
 func (c *Conn) postedOutputBytes() (n int) {
 	if c.out != nil {
 		n = c.out.postedBytes
@@ -105,8 +101,8 @@ func (c *Conn) unsentInMemoryBytes() (n int) {
 	return n + c.queuedFiles().sumDataBehindFiles((*Buffer).Len)
 }
 
-// UnsentBytes returns the unsent bytes, including files, or those dropped when the connection was
-// aborted.
+// UnsentBytes returns the number of unsent bytes, including files. After an abort, it returns the number of dropped
+// bytes.
 func (c *Conn) UnsentBytes() (n int) {
 	if c.extra != nil {
 		n = c.extra.droppedOutput
@@ -114,11 +110,10 @@ func (c *Conn) UnsentBytes() (n int) {
 	return n + c.unsentInMemoryBytes() + c.queuedFiles().remainingFileBytes()
 }
 
-// BufferMemory returns the memory of the connection's buffers, including its layer and handler, in
-// bytes.
+// BufferMemory returns the size in bytes of the buffers of the connection, its layer and its handler.
 func (c *Conn) BufferMemory() int { return c.sumBuffersAndReportedMemory((*Buffer).totalCapacity) }
 
-// BufferedBytes returns how many bytes of BufferMemory are in use.
+// BufferedBytes returns the part of BufferMemory in use, in bytes.
 func (c *Conn) BufferedBytes() int { return c.sumBuffersAndReportedMemory((*Buffer).Len) }
 
 func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int) {
@@ -139,19 +134,21 @@ func (c *Conn) sumBuffersAndReportedMemory(bufferSize func(*Buffer) int) (n int)
 // IsAborted reports whether the connection will be closed without sending its output.
 func (c *Conn) IsAborted() bool { return c.is(failed) }
 
-// IsPaused reports whether a handler must leave the rest of its input: too much output is unsent,
-// or reading is off.
+// IsPaused reports whether the handler must leave its remaining input unused, because too much output is unsent or
+// reading is off.
 func (c *Conn) IsPaused() bool {
 	return c.is(closing|failed) || c.isInputPaused()
 }
 
-// SetReading turns reading from the peer on or off; it is on at first. While it is off, the
-// kernel's buffers fill up and the peer must wait, which does not count as silence. Received and
-// Ended are not called; a few buffers of input may still be kept, including what the current call
-// leaves unused. It is passed to the handler when reading is on again. Sending and closing work as
-// before, but the peer's EOF and a drain wait for the kept input. A transport error may close the
-// connection and lose input in the kernel. SetReading has no effect if the input does not belong to
-// the handler. It must be called within a handler call.
+// SetReading turns reading from the peer on or off. Reading is initially on. SetReading must be called within a
+// handler call. It has no effect while a relay, layer or Detach consumes the input.
+//
+// While reading is off, the kernel's buffers fill up and the peer must wait; the peer does not count as silent.
+// Received and Ended are not called. The engine may keep a few buffers of input, including bytes that the current call
+// leaves unused. The handler receives this input when reading is on again.
+//
+// Sending and closing continue as before. The peer's EOF and a drain wait for the kept input. A transport error may
+// close the connection and lose input in the kernel.
 func (c *Conn) SetReading(enabled bool) {
 	if !c.isInputTaken() {
 		c.setReading(enabled)
@@ -168,8 +165,8 @@ func (c *Conn) setReading(enabled bool) {
 	}
 }
 
-// YieldInput lets other connections run before the rest of the input. The handler must then return.
-// It has no effect without loops.
+// YieldInput lets other connections run before the rest of the input is handled. The handler must then return.
+// YieldInput has no effect without loops.
 func (c *Conn) YieldInput() {
 	if o := c.runtime.Loop; o != nil && c.is(open) && o.OnLoop() {
 		c.state |= yielded
@@ -180,8 +177,8 @@ func (c *Conn) YieldInput() {
 // ClearYield ends YieldInput.
 func (c *Conn) ClearYield() { c.state &^= yielded }
 
-// SetHandlerMemory sets how much received data the handler buffers, which counts as Buffered, and
-// whether that includes a partial message, which must be complete within MessageTimeout.
+// SetHandlerMemory sets the number of received bytes that the handler buffers; these bytes count as Buffered.
+// hasPartialMessage means that they include an incomplete message, which must be complete within MessageTimeout.
 func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	if !c.is(open) || bytes == 0 && !hasPartialMessage && c.extra == nil {
 		return
@@ -198,8 +195,8 @@ func (c *Conn) SetHandlerMemory(bytes int, hasPartialMessage bool) {
 	c.freeExtraIfZero()
 }
 
-// SetIndependentDirections makes reading independent of unsent output, and a drain wait for the
-// peer's EOF even after CloseWrite, for handlers that limit both directions themselves.
+// SetIndependentDirections makes reading independent of unsent output. A drain then waits for the peer's EOF even
+// after CloseWrite. It suits handlers that limit both directions themselves.
 func (c *Conn) SetIndependentDirections(enabled bool) {
 	if enabled && c.is(open) {
 		c.ensureExtra().independentDirections = true
@@ -209,43 +206,36 @@ func (c *Conn) SetIndependentDirections(enabled bool) {
 	}
 }
 
-// HasIndependentDirections reports whether neither direction waits for the other.
 func (c *Conn) HasIndependentDirections() bool {
 	return c.is(relayed) || c.extra != nil && c.extra.independentDirections
 }
 
-// IsReadPaused reports whether reading is off.
 func (c *Conn) IsReadPaused() bool { return c.is(readPaused) }
 
 // BothEnded reports whether the peer has sent EOF and our direction is shut.
 func (c *Conn) BothEnded() bool { return c.is(peerEOF) && c.is(shut) }
 
-// CountMessages counts messages cut from the input.
+// CountMessages adds n to the count of messages found in the input.
 func (c *Conn) CountMessages(n int) {
 	if n > 0 {
 		c.runtime.Counters.Add(Messages, int64(n))
 	}
 }
 
-// Limits returns the limits, which do not change.
 func (c *Conn) Limits() *Limits { return &c.runtime.Limits }
 
-// MaxMessage returns Limits.MaxMessage.
 func (c *Conn) MaxMessage() int { return c.runtime.Limits.MaxMessage }
 
-// RefusedBytes returns how many bytes of the input the handler was passed before and did not use.
-// It is 0 after input was used.
+// RefusedBytes returns the number of input bytes that were passed to the handler before and not used. After any input
+// is used, it returns 0.
 func (c *Conn) RefusedBytes() int {
 	return int(c.refusedBytes)
 }
 
-// Server returns Config.Server.
 func (c *Conn) Server() any { return c.runtime.Server }
 
-// LoopIndex returns the index of the connection's loop.
 func (c *Conn) LoopIndex() int { return c.runtime.Index }
 
-// IsDialled reports whether the connection was dialled.
 func (c *Conn) IsDialled() bool { return c.is(dialled) }
 
 // Peer returns the peer's address, or the zero value if it has no port.
@@ -256,7 +246,7 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// Ref returns a Ref to the connection, also in Closed.
+// Ref returns a Ref to the connection. It may also be called in Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.refState.generation()
 	if c.is(closing) {
@@ -265,8 +255,8 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, generation: gen}
 }
 
-// InHandlerCall reports whether the handler is being called for this connection. Output written
-// otherwise would not be sent.
+// InHandlerCall reports whether a handler call for this connection is in progress. Output written outside of handler
+// calls would not be sent.
 func (c *Conn) InHandlerCall() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
@@ -310,7 +300,7 @@ func (c *Conn) CallNudgedIfOpen() {
 	}
 }
 
-// callHandler calls f and recovers a panic.
+// callHandler calls f and recovers from panics.
 func (c *Conn) callHandler(f func(*Conn)) {
 	returned := false
 	defer c.recoverHandlerPanicAndAbort(&returned)
@@ -319,8 +309,7 @@ func (c *Conn) callHandler(f func(*Conn)) {
 	returned = true
 }
 
-// callDueOpenedAndClosed calls Closed, and Opened before if that is still due. A panic does not change the
-// close reason.
+// callDueOpenedAndClosed calls Closed, after Opened if Opened is still due. A panic does not change the close reason.
 func (c *Conn) callDueOpenedAndClosed() {
 	reason := c.extra.closeReason
 	defer func() { c.extra.closeReason = reason }()
@@ -331,8 +320,8 @@ func (c *Conn) callDueOpenedAndClosed() {
 	c.callHandler(func(c *Conn) { c.ownOrEngineHandler().Closed(c, reason) })
 }
 
-// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit it aborts this connection
-// only. A Goexit continues to end the frames below; see goexit.go.
+// recoverHandlerPanicAndAbort ends a handler call. After a panic or runtime.Goexit, it aborts only this connection. A
+// Goexit continues through the frames below; see goexit.go.
 func (c *Conn) recoverHandlerPanicAndAbort(returned *bool) {
 	c.state &^= inCall
 	if *returned {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// RequestKind is what a request asks for.
+// RequestKind is the kind of a request.
 type RequestKind uint8
 
 const (
@@ -28,8 +28,8 @@ const (
 	RequestLatest
 )
 
-// QueuedRequest is a request in a mailbox. Unless its bytes are shared, they are the next Size
-// bytes of the data that TakeAll returns with it.
+// QueuedRequest is a request in a mailbox. A request without shared bytes owns the next Size bytes of the data that
+// TakeAll returns.
 type QueuedRequest struct {
 	Conn   *Conn
 	shared *Shared
@@ -39,11 +39,9 @@ type QueuedRequest struct {
 	Kind   RequestKind
 }
 
-// QueuedRequestSize is the size of a QueuedRequest in bytes.
 const QueuedRequestSize = int(unsafe.Sizeof(QueuedRequest{}))
 
-// releaseShared releases the shared data of a request that has been delivered or dropped. It must be
-// called once.
+// releaseShared releases the shared data of a delivered or dropped request. It must be called once.
 func (m QueuedRequest) releaseShared() {
 	switch {
 	case m.batch != nil:
@@ -53,7 +51,7 @@ func (m QueuedRequest) releaseShared() {
 	}
 }
 
-// DropIfCarriesBytes drops the request if it carries bytes, and reports whether it did.
+// DropIfCarriesBytes drops the request if it carries bytes. It reports whether the request was dropped.
 func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	if m.Kind != RequestSend && m.Kind != RequestBroadcast {
 		return false
@@ -67,20 +65,19 @@ func (m QueuedRequest) DropIfCarriesBytes() (dropped bool) {
 	return true
 }
 
-// IsStale reports whether the connection has begun to close since the request was posted. A stale
-// request may be passed to HandleOrDeferRequest on any goroutine, which then only releases its reservation.
+// IsStale reports whether the connection has begun to close since the request was posted. A stale request may be
+// passed to HandleOrDeferRequest on any goroutine; HandleOrDeferRequest then only releases the reservation.
 func (m QueuedRequest) IsStale() bool { return m.gen != m.Conn.refState.generation() }
 
-// Shared is a message or function for many connections, stored once. It must not be changed.
+// Shared is a message or function for many connections, stored once. It must not be modified.
 type Shared struct {
 	Bytes []byte
 	Do    func(*Conn)
-	// OnLost, if set, is called instead of Do when the connection has begun to close. It is called
-	// on any goroutine and must not block.
+	// OnLost, if set, is called instead of Do if the connection has begun to close. It may be called on any goroutine
+	// and must not block.
 	OnLost func()
 	latest *LatestSubscription // for RequestLatest
-	// counters, if set, counts the memory of Bytes as Buffered while there are holders: requests,
-	// or a broadcast under way.
+	// counters, if set, counts the memory of Bytes as Buffered while a request or an active broadcast refers to it.
 	counters *Counters
 	holders  atomic.Int32
 }
@@ -97,41 +94,40 @@ func (s *Shared) removeHolderAndUncountMemory() {
 	}
 }
 
-// Request is a request to a connection from another goroutine. Bytes and Pieces are copied, Shared
-// is not.
+// Request is a request to a connection from another goroutine. Bytes and Pieces are copied. Shared is not copied.
 type Request struct {
 	Kind   RequestKind
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes. The sender can
-	// wait, so that mailboxes accept only a part of MaxBytes of such requests.
+	// postedLimit, if positive, replaces MaxUnsent as the limit for posted bytes and marks a sender that can wait. A
+	// mailbox accepts only a part of MaxBytes of such requests.
 	postedLimit int
 	// spaceWait, if set, is filled in when the mailbox is full.
 	spaceWait *SpaceWait
 	// alwaysFits exempts rare requests from the mailbox's limit.
 	alwaysFits bool
-	// removed, if set, has the connections that must not get it any more.
+	// removed, if set, lists connections that must not receive the request.
 	removed *removedDuringBroadcast
 }
 
-// CanWait reports whether the sender can wait for space.
+// CanWait reports whether the sender can wait for capacity.
 func (r *Request) CanWait() bool { return r.postedLimit > 0 }
 
-// LetSenderWaitUntil makes a sender that can wait do so until freed is closed.
+// LetSenderWaitUntil makes a sender that can wait do so until the channel freed is closed.
 func (r *Request) LetSenderWaitUntil(freed <-chan struct{}) {
 	if r.spaceWait != nil {
 		*r.spaceWait = SpaceWait{freed: freed}
 	}
 }
 
-// SpaceWait is what a sender waits for when the mailbox is full.
+// SpaceWait lets a sender wait until a full mailbox has capacity.
 type SpaceWait struct {
 	freed  <-chan struct{} // closed when there may be space
 	onDone func()          // called by release
 }
 
-// stopWaiting reports that the sender has tried again, or will not.
+// stopWaiting records that the sender has tried again or given up.
 func (r SpaceWait) stopWaiting() {
 	if r.onDone != nil {
 		r.onDone()
@@ -153,25 +149,25 @@ func (r Request) copiedSize() int {
 	return n
 }
 
-// emptyRequestSize is the size of a request without bytes in generationAndPosted.
+// emptyRequestSize is the size that generationAndPosted counts for a request without bytes.
 const emptyRequestSize = 1
 
-// maxKeptData is the memory for data that an empty mailbox keeps. Senders that can wait may use
-// 1/waitersShare of MaxBytes, so that others find space.
+// maxKeptData limits the data memory that an empty mailbox keeps. Senders that can wait may use 1/waitersShare of
+// MaxBytes; the rest is for other senders.
 const (
 	maxKeptData  = 64 << 10
 	waitersShare = 4
 )
 
-// All mailboxes of an engine together are limited to a part of MaxBuffered, but each has at least
-// minMailboxBytes and minMailboxRequests.
+// All mailboxes of an engine together may use a part of MaxBuffered. Each mailbox may use at least minMailboxBytes and
+// minMailboxRequests.
 const (
 	mailboxShare       = 16
 	minMailboxBytes    = 64 << 10
 	minMailboxRequests = 1 << 10
 )
 
-// SingleMailboxLimits returns the limits of one mailbox if there are as many as loops.
+// SingleMailboxLimits returns the limits of one mailbox in an engine with numLoops mailboxes.
 func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	if l.MaxBuffered == 0 {
 		return l.MaxMail, l.MaxMailBytes
@@ -180,22 +176,22 @@ func (l *Limits) SingleMailboxLimits(numLoops int) (maxRequests, maxBytes int) {
 	return min(l.MaxMail, max(share/QueuedRequestSize, minMailboxRequests)), min(l.MaxMailBytes, max(share, minMailboxBytes))
 }
 
-// Mailbox is the queue of requests to the connections of one owner. Any goroutine may Put; the
-// owner calls TakeAll. One lock covers the check for space, the reservation in the connection's
-// generationAndPosted and the append, so that each reservation has its request.
+// Mailbox is the queue of requests to the connections of one owner. Any goroutine may call Put. Only the owner may
+// call TakeAll. One lock covers the capacity check, the reservation in the connection's generationAndPosted and the
+// append, so that each reservation has a request.
 //
-// The memory of requests is counted from Put until the owner has delivered them and calls Recycle.
-// An empty mailbox counts as nothing and keeps little memory.
+// The memory of requests is counted from Put until Recycle, which the owner calls after delivery. An empty mailbox
+// keeps little memory, which is not counted.
 type Mailbox struct {
-	// MaxRequests limits the queued messages. Requests without bytes may take as much space again,
-	// because closing, for example, frees space.
+	// MaxRequests limits the queued messages. Requests without bytes, such as closing, have the same limit in
+	// addition, because they may free memory.
 	MaxRequests int
-	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty
-	// mailbox accepts one larger message.
+	// MaxBytes limits the queued bytes. Shared bytes in consecutive requests count once. An empty mailbox accepts one
+	// message that exceeds MaxBytes.
 	MaxBytes int
 	// Counters, if set, counts the memory of requests as Buffered.
 	Counters *Counters
-	// Small is set where there are many mailboxes: they keep almost no memory.
+	// Small minimizes the memory of each mailbox, for engines with many mailboxes.
 	Small bool
 
 	mu          sync.Mutex
@@ -204,12 +200,12 @@ type Mailbox struct {
 	numRequests int // number of queued requests, counting a batch message once
 	bytes       int // of queued requests, including shared bytes
 	closed      bool
-	// lastShared is what the last request shares. queuedMemory and takenMemory are what is counted
-	// for queued and for taken requests.
+	// lastShared is the shared data of the last request. queuedMemory and takenMemory are the counted memory of queued
+	// and of taken requests.
 	lastShared                *Shared
 	queuedMemory, takenMemory int
-	// Requests for chunks of one set form a run while no others come in between; batchSet is the
-	// set of the current run, nil if it has ended.
+	// Consecutive requests for chunks of one set form a run. batchSet is the set of the current run, or nil after its
+	// end.
 	batchRun uint64
 	batchSet *connSet
 	// Memory of the last TakeAll, for reuse.
@@ -217,8 +213,8 @@ type Mailbox struct {
 	spareData        []byte
 	nonEmpty         atomic.Bool // requests are queued; read without the lock
 	missedBroadcasts atomic.Int64
-	// Senders wait, in order, until the mailbox is emptied. wokenBytes is the size of what woken
-	// senders are about to post.
+	// Senders wait in order until the mailbox is emptied. wokenBytes is the total size that woken senders are about to
+	// post.
 	waiting    []*waitingSender
 	wokenBytes int
 }
@@ -229,8 +225,8 @@ type waitingSender struct {
 	woken bool
 }
 
-// Put queues a request for a connection of generation gen. The caller must wake the owner. It fails
-// with ErrClosed or ErrFull; then nothing was queued.
+// Put queues a request for a connection of the given generation. The caller must then wake the owner. Put fails with
+// ErrClosed or ErrFull; a failed request is not queued.
 func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -280,7 +276,7 @@ func (b *Mailbox) Put(c *Conn, generation uint32, r Request) error {
 	return nil
 }
 
-// ensureQueueCapacity prepares for one more request with payloadSize bytes.
+// ensureQueueCapacity allocates capacity for one more request with dataSize bytes.
 func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	if b.queuedMemory == 0 {
 		b.nonEmpty.Store(true)
@@ -290,7 +286,7 @@ func (b *Mailbox) ensureQueueCapacity(dataSize int) {
 	}
 }
 
-// bytesCountedForLimit returns how much a message counts for MaxBytes.
+// bytesCountedForLimit returns the number of bytes that a message adds towards MaxBytes.
 func (b *Mailbox) bytesCountedForLimit(s *Shared, messageSize int) int {
 	if s != nil && s == b.lastShared {
 		return 0
@@ -298,7 +294,6 @@ func (b *Mailbox) bytesCountedForLimit(s *Shared, messageSize int) int {
 	return messageSize
 }
 
-// recountQueuedMemory updates the counted memory to these capacities.
 func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	n := requestCap*QueuedRequestSize + dataCap
 	if b.Counters != nil {
@@ -307,21 +302,21 @@ func (b *Mailbox) recountQueuedMemory(requestCap, dataCap int) {
 	b.queuedMemory = n
 }
 
-// CountedMemory returns the counted memory of queued requests and of those taken and not recycled.
+// CountedMemory returns the counted memory of queued requests and of taken requests that are not yet recycled.
 func (b *Mailbox) CountedMemory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.queuedMemory + b.takenMemory
 }
 
-// PutShared queues a shared request for the current generation of c, which must not change
-// meanwhile. The caller must wake the owner.
+// PutShared queues a shared request for the current generation of c. The generation must not change during the call.
+// The caller must then wake the owner.
 func (b *Mailbox) PutShared(c *Conn, kind RequestKind, s *Shared) error {
 	return b.Put(c, c.refState.generation(), Request{Kind: kind, Shared: s})
 }
 
-// CountMissedBroadcast counts a broadcast that had no space in the mailbox of a single connection.
-// TakeMissedBroadcastCount returns the count and resets it.
+// CountMissedBroadcast counts a broadcast that did not fit into the mailbox of a single connection.
+// TakeMissedBroadcasts returns the count and resets it.
 func (b *Mailbox) CountMissedBroadcast() { b.missedBroadcasts.Add(1) }
 
 func (b *Mailbox) TakeMissedBroadcastCount() int64 {
@@ -331,12 +326,10 @@ func (b *Mailbox) TakeMissedBroadcastCount() int64 {
 	return b.missedBroadcasts.Swap(0)
 }
 
-// HasRequests reports whether requests are queued. It takes no lock.
 func (b *Mailbox) HasRequests() bool { return b.nonEmpty.Load() }
 
-// growQueue makes space for one more request with payloadSize bytes. It doubles the capacity, data at
-// most to maxKeptData if that suffices. It counts the memory first, because allocating may take
-// long.
+// growQueue grows the queue for one more request with dataSize bytes. It doubles the capacity; data grows to at most
+// maxKeptData if that suffices. It counts the memory first, because allocation may be slow.
 func (b *Mailbox) growQueue(dataSize int) {
 	requestCap, dataCap := cap(b.queue), cap(b.data)
 	if len(b.queue) == requestCap {
@@ -363,8 +356,8 @@ func (b *Mailbox) growQueue(dataSize int) {
 
 const minQueueCap = 4
 
-// dataBuffers are shared by the mailboxes, by size class, up to 8 MiB. Small mailboxes return all
-// their data buffers, others those larger than maxKeptData.
+// dataBuffers contains data buffers of up to 8 MiB by size class, shared by all mailboxes. Small mailboxes return all
+// their data buffers. Other mailboxes return buffers larger than maxKeptData.
 var dataBuffers [2 * sizeClasses]sync.Pool
 
 func getDataBuffer(size int) []byte {
@@ -376,7 +369,7 @@ func getDataBuffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// putDataBuffer returns a buffer to the pool if its size is that of a class.
+// putDataBuffer returns a buffer to the pool if its size is that of a size class.
 func putDataBuffer(buffer []byte) {
 	n := cap(buffer)
 	if class := sizeClass(n); class < len(dataBuffers) && n == minBufferSize<<class {
@@ -385,16 +378,15 @@ func putDataBuffer(buffer []byte) {
 	}
 }
 
-// addWaitingSender queues a sender of messageSize bytes. It is woken once they fit and no earlier sender
-// waits.
+// addWaitingSender queues a sender of size bytes. The sender is woken once its bytes fit and no earlier sender waits.
 func (b *Mailbox) addWaitingSender(messageSize int) SpaceWait {
 	s := &waitingSender{freed: make(chan struct{}), size: max(messageSize, emptyRequestSize)}
 	b.waiting = append(b.waiting, s)
 	return SpaceWait{freed: s.freed, onDone: func() { b.removeWaitingSender(s) }}
 }
 
-// removeWaitingSender removes a sender that does not wait any more. If it was the last one woken
-// and the mailbox is empty, it wakes others, because nobody will empty the mailbox.
+// removeWaitingSender removes a sender that no longer waits. If the sender was the last one woken and the mailbox is
+// empty, it wakes others, because no TakeAll will.
 func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -407,7 +399,7 @@ func (b *Mailbox) removeWaitingSender(s *waitingSender) {
 	}
 }
 
-// wakeSendersThatFit wakes as many senders as fit into an empty mailbox, at least one.
+// wakeSendersThatFit wakes as many senders as fit into an empty mailbox, but at least one.
 func (b *Mailbox) wakeSendersThatFit() {
 	n := 0
 	for room := b.MaxBytes / waitersShare; n < len(b.waiting); n++ {
@@ -440,8 +432,8 @@ func (b *Mailbox) TakeAll() (requests []QueuedRequest, data []byte) {
 
 const maxKeptSmall = 8
 
-// Recycle returns the memory of taken requests for reuse, up to a limit. It returns how much the
-// caller must subtract from Buffered.
+// Recycle keeps the memory of taken requests for reuse, up to a limit. It returns the number of bytes that the caller
+// must subtract from Buffered.
 func (b *Mailbox) Recycle(requests []QueuedRequest, data []byte) (releasedMemory int) {
 	clear(requests)
 	b.mu.Lock()

@@ -6,21 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// generationAndPosted is the part of a connection that any goroutine may use. The upper 32 bits are the
-// connection's generation. The lower bits count the bytes posted and not sent; a request without
-// bytes counts as emptyRequestSize. The bit between them is set while senders wait for space; see
-// sendWaiters.
+// generationAndPosted is the part of a connection that any goroutine may use. The upper 32 bits are the connection's
+// generation. The lower bits count the bytes that are posted and not yet sent; a request without bytes counts as
+// emptyRequestSize. The bit between them is set while senders wait for capacity; see sendWaiters.
 //
 //	63            32 31       30            0
 //	┌───────────────┬────────┬──────────────┐
 //	│  generation   │ waiting│ posted bytes │
 //	└───────────────┴────────┴──────────────┘
 //
-// The generation changes when a connection starts to close. In an orderly close, this happens in
-// one step with the check that nothing is posted, so that no accepted request is lost. A
-// reservation outlives its generation: its bytes are released when the request is taken, whatever
-// connection uses the slot by then, so that the two halves stay consistent. Generations repeat
-// after 2³² connections in a slot.
+// The generation changes when a connection starts to close. In an orderly close, the change and the check that nothing
+// is posted are one atomic step, so that no accepted request is lost.
+//
+// A reservation outlives its generation. Its bytes are released when the request is taken, even if another connection
+// uses the slot by then. This keeps the two halves consistent. Generations repeat after 2³² connections in a slot.
 type generationAndPosted struct{ v atomic.Uint64 }
 
 // senderWaiting is set only while something is posted.
@@ -40,8 +39,8 @@ func (m *generationAndPosted) releasePostedBytes(count int) (remaining int, send
 	return postedBytesIn(v), v&senderWaiting != 0
 }
 
-// markSenderWaitingIfAbove sets the waiting bit. It returns false if at most maxPosted bytes are posted or
-// the generation has changed.
+// markSenderWaitingIfAbove sets the waiting bit. If at most maxPosted bytes are posted or the generation has changed,
+// it returns false instead.
 func (m *generationAndPosted) markSenderWaitingIfAbove(generation uint32, maxPosted int) (marked bool) {
 	for {
 		v := m.v.Load()
@@ -76,8 +75,8 @@ func (m *generationAndPosted) reservePostedBytes(generation uint32, count, maxPo
 	}
 }
 
-// Ref refers to a connection from any goroutine and may outlive it. It is comparable; the zero Ref
-// refers to no connection. Its methods are safe for concurrent use.
+// Ref refers to a connection. A Ref may be used on any goroutine and may outlive the connection. Refs are comparable.
+// The zero Ref refers to no connection.
 type Ref struct {
 	c          *Conn
 	generation uint32
@@ -86,10 +85,10 @@ type Ref struct {
 // Send posts a copy of p to be sent.
 func (r Ref) Send(p []byte) error { return r.post(Request{Kind: RequestSend, Bytes: p}) }
 
-// Sendv posts a copy of the pieces to be sent as one.
+// Sendv posts a copy of the concatenated pieces to be sent.
 func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: RequestSend, Pieces: pieces}) }
 
-// SendShared posts s.Bytes to be sent, without a copy.
+// SendShared posts s.Bytes to be sent, without copying the bytes.
 func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: RequestSend, Shared: s}) }
 
 // Close requests an orderly close.
@@ -98,17 +97,16 @@ func (r Ref) Close() error { return r.post(Request{Kind: RequestClose}) }
 // Nudge requests a call of the handler's Nudged.
 func (r Ref) Nudge() error { return r.post(Request{Kind: RequestNudge}) }
 
-// Do requests a call of f on the connection's owner, like a handler call.
+// Do requests a call of f on the connection's owner, under the rules of a handler call.
 func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f}}) }
 
-// DoOrElse is Do, but onLost is called instead if the connection begins to close before. onLost is
-// called on any goroutine and must not block. If DoOrElse fails, neither is called.
+// DoOrElse is like Do, but calls onLost instead of f if the connection begins to close first. onLost may be called on
+// any goroutine and must not block. If DoOrElse fails, it calls neither.
 func (r Ref) DoOrElse(f func(*Conn), onLost func()) error {
 	return r.post(Request{Kind: RequestDo, Shared: &Shared{Do: f, OnLost: onLost}})
 }
 
-// ReportPanic counts and logs a panic in code that runs for the connection, and returns the close
-// reason for it.
+// ReportPanic counts and logs a panic in code that runs for the connection. It returns the close reason for the panic.
 func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
 	return r.c.runtime.logAndCountPanic(r, peer, value, stack)
 }
@@ -116,8 +114,7 @@ func (r Ref) ReportPanic(peer string, value any, stack []byte) error {
 // ResumeLayer requests a call of the layer's Resume.
 func (r Ref) ResumeLayer() error { return r.post(Request{Kind: RequestResumeLayer}) }
 
-// ID returns a number above 0 that is unique among all connections of an engine. It is 0 for the
-// zero Ref.
+// ID returns a positive number that is unique among all connections of an engine. For the zero Ref it returns 0.
 func (r Ref) ID() uint64 {
 	if r.c == nil {
 		return 0
@@ -126,7 +123,7 @@ func (r Ref) ID() uint64 {
 	return uint64(r.generation)<<32 | uint64(uint32(r.c.slot)*uint32(max(rt.Loops, 1))+uint32(rt.Index)+1)
 }
 
-// Location returns the connection's ownerIndex, its slot there and its generation.
+// Location returns the index of the connection's owner, the connection's slot and its generation.
 func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	if r.c == nil {
 		return 0, 0, 0
@@ -134,8 +131,8 @@ func (r Ref) Location() (ownerIndex int, slot, generation uint32) {
 	return r.c.runtime.Index, r.c.slot, r.generation
 }
 
-// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close, otherwise nil.
-// Only that owner may call it.
+// ConnOwnedBy returns the connection if it belongs to rt and has not begun to close; otherwise it returns nil. Only
+// the owner rt may call it.
 func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	if r.IsClosed() || r.c.runtime != rt {
 		return nil
@@ -143,9 +140,9 @@ func (r Ref) ConnOwnedBy(rt *Runtime) *Conn {
 	return r.c
 }
 
-// ReserveDeferredBroadcast returns a broadcast request for a connection that is with a worker, to be passed
-// to HandleOrDeferRequest when it returns. It fails if the connection has closed or has too much posted. It is
-// safe for concurrent use.
+// ReserveDeferredBroadcast returns a broadcast request for a connection that a worker has. The caller must pass the
+// request to HandleOrDeferRequest when the worker returns the connection. ReserveDeferredBroadcast fails if the
+// connection has closed or has too many posted bytes. It is safe for concurrent use.
 func (c *Conn) ReserveDeferredBroadcast(s *Shared) (QueuedRequest, error) {
 	gen := c.refState.generation()
 	if err := c.refState.reservePostedBytes(gen, max(len(s.Bytes), emptyRequestSize), c.runtime.Limits.MaxUnsent); err != nil {
@@ -165,12 +162,12 @@ func (r Ref) post(q Request) error {
 	return r.c.runtime.Poster.Post(r.c, r.generation, q)
 }
 
-// IsClosed reports whether the connection has begun to close, or is the zero Ref's.
+// IsClosed reports whether the connection has begun to close. For the zero Ref it returns true.
 func (r Ref) IsClosed() bool { return r.c == nil || r.c.refState.generation() != r.generation }
 
-// A Ref reads its connection's data under a lock. The owner takes the same lock to end the
-// generation, and to change such data. So while the lock is held and the generation is the Ref's,
-// neither slot nor descriptor can be reused.
+// A Ref reads its connection's data under a lock. The owner takes the same lock to change such data and to end the
+// generation. While the lock is held and the generation is unchanged, neither the slot nor the descriptor can be
+// reused.
 
 type refLocks [64]sync.Mutex
 
@@ -178,7 +175,7 @@ func (c *Conn) refLock() *sync.Mutex {
 	return &c.runtime.refLocks[c.slot%uint32(len(c.runtime.refLocks))]
 }
 
-// callLockedIfOpen calls f unless the connection has begun to close. It can't begin to close during the
+// callLockedIfOpen calls f unless the connection has begun to close. The connection cannot begin to close during the
 // call.
 func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	if r.IsClosed() {
@@ -194,14 +191,14 @@ func (r Ref) callLockedIfOpen(f func(c *Conn)) (called bool) {
 	return true
 }
 
-// Peer returns Conn.Peer, and false if the connection has begun to close.
+// Peer returns Conn.Peer. If the connection has begun to close, ok is false.
 func (r Ref) Peer() (peer netip.AddrPort, ok bool) {
 	ok = r.callLockedIfOpen(func(c *Conn) { peer = c.Peer() })
 	return peer, ok
 }
 
-// LocalAddr returns the local address, or the zero value if it has no port. It returns false if the
-// connection has begun to close, or where it would block a loop; see Loop.FetchLocalAddr.
+// LocalAddr returns the local address, or the zero value for an address without a port. If the connection has begun to
+// close, or the call would block a loop (see Loop.FetchLocalAddr), ok is false.
 func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	switch {
 	case r.IsClosed():
@@ -217,7 +214,7 @@ func (r Ref) LocalAddr() (local netip.AddrPort, ok bool) {
 	return local, ok
 }
 
-// Value returns Conn.Value, and false if the connection has begun to close.
+// Value returns Conn.Value. If the connection has begun to close, ok is false.
 func (r Ref) Value() (v any, ok bool) {
 	ok = r.callLockedIfOpen(func(c *Conn) {
 		if v = c.userData; v != nil {

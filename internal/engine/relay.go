@@ -8,27 +8,26 @@ import (
 
 // This file relays between two connections.
 //
-// Connections of the same loop store their partner's slot in refusedBytes, so that a relay needs no
-// extra memory. What one receives is written to the other immediately. If that has more than
-// HighWater unsent, the first is not read until LowWater is reached. The two begin to close in one
-// step, so that neither slot outlives the relay.
+// Two connections of the same loop need no extra memory: refusedBytes stores the partner's slot. Input of one
+// connection is written to its partner immediately. If the partner has more than HighWater unsent bytes, the input is
+// not read until LowWater is reached. Both connections begin to close in one step, so that neither slot outlives the
+// relay.
 //
-// Connections of different owners refer to each other by Ref and post requests. A connection that
-// is more than HighWater ahead asks its partner for a grant and is not read until the grant
-// arrives, when the partner's output has fallen to LowWater. Requests are ordered, so that EOF
-// arrives after the data.
+// Connections of different owners refer to each other by Ref and post requests. A connection that is more than
+// HighWater ahead requests a grant and is not read until the grant arrives. The partner sends the grant when its
+// output has fallen to LowWater. Requests are ordered, so EOF arrives after the data.
 //
-// If sockets may be used on any goroutine (Runtime.SendToPartner), a connection sends to its
-// partner's socket directly while the partner has no unsent output; see fastPath. What the kernel
-// does not take is posted, and the connection is not read until all of that is sent.
+// If any goroutine may use sockets (Runtime.SendToPartner), a connection sends directly to its partner's socket while
+// the partner has no unsent output; see fastPath. Bytes that the kernel does not accept are posted, and the connection
+// is not read until they are sent.
 //
-// A connection that asks for a relay is not read until the two are joined. A request runs
-// acceptRelay on the other one's owner. If the owners differ, the other one is joined then, and a
-// request joins the first before any data arrives. Apart from data, a relay posts only a few
-// requests per connection at a time. They fit into any mailbox (Request.alwaysFits), so that a
-// connection always learns of its partner's end.
+// A connection that requests a relay is not read until both are joined. The request runs acceptRelay on the partner's
+// owner. If the owners differ, the partner is joined first. A second request then joins the requester before any data
+// arrives.
+//
+// Apart from data, a relay posts only a few requests per connection at a time. These fit into any mailbox
+// (Request.alwaysFits), so a connection always learns that its partner has ended.
 
-// RequestRelayWith joins the connection with another. Only the owner may call it.
 func (c *Conn) RequestRelayWith(partner Ref) error {
 	switch {
 	case c.is(closing|failed|closingWrite) || !c.is(open) || partner.IsClosed():
@@ -45,11 +44,10 @@ func (c *Conn) RequestRelayWith(partner Ref) error {
 	return err
 }
 
-// IsRelayed reports whether the connection is in a relay.
 func (c *Conn) IsRelayed() bool { return c.is(relayed) }
 
-// isInputTaken reports whether the input does not belong to the handler: the connection is in a
-// relay, or a relay, layer or Detach was requested.
+// isInputTaken reports whether a relay, layer or Detach, active or requested, consumes the input instead of the
+// handler.
 func (c *Conn) isInputTaken() bool {
 	return c.is(relayed) || c.extra != nil && (c.remotePartner() != nil || c.hasPendingLayer() || c.isDetaching())
 }
@@ -69,8 +67,8 @@ func (r Ref) newRelayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, OnLost: func() { r.postCloseWith(ErrClosed) }}
 }
 
-// acceptRelay joins the connection with one that has asked for it. If that one is with a worker, it
-// asks again when it returns.
+// acceptRelay joins the connection with the requester at the other end of a relay. If a worker has the requester, the
+// request is repeated when the worker returns it.
 func (c *Conn) acceptRelay(requester Ref) {
 	o, here := requester.ConnOwnedBy(c.runtime), c.Ref()
 	near := c.runtime.Loop != nil && o != nil
@@ -112,7 +110,7 @@ func (c *Conn) isRelayedTo(partner Ref) bool {
 	return c.remotePartner().ref == partner
 }
 
-// joinRemoteRelay joins the connection with one of another owner that is already joined.
+// joinRemoteRelay joins the connection with a partner of another owner. The partner is already joined.
 func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	switch {
 	case c.isRelayedTo(partner): // both have asked
@@ -123,8 +121,8 @@ func (c *Conn) joinRemoteRelay(partner Ref, incoming, outgoing *fastPath) {
 	}
 }
 
-// enterRelayState joins one side; remote is nil if the partner has the same owner. MakeDueHandlerCalls forwards
-// the buffered input.
+// enterRelayState joins one endpoint. The argument remote is nil if the partner has the same owner. FeedHandler
+// forwards buffered input.
 func (c *Conn) enterRelayState(remote *remotePartner) {
 	c.state |= relayed
 	c.state &^= neverHeard | eofDelivered | readPaused | inputHeld | drainedPending | unansweredMask
@@ -160,20 +158,19 @@ type remotePartner struct {
 	ref            Ref
 	unacknowledged int  // bytes posted since the last grant
 	partnerPaused  bool // the partner waits for a grant
-	// incoming is used by the partner, outgoing by this connection; nil where only owners may use
-	// descriptors.
+	// The partner uses incoming; this connection uses outgoing. Both are nil if only owners may use descriptors.
 	incoming, outgoing *fastPath
 }
 
-// fastPath lets the partner send on a connection's socket, without a copy or a wake-up. The lock is
-// held during the send, which does not block.
+// fastPath lets the partner send on a connection's socket without a copy or a wake-up. The lock is held during the
+// send, which does not block.
 type fastPath struct {
 	mu       sync.Mutex
 	open     bool          // there is no unsent output and no layer
 	lastUsed atomic.Uint32 // a coarseTime
 }
 
-// remotePartner returns nil without a partner of another owner.
+// remotePartner returns the state for a partner of another owner, or nil.
 func (c *Conn) remotePartner() *remotePartner {
 	if c.extra == nil {
 		return nil
@@ -189,7 +186,7 @@ func (c *Conn) allowPartnerFastPathIfNoOutput() {
 	}
 }
 
-// blockPartnerFastPath is called before the connection gets output.
+// blockPartnerFastPath must be called before output is added to the connection.
 func (c *Conn) blockPartnerFastPath() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		r.incoming.mu.Lock()
@@ -198,7 +195,7 @@ func (c *Conn) blockPartnerFastPath() {
 	}
 }
 
-// countPartnerSendsAsActivity makes sends of the partner count as activity.
+// countPartnerSendsAsActivity counts sends by the partner as activity.
 func (c *Conn) countPartnerSendsAsActivity() {
 	if r := c.remotePartner(); r != nil && r.incoming != nil {
 		if used := coarseTime(r.incoming.lastUsed.Load()); used != 0 && int32(used-c.lastHeard) > 0 {
@@ -207,14 +204,14 @@ func (c *Conn) countPartnerSendsAsActivity() {
 	}
 }
 
-// MaySendOnPartnerSocket reports whether TrySendOnPartnerSocket may succeed at times.
+// MaySendOnPartnerSocket reports whether SendFastPath can ever succeed.
 func (c *Conn) MaySendOnPartnerSocket() bool {
 	r := c.remotePartner()
 	return r != nil && r.outgoing != nil
 }
 
-// TrySendOnPartnerSocket calls send, which must not block, with the partner if its socket may be used now. It
-// reports whether it did.
+// TrySendOnPartnerSocket calls send with the partner if the partner's socket may be used now. send must not block.
+// TrySendOnPartnerSocket reports whether it called send.
 func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	if !c.MaySendOnPartnerSocket() || c.in != nil || c.is(closing|failed) {
 		return false
@@ -230,7 +227,7 @@ func (c *Conn) TrySendOnPartnerSocket(send func(o *Conn)) (called bool) {
 	return true
 }
 
-// reopenFastPathAndResumePartner is called after a connection has sent output.
+// reopenFastPathAndResumePartner must be called after the connection has sent output.
 func (c *Conn) reopenFastPathAndResumePartner() {
 	c.allowPartnerFastPathIfNoOutput()
 	if c.extra.remotePartner.partnerPaused {
@@ -249,8 +246,8 @@ func (c *Conn) forwardBufferedInputAndEOF() {
 	}
 }
 
-// localPartner returns the partner on the same loop, nil if it has another owner. It must not be
-// called once the two have begun to close, because the slot may be reused.
+// localPartner returns the partner on the same loop, or nil if another owner has the partner. It must not be called
+// once both have begun to close, because the slot may be reused.
 func (c *Conn) localPartner() *Conn {
 	if c.remotePartner() != nil {
 		return nil
@@ -329,8 +326,8 @@ func (c *Conn) writeRelayed(p []byte) {
 	}
 }
 
-// SpliceTargetIfReady returns the partner if received bytes may be spliced to it: nothing is buffered, and
-// neither has a layer. Otherwise it returns nil.
+// SpliceTargetIfReady returns the partner if received bytes may be spliced to it: nothing is buffered and neither
+// connection has a layer. Otherwise it returns nil.
 func (c *Conn) SpliceTargetIfReady() *Conn {
 	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
@@ -370,7 +367,7 @@ func (c *Conn) resumeLocalPartnerReading() {
 	}
 }
 
-// resumePartnerReadingIfLittleUnsent grants the partner's request to continue, once little output is left.
+// resumePartnerReadingIfLittleUnsent sends a requested grant once little output is left.
 func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	r, maxUnsent := c.extra.remotePartner, c.runtime.Limits.LowWater
 	if r.incoming != nil {
@@ -388,7 +385,7 @@ func (c *Conn) resumePartnerReadingIfLittleUnsent() {
 	})
 }
 
-// forwardEOFToPartner passes the peer's EOF to the partner, after all data.
+// forwardEOFToPartner forwards the peer's EOF to the partner, after all data.
 func (c *Conn) forwardEOFToPartner() {
 	if c.in != nil || c.is(eofDelivered) {
 		return

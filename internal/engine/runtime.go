@@ -14,37 +14,37 @@ import (
 	"github.com/myriad-go/myriad/internal/admission"
 )
 
-// Poster queues a request with a connection's owner and wakes it. It is safe for concurrent use.
+// Poster queues a request with a connection's owner and wakes the owner. It is safe for concurrent use.
 type Poster interface {
 	Post(c *Conn, gen uint32, r Request) error
 }
 
-// Loop is an event loop as its connections see it. In the goroutine model each connection is its
-// own owner and Runtime.Loop is nil. Methods must be called on the loop unless stated otherwise.
+// Loop is a connection's view of its event loop. In the goroutine model each connection is its own owner, and
+// Runtime.Loop is nil. Methods must be called on the loop unless documented otherwise.
 type Loop interface {
-	// Conn returns the connection in a slot, which must be in use.
+	// Conn returns the connection in a slot. The slot must be in use.
 	Conn(slot uint32) *Conn
-	// OwnsConn reports whether the loop, and not a worker, owns a connection.
+	// OwnsConn reports whether the loop owns a connection. If not, a worker owns the connection.
 	OwnsConn(c *Conn) bool
-	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of
-	// another one has changed it.
+	// PerformActionsLater schedules a connection to be driven before the turn ends, because an event of another
+	// connection has changed its state.
 	PerformActionsLater(c *Conn)
-	// QueueForLaterRead queues a connection that has yielded behind the others with much input.
+	// QueueForLaterRead queues a connection that has yielded behind other connections with much input.
 	QueueForLaterRead(c *Conn)
-	// ReturnFromWorker returns a connection from a worker. why is nil if a worker has run it,
-	// otherwise why none will. It is safe for concurrent use.
+	// ReturnFromWorker returns a connection to the loop. The argument why is nil if a worker has run the connection;
+	// otherwise it is the reason why no worker will. It is safe for concurrent use.
 	ReturnFromWorker(c *Conn, why error)
 	// OnLoop reports whether the caller runs on a loop of any engine. It is safe for concurrent
 	// use.
 	OnLoop() bool
-	// FetchLocalAddr asks the owner for a connection's local address, which only the owner can read
-	// (Runtime.NoDetach). It blocks until the owner answers, except on another loop: there it
-	// returns false. It is safe for concurrent use.
+	// FetchLocalAddr returns a connection's local address where only the owner can read the address
+	// (Runtime.NoDetach). It blocks until the owner answers. On another loop it does not block but returns false. It
+	// is safe for concurrent use.
 	FetchLocalAddr(r Ref) (addr netip.AddrPort, ok bool)
 }
 
-// Runtime is the environment of connections. Each loop has one; in the goroutine model all
-// connections share one. It does not change after the start unless stated otherwise.
+// Runtime is the environment of connections. Each loop has a Runtime; in the goroutine model all connections share
+// one. Its fields do not change after the start unless documented otherwise.
 type Runtime struct {
 	Config
 	Admission        *admission.Controller
@@ -54,20 +54,17 @@ type Runtime struct {
 	Counters         *Counters
 	// Shared, if set, counts the memory of messages to several connections.
 	Shared *Counters
-	// Now returns the time since an arbitrary start, for timeouts. Deterministic drivers supply
-	// their own clock.
+	// Now returns the time since an arbitrary start, for timeouts. Deterministic drivers supply a different clock.
 	Now  func() time.Duration
 	Loop Loop // nil in the goroutine model
-	// NoDetach and NoFiles forbid Detach and SendFile, because descriptors are valid on one thread
-	// only.
+	// NoDetach forbids Detach, and NoFiles forbids SendFile, because descriptors are valid on one thread only.
 	NoDetach, NoFiles bool
-	// LocalAddr, if set, returns the local address of a connection that can't be closed meanwhile.
+	// LocalAddr, if set, returns the local address of a connection. The connection must not be closed during the call.
 	// It is safe for concurrent use.
 	LocalAddr func(c *Conn) netip.AddrPort
-	// Index is the loop's index.
-	Index int
-	// OnWorkers leaves Opened and Received to MakeDueHandlerCalls on a worker. The owner may change it, and
-	// Buffers, between two events.
+	Index     int
+	// OnWorkers defers Opened and Received to a worker that calls FeedHandler. The owner may change OnWorkers and
+	// Buffers between two events.
 	OnWorkers bool
 	// WorkerCallTimes, if set, records the time that workers take.
 	HandlerTimes *WorkerCallTimes
@@ -79,20 +76,20 @@ type Runtime struct {
 	// SendToPartner, if set, is SendDirect for a relay partner with another owner. It does nothing
 	// if that is closed.
 	SendToPartner func(to *Conn, p []byte) int
-	// directSentInEvent is the number of bytes sent directly in this event; see Conn.directSentInEvent.
+	// directSent is the number of bytes sent directly in the current event; see Conn.directSent.
 	directSent int
-	// RetainCalls counts calls of Retain, each of which indicates that a goroutine has work.
+	// RetainCalls counts calls of Retain. Each call indicates that a goroutine has work.
 	RetainCalls atomic.Uint64
 	// TimeAllCalls times every handler call. The owner may change it between two events.
 	TimeAllCalls bool
 	// maxPieceSize is the maximum size of one output buffer.
 	maxPieceSize int
-	// ClockSlack is how far the clock may run ahead, so that few of the owners that share a Runtime
-	// need to write it. It is 0 if there is one owner.
+	// ClockSlack is the time by which the clock may run ahead. With a slack, few of the owners that share a Runtime
+	// need to write the clock. ClockSlack is 0 for a single owner.
 	ClockSlack time.Duration
 	// clock is the coarse time; see SetClock.
 	clock atomic.Int64
-	// For any goroutine:
+	// The following are safe for concurrent use.
 	refLocks    refLocks
 	sendWaiters sendWaiters
 }
@@ -107,9 +104,8 @@ func (rt *Runtime) Configure(cfg *Config, admissions *admission.Controller) {
 	rt.SetClock(MonotonicNow())
 }
 
-// SetClock sets the coarse time. The owner does so before it handles events. With a ClockSlack the
-// clock is never behind a time that it was set to and never goes back, so timeouts never fire
-// early.
+// SetClock sets the coarse time. The owner must call it before it handles events. With a ClockSlack, the clock never
+// goes back and is never behind a time that was set, so timeouts never fire early.
 func (rt *Runtime) SetClock(now time.Duration) {
 	if rt.ClockSlack == 0 {
 		rt.clock.Store(int64(now))
@@ -120,13 +116,13 @@ func (rt *Runtime) SetClock(now time.Duration) {
 	}
 }
 
-// Clock returns the time of the last SetClock, or up to ClockSlack more.
+// Clock returns the time of the last SetClock, or up to ClockSlack later.
 func (rt *Runtime) Clock() time.Duration { return time.Duration(rt.clock.Load()) }
 
 // coarseNow returns the coarse time, rounded up.
 func (rt *Runtime) coarseNow() coarseTime { return toCoarseTime(rt.Clock()) + 1 }
 
-// Connections allocate their buffers here, and capacities are counted as Buffered.
+// The following methods allocate the buffers of connections and count the capacities as Buffered.
 
 func (rt *Runtime) allocCountedBuffer(capacity int) *Buffer {
 	b := rt.Buffers.Get(capacity)
@@ -149,8 +145,8 @@ func (rt *Runtime) appendToInputBuffer(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// growBuffer grows b for n more bytes, if possible with a pooled buffer. It counts the memory
-// first, because allocating may take long.
+// growBuffer grows b for n more bytes, with a pooled buffer if possible. It counts the memory first, because
+// allocation may be slow.
 func (rt *Runtime) growBuffer(b *Buffer, extraBytes, maxCap int) {
 	newCap := b.grownCap(extraBytes, maxCap)
 	if newCap <= cap(b.bytes) {
@@ -191,7 +187,7 @@ func appendOutput[T []byte | string](rt *Runtime, b *Buffer, p T) {
 	}
 }
 
-// BuildRefusalReply returns what to send to a connection that is not admitted.
+// BuildRefusalReply returns the bytes to send to a rejected connection.
 func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer []byte) {
 	if rt.RefusalReply == nil {
 		return nil
@@ -215,10 +211,10 @@ func (rt *Runtime) BuildRefusalReply(peer netip.AddrPort, reason error) (answer 
 	return answer
 }
 
-// timingSampleRate is the number of reads per read whose handler call is timed.
+// timingSampleRate is the interval of timed reads: the handler call of one read in timingSampleRate is timed.
 const timingSampleRate = 64
 
-// recordHandlerTime accounts for the time that the handler took for one read.
+// recordHandlerTime records the time that the handler took for one read.
 func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogram bool) {
 	took = max(took, 0) // a virtual clock may go back
 	if countInHistogram {
@@ -228,8 +224,8 @@ func (rt *Runtime) recordHandlerTime(c *Conn, took time.Duration, countInHistogr
 	rt.reportIfSlowHandler(c, took)
 }
 
-// recordEndBeforeOpened counts and logs a connection that has closed before Opened. Those closed by a
-// silent peer, such as a probe, are not logged.
+// recordEndBeforeOpened counts and logs a connection that has closed before Opened. It does not log a connection whose
+// peer sent nothing and closed, such as a probe.
 func (rt *Runtime) recordEndBeforeOpened(c *Conn) {
 	why := c.extra.closeReason
 	rt.Counters.CountRefused(refusalCauseOf(why))
@@ -253,24 +249,24 @@ func (rt *Runtime) reportIfSlowHandler(c *Conn, took time.Duration) {
 
 // Pool runs handlers that would block a loop. It is safe for concurrent use.
 type Pool interface {
-	// TrySubmit schedules c.Run on a worker, or c.Dropped if none will run it, each on any
-	// goroutine. If it returns an error, neither will be called.
+	// TrySubmit schedules c.Run on a worker, or c.Dropped if no worker will run c. Either is called on any goroutine.
+	// If TrySubmit returns an error, neither is called.
 	TrySubmit(c *Conn) error
-	// IsClosedErr reports whether an error of TrySubmit or Dropped means that the pool is closed
-	// for good. Otherwise it was full.
+	// IsClosedErr reports whether an error of TrySubmit or Dropped means that the pool is permanently closed. Any
+	// other error means that the pool was full.
 	IsClosedErr(why error) bool
 }
 
-// WorkerCallTimes records the calls of handlers by workers and their duration. Active calls are
-// counted in two slots: one for calls since the last TakeTotals, one for earlier calls.
+// HandlerTimes records the number and duration of handler calls by workers. Active calls are counted in two slots:
+// calls since the last TakeTotals, and earlier calls.
 type WorkerCallTimes struct {
 	calls, duration atomic.Int64
 	active          [2]atomic.Int64
 	currentSlot     atomic.Int32 // slot of calls that start now
 }
 
-// TakeTotals returns the totals and resets them. stuck reports that a call has been active since at
-// least the last but one TakeTotals.
+// TakeTotals returns the totals and resets them. stuck reports whether a call has been active since the last but one
+// TakeTotals or longer.
 func (t *WorkerCallTimes) TakeTotals() (calls int64, took time.Duration, stuck bool) {
 	now := t.currentSlot.Load()
 	if stuck = t.active[1-now].Load() != 0; !stuck {

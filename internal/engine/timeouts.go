@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// This file enforces timeouts. Connections have no timers: the owner calls CheckTimeouts for all of
-// them, a slice at a time.
+// This file enforces timeouts. Connections have no timers. Instead, the owner calls CheckTimeouts for all connections,
+// one slice at a time.
 
-// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days; differences are
-// right up to half of that.
+// coarseTime is a time in units of 2^24 ns, about 17 ms. It wraps after 834 days. Differences of up to half of that
+// period are correct.
 type coarseTime uint32
 
 func toCoarseTime(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
-// elapsed returns the time since m, or up to 34 ms less if m is from Runtime.coarseNow, but never
-// more, so that timeouts never fire early.
+// elapsed returns the time since m. If m is from Runtime.coarseNow, the result may be up to 34 ms too small. It is
+// never too large, so timeouts never fire early.
 func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	if ago := int32(toCoarseTime(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
@@ -23,9 +23,9 @@ func (m coarseTime) elapsed(now time.Duration) time.Duration {
 	return 0
 }
 
-// ExpiresAt returns when the connection expires, if it is closing, in a handshake or being dialled,
-// its peer has ended, or it has a timer or deadline; otherwise ok is false. Such connections are
-// checked more often.
+// ExpiresAt returns the time when the connection expires. It applies to a connection that is closing, dialling or in a
+// handshake, whose peer has ended, or that has a timer or deadline. For other connections, ok is false. Connections
+// with an expiry are checked more often.
 func (c *Conn) ExpiresAt() (at time.Duration, ok bool) {
 	if c.extra == nil {
 		return 0, false
@@ -45,15 +45,14 @@ func earlierNonzeroTime(a, b time.Duration) time.Duration {
 	return a
 }
 
-// SetTimer calls the handler's Timer after d, instead of an earlier setting; 0 means never.
+// SetTimer schedules a call of the handler's Timer after d. It replaces an earlier setting; 0 means never.
 func (c *Conn) SetTimer(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().timer = c.timeAfter(d)
 	}
 }
 
-// SetDeadline closes the connection with ErrDeadline after d, instead of an earlier setting; 0
-// means never.
+// SetDeadline closes the connection with ErrDeadline after d. It replaces an earlier setting; 0 means never.
 func (c *Conn) SetDeadline(d time.Duration) {
 	if c.is(open) && (d > 0 || c.extra != nil) {
 		c.ensureExtra().deadline = c.timeAfter(d)
@@ -67,10 +66,11 @@ func (c *Conn) timeAfter(d time.Duration) time.Duration {
 	return c.runtime.Now() + d
 }
 
-// SetDialTimeout sets when connecting fails.
+// SetDialTimeout sets the time at which dialling fails.
 func (c *Conn) SetDialTimeout(deadline time.Duration) { c.ensureExtra().expiry = deadline }
 
-// fireTimerOrDeadline calls Timer or closes at the deadline, and reports whether either was due.
+// fireTimerOrDeadline calls Timer if the timer is due, or closes the connection at its deadline. It reports whether
+// either was due.
 func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	if c.extra == nil || c.is(closing|handshaking|openPending) {
 		return false
@@ -88,8 +88,8 @@ func (c *Conn) fireTimerOrDeadline(now time.Duration) (fired bool) {
 	return true
 }
 
-// CheckTimeouts closes the connection if a time limit has passed, calls its timer, or sends a
-// heartbeat. It reports whether it did anything.
+// CheckTimeouts closes the connection if a time limit has passed, calls its timer, or sends a heartbeat. It reports
+// whether it did any of these.
 func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	switch {
 	case !c.is(open) || c.is(failed) || c.isExporting():
@@ -122,8 +122,7 @@ func (c *Conn) CheckTimeouts(now time.Duration) (acted bool) {
 	return true
 }
 
-// closeOrAbortForTimeout closes a connection. If the peer has left heartbeats unanswered, the output is
-// discarded.
+// closeOrAbortForTimeout closes a connection. If the peer has not answered heartbeats, it discards the output.
 func (c *Conn) closeOrAbortForTimeout(why error) {
 	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
 		c.abortWith(why)
@@ -150,8 +149,8 @@ func (c *Conn) abortOverdueCloseOrHandshake() {
 	}
 }
 
-// timeLimit is when a time limit ends and the close reason; without a reason a heartbeat is due.
-// The zero value is no limit.
+// timeLimit is the end of a time limit and its close reason. Without a reason, a heartbeat is due at the end. The zero
+// value means no limit.
 type timeLimit struct {
 	at  time.Duration
 	why error
@@ -164,8 +163,8 @@ func newTimeLimit(since, duration time.Duration, closeReason error) timeLimit {
 	return timeLimit{since + duration, closeReason}
 }
 
-// fillTimeLimits sets the time limits that currently apply to an open connection. If several have
-// passed, the first counts.
+// fillTimeLimits sets the time limits that currently apply to an open connection. If several have passed, the first in
+// order counts.
 func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	c.countPartnerSendsAsActivity()
 	l, heard := &c.runtime.Limits, now-c.lastHeard.elapsed(now)
@@ -195,7 +194,7 @@ func (c *Conn) fillTimeLimits(now time.Duration, limits *[3]timeLimit) {
 	}
 }
 
-// exceededTimeLimit returns the close reason of the limit that has passed, otherwise whether a
+// exceededTimeLimit returns the close reason of the limit that has passed. If there is none, it reports whether a
 // heartbeat is due.
 func (c *Conn) exceededTimeLimit(now time.Duration) (why error, heartbeatDue bool) {
 	var limits [3]timeLimit
@@ -228,8 +227,8 @@ func (c *Conn) ExtendAfterSuspend(suspended time.Duration) {
 	c.ExtendTimeouts(suspended)
 }
 
-// ExtendTimeouts extends the peer's time limits by d, during which a handler ran and nobody read.
-// It does nothing while the connection is dialled.
+// ExtendTimeouts extends the peer's time limits by d, a period in which a handler ran and nothing was read. It has no
+// effect while the connection is dialling.
 func (c *Conn) ExtendTimeouts(d time.Duration) {
 	if !c.is(open) {
 		return
@@ -250,8 +249,8 @@ func (c *Conn) ExtendTimeouts(d time.Duration) {
 	c.queuedFiles().extendProgressTimer(d, c.runtime.Clock())
 }
 
-// NextTimeout returns when CheckTimeouts may have something to do, as currently known; ok is false
-// for never.
+// NextTimeout returns the next time at which CheckTimeouts may have work, as currently known. If there is none, ok is
+// false.
 func (c *Conn) NextTimeout() (at time.Duration, ok bool) {
 	at, _ = c.ExpiresAt()
 	if !c.is(closing | handshaking | failed) {
@@ -270,13 +269,12 @@ type Heartbeat struct {
 	Every time.Duration
 	// Send sends a heartbeat. It is called on the connection's owner and must not block.
 	Send func(c *Conn)
-	// MaxMissed is the number of unanswered heartbeats after which the connection is closed; at
-	// most 255.
+	// MaxMissed is the number of unanswered heartbeats after which the connection is closed. The maximum is 255.
 	MaxMissed int
 }
 
-// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead
-// peer within limit.
+// DetectsDeadPeersWithin reports whether heartbeats or IdleTimeout close the connection of a dead peer within the
+// given limit.
 func (c *Config) DetectsDeadPeersWithin(limit time.Duration) bool {
 	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
 	return beats > 0 && beats <= limit || idle > 0 && idle <= limit
@@ -291,14 +289,14 @@ func (c *Conn) sendHeartbeat() {
 	c.startPendingLayerAndUpdatePause()
 }
 
-// ResetHeartbeat is called from Heartbeat.Send if no answer is expected: the silence starts anew.
+// ResetHeartbeat restarts the period of silence. Heartbeat.Send calls it if no answer is expected.
 func (c *Conn) ResetHeartbeat() {
 	c.state &^= unansweredMask
 	c.lastHeard = c.runtime.coarseNow()
 }
 
-// SweepPeriod returns how often to check each connection's time limits: eight times within the
-// shortest. It is 0 without limits.
+// SweepPeriod returns the interval between checks of a connection's time limits: an eighth of the shortest limit.
+// Without limits it returns 0.
 func (rt *Runtime) SweepPeriod() time.Duration {
 	l := &rt.Limits
 	var shortest time.Duration
@@ -313,8 +311,8 @@ func (rt *Runtime) SweepPeriod() time.Duration {
 	return max(shortest/8, FastSweepPeriod)
 }
 
-// MinSliceInterval is the minimum time between two slices, and FastSweepPeriod the period in which
-// all connections are checked while some are about to expire.
+// MinSliceInterval is the minimum time between two slices. FastSweepPeriod is the period of a full sweep while any
+// connections are about to expire.
 const (
 	MinSliceInterval = 50 * time.Millisecond
 	FastSweepPeriod  = 8 * MinSliceInterval
@@ -322,8 +320,8 @@ const (
 
 const maxSweepSlices = 64
 
-// SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long
-// periods have few slices.
+// SweepSlices divides a sweep of numChunks chunks per period into slices. Small engines with long periods have few
+// slices.
 func SweepSlices(period time.Duration, numChunks int) (interval time.Duration, chunksPerSlice int) {
 	slices := int(min(period/MinSliceInterval, maxSweepSlices))
 	if period > FastSweepPeriod {

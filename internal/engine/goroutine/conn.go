@@ -41,7 +41,7 @@ func newConn(e *goroutineEngine, netConn net.Conn) (*conn, error) {
 	return c, c.initTransport()
 }
 
-// toAddrPort returns the address of a TCP peer, and the zero value for other networks.
+// toAddrPort returns the address of a TCP peer, or the zero value for other networks.
 func toAddrPort(addr net.Addr) netip.AddrPort {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		return t.AddrPort()
@@ -57,8 +57,8 @@ func (e *goroutineEngine) localAddr(c *engine.Conn) netip.AddrPort {
 	return toAddrPort(own.netConn.LocalAddr())
 }
 
-// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection
-// has failed, and the deferred function closes it.
+// runUntilClosed serves the connection until it is closed. If a handler calls runtime.Goexit, the connection has
+// failed; the deferred function then closes the connection.
 func (c *conn) runUntilClosed(open func(c *conn)) {
 	closed := false
 	defer func() {
@@ -105,8 +105,8 @@ func (c *conn) runUntilClosed(open func(c *conn)) {
 	}
 }
 
-// openConn opens the connection. dialStart is 0 for an accepted one; alreadyRead is input that was read from it
-// already.
+// openConn opens the connection. For an accepted connection, dialStart is 0. alreadyRead is input that was read
+// earlier.
 func (c *conn) openConn(dialStart time.Duration, alreadyRead []byte) {
 	c.updateClock()
 	peer := toAddrPort(c.netConn.RemoteAddr())
@@ -135,7 +135,7 @@ func (c *conn) sendOutputBlocking() {
 	c.handleSendErrorOrRequests(err)
 }
 
-// handleSendErrorOrRequests handles the error of a send, or requests that have arrived meanwhile.
+// handleSendErrorOrRequests handles the error of a send, or requests that arrived during the send.
 func (c *conn) handleSendErrorOrRequests(err error) {
 	if err != nil {
 		c.handleWakeOrError(err)
@@ -144,8 +144,8 @@ func (c *conn) handleSendErrorOrRequests(err error) {
 	}
 }
 
-// waitForInputOrMail waits for input or mail, and reads once. A connection that wants no input waits for mail
-// alone: its peer has ended during the greeting, or its handshake has enough.
+// waitForInputOrMail waits for input or mail, and reads once. Some connections need no input and wait only for mail:
+// those whose peer ended during the greeting, and those whose handshake has enough input.
 func (c *conn) waitForInputOrMail() {
 	if c.hasRequests() {
 		c.handleMailAndRequests()
@@ -162,8 +162,9 @@ func (c *conn) waitForInputOrMail() {
 	}
 }
 
-// checkTimeoutsIfNeverWaiting expires a connection that never waits, because it always has input or waits for its turn or for
-// memory: the sweeper cannot wake it. It reports whether anything was due.
+// checkTimeoutsIfNeverWaiting checks the timeouts of a connection that never waits for input, which the sweeper cannot
+// wake. Such a connection always has input, or waits for its turn or for memory. The result reports whether any
+// timeout was due.
 func (c *conn) checkTimeoutsIfNeverWaiting() (acted bool) {
 	due := c.wakeAt.Load()
 	if due == 0 || !c.bulk && !c.engine.exceedsBudget(c.engine.largeReadBytes.Load()) {
@@ -197,7 +198,7 @@ func (c *conn) handleReadResult(received []byte, err error) {
 	}
 }
 
-// handleWakeOrError handles the end of a wait by an error, or because the connection was woken.
+// handleWakeOrError handles the end of a wait, caused by an error or a wake-up.
 func (c *conn) handleWakeOrError(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.OnTransportError(err)
@@ -208,7 +209,7 @@ func (c *conn) handleWakeOrError(err error) {
 	c.CheckTimeouts(c.engine.readClock())
 }
 
-// publishSweepState publishes when this connection wants to be woken, and what its buffers hold.
+// publishSweepState publishes the connection's next wake-up time and the content of its buffers.
 func (c *conn) publishSweepState() {
 	due := uint32(0)
 	if at, ok := c.NextTimeout(); ok {
@@ -242,8 +243,8 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.HasRequests()
 }
 
-// parkOrFindRequests marks the owner as about to wait. It reports true if there are requests, so that the
-// owner must not wait.
+// parkOrFindRequests marks the owner as about to wait. If there are requests, it returns true, and the owner must not
+// wait.
 func (c *conn) parkOrFindRequests() (hasWork bool) {
 	c.parked.Store(true)
 	return c.hasRequests()
@@ -327,11 +328,11 @@ func (c *conn) getOrCreateMailbox() *engine.Mailbox {
 	return c.mailboxPtr.Load()
 }
 
-// shutdownWrite shuts down the sending direction. A connection that closes with a reset is closed at once: a
-// FIN sent first would leave it in TIME_WAIT.
+// shutdownWrite shuts down the sending direction. If the connection closes with a reset, shutdownWrite closes it
+// immediately, because a FIN before the reset would leave the socket in TIME_WAIT.
 func (c *conn) shutdownWrite() {
 	if w, ok := c.netConn.(interface{ CloseWrite() error }); ok && !c.closesWithReset() {
-		// An error means that the peer has gone; the next read reports that.
+		// An error means that the peer has closed the connection; the next read reports it.
 		_ = w.CloseWrite()
 	} else {
 		c.OnEOF() // the connection cannot be half-closed
@@ -339,8 +340,8 @@ func (c *conn) shutdownWrite() {
 	c.OnWriteShut()
 }
 
-// detachOrFinishExport turns the connection into another net.Conn, because others may set the deadline of this one to
-// wake its owner. A goroutine that waits until the socket is writable ends first.
+// detachOrFinishExport turns the connection into a different net.Conn, because other goroutines may set the deadline
+// of the current one to wake its owner. First, a goroutine that waits for writability must end.
 func (c *conn) detachOrFinishExport() {
 	if c.awaitingWritable {
 		c.waitForInputOrMail()
@@ -369,7 +370,7 @@ func (c *conn) closesWithReset() bool { return c.IsDialled() && c.engine.cfg.Res
 // closedMailbox is the mailbox of connections that have closed without one.
 var closedMailbox = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
 
-// closeConnAndUnregister closes the connection, calls Closed, and releases mail that came too late.
+// closeConnAndUnregister closes the connection, calls Closed, and releases late mail.
 func (c *conn) closeConnAndUnregister() {
 	_ = c.netConn.Close()
 	if c.expiryCounted {

@@ -1,31 +1,29 @@
-// Package goroutine is the model with one goroutine per connection, on package net. It runs on all systems.
+// Package goroutine is the model with one goroutine per connection, based on package net. It runs on all systems.
 //
 // # Ownership
 //
-// A connection belongs to its goroutine, which reads, calls the handler and writes, and may block in each of
-// them without harm to others. It holds no read buffer while it waits for input.
+// A connection belongs to its goroutine, which reads, calls the handler and writes. Each of these steps may block
+// without affecting other connections. A goroutine that waits for input holds no read buffer.
 //
-// Other goroutines reach a connection through its mailbox, which is created for the first message. The owner
-// sets parked before it waits and then checks its mailbox once more. A sender checks parked after it has
-// queued mail and, if it is set, ends the wait by a deadline in the past. An owner that was woken resets the
-// deadline before it looks at its mail. So nothing is missed. Requests of the sweeper and of Stop, bits in
-// conn.requests, arrive in the same way.
+// Other goroutines send mail through the connection's mailbox, which is created for the first message. The owner sets
+// parked before it waits, and then checks the mailbox once more. A sender checks parked after queueing. If parked is
+// set, the sender ends the wait by setting a deadline in the past. A woken owner resets the deadline before it reads
+// the mail. So nothing is missed. The sweeper and Stop send requests in the same way, as bits in conn.requests.
 //
-// One sweeper serves all connections. Before an owner waits, it publishes when it wants to be woken (wakeAt)
-// and what its buffers hold (bufferedBytes); the sweeper looks at some connections at a time. So no
-// connection has a timer.
+// One sweeper serves all connections, so that no connection needs a timer. Before an owner waits, it publishes its
+// next wake-up time (wakeAt) and the content of its buffers (bufferedBytes). The sweeper examines a few connections at
+// a time.
 //
-// A connection that sends much would continue for as long as the scheduler lets it. Reads of such connections
-// are limited; see readLimiter.
+// A connection with much input could otherwise run for as long as the scheduler permits. Reads of such connections are
+// limited; see readLimiter.
 //
-// One broadcaster passes over all connections and leaves references to broadcasts in their mailboxes; see
+// One broadcaster iterates over all connections and puts references to broadcasts into their mailboxes; see
 // broadcast.go.
 //
-// The pacer calls Config.Pace, if set, and sends mail to the connections that it nudges. It outlives all
-// connections.
+// The pacer calls Config.Pace, if set, and sends mail to the nudged connections. It outlives all connections.
 //
-// goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has closed. Stop
-// waits for all of them, for the acceptors, the sweeper, the broadcaster, dials in progress, and the pacer.
+// goroutineEngine.mu guards the table of connections. A goroutine ends when its connection has closed. Stop waits for
+// these goroutines, the acceptors, the sweeper, the broadcaster, dials in progress, and the pacer.
 package goroutine
 
 import (
@@ -44,18 +42,18 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model describes the goroutine model.
 var Model = engine.Model{
 	Name:      "goroutine",
 	Available: func() error { return nil },
 	Start:     startEngine,
 }
 
-// acceptRetryInterval is how long an acceptor waits when there are no descriptors left, unless a connection
-// closes earlier.
+// acceptRetryInterval is the time until an acceptor without free descriptors accepts again. If a connection closes,
+// the acceptor tries earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
-// clockGrain is how far the clock that all connections share may run ahead. It is written at most that often.
+// clockGrain is the maximum lead of the clock that all connections share. The clock is written at most once in this
+// time.
 const clockGrain = time.Millisecond
 
 // Requests to a connection, as bits.
@@ -69,7 +67,7 @@ const (
 	requestWritable // the kernel accepts output again; cleared when handled
 )
 
-// goroutineEngine implements engine.Engine with a goroutine for each connection.
+// goroutineEngine implements engine.Engine with one goroutine per connection.
 type goroutineEngine struct {
 	cfg              engine.Config
 	host             engine.Runtime
@@ -209,8 +207,8 @@ func (e *goroutineEngine) acceptConns(socketIndex int) {
 	}
 }
 
-// waitForAcceptToken waits until the accept rate permits one more connection. It reports false if the engine
-// stops.
+// waitForAcceptToken waits until the accept rate permits one more connection. If the engine stops first, it returns
+// false.
 func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	for {
 		wait := e.admission.TakeRateToken(engine.MonotonicNow())
@@ -224,8 +222,8 @@ func (e *goroutineEngine) waitForAcceptToken() (acquired bool) {
 	}
 }
 
-// waitUntilWokenOrTimeout waits for up to limit, or until wake receives. It reports false if the engine
-// stops.
+// waitUntilWokenOrTimeout waits until wake receives, but no longer than limit. If the engine stops first, it returns
+// false.
 func (e *goroutineEngine) waitUntilWokenOrTimeout(limit time.Duration, wake <-chan struct{}) (stillRunning bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -265,7 +263,7 @@ func (e *goroutineEngine) Adopt(netConn net.Conn, listener int, alreadyRead []by
 	return nil
 }
 
-// sendAnswerAndCloseConn closes a connection after sending the answer, if there is one.
+// sendAnswerAndCloseConn sends the answer, if any, and closes the connection.
 func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	if len(answer) > 0 {
 		sendRejectionAnswer(netConn, answer)
@@ -273,8 +271,8 @@ func sendAnswerAndCloseConn(netConn net.Conn, answer []byte) {
 	netConn.Close()
 }
 
-// startConnGoroutine starts the goroutine of an admitted connection, which calls open. listener is -1 for a connection
-// that was dialled. It reports false and closes netConn if it fails.
+// startConnGoroutine starts the goroutine of an admitted connection. The goroutine calls open. For a dialled
+// connection, listener is -1. On failure, startConnGoroutine closes netConn and returns false.
 func (e *goroutineEngine) startConnGoroutine(netConn net.Conn, listener int, connHandler engine.ConnHandler, open func(c *conn)) (started bool) {
 	c, err := newConn(e, netConn)
 	c.SetListener(listener)
@@ -327,7 +325,7 @@ func (e *goroutineEngine) releaseAdmissionAndNotify() {
 	}
 }
 
-// signalUnlessPending sends to a channel that buffers one signal, unless a signal is pending.
+// signalUnlessPending sends to a channel with capacity for one signal, unless a signal is pending.
 func signalUnlessPending(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -10,14 +10,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Finding connections that are due, and closing connections if all buffers together exceed their limit.
+// This file finds connections with a due timeout, and closes connections if all buffers together exceed their limit.
 
-// stoppedThreshold is how late the sweeper must be to conclude that the process was stopped, rather than
-// busy.
+// stoppedThreshold is the minimum delay of the sweeper that indicates a stopped process rather than a busy one.
 const stoppedThreshold = time.Second
 
 // runSweeper sweeps until the engine has ended. While there are connections, it handles one slice every
-// engine.MinSliceInterval, which also advances the clock.
+// engine.MinSliceInterval and also advances the clock.
 func (e *goroutineEngine) runSweeper() {
 	period := e.host.SweepPeriod()
 	timer := time.NewTimer(0)
@@ -36,8 +35,8 @@ func (e *goroutineEngine) runSweeper() {
 	}
 }
 
-// waitForSweepSlice waits for the next slice, and as long as there are no connections. It reports false if
-// there are none and the engine stops.
+// waitForSweepSlice waits for the next slice. While there are no connections, it keeps waiting. If the engine stops
+// without connections, it returns false.
 func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping bool) {
 	if e.admission.OpenConns() == 0 {
 		e.clock.removeLimit()
@@ -58,17 +57,16 @@ func (e *goroutineEngine) waitForSweepSlice(timer *time.Timer) (keepSweeping boo
 	return true
 }
 
-// pausableClock is the clock of all limits. It stops while the process is stopped, so that peers are not
-// blamed for that time. The sweeper measures the stop. A connection that continues before the sweeper must
-// not see a later time: its input would count as received in the future. So the clock has a limit until the
-// sweeper has woken.
+// pausableClock is the clock of all time limits. It pauses while the process is stopped, so that this time does not
+// count against peers. The sweeper measures the stop. Until the sweeper runs, the clock has an upper limit. Otherwise,
+// a connection that continues earlier could read too late a time, and its input would have a time in the future.
 type pausableClock struct {
 	stoppedFor  atomic.Int64  // how long the process was stopped in total
 	limit       atomic.Int64  // the clock does not pass it; 0 while there are no connections
 	lastAdvance time.Duration // of the sweeper, which alone uses it; 0 without connections
 }
 
-// readAt returns the clock's time when Since is now.
+// readAt returns the clock's time for the monotonic time now.
 func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	now -= time.Duration(k.stoppedFor.Load())
 	if limit := time.Duration(k.limit.Load()); limit > 0 {
@@ -77,10 +75,10 @@ func (k *pausableClock) readAt(now time.Duration) time.Duration {
 	return now
 }
 
-// advanceAndSetLimit reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after each
-// wait of engine.MinSliceInterval, so that a stop at any time is found. The limit permits a sweeper that is late
-// without a stop: otherwise the clock would stop and time limits would end early. After a stop, a peer heard
-// before the sweeper wakes has up to stoppedThreshold more.
+// advanceAndSetLimit reads the clock for the sweeper and sets the next limit. The sweeper calls it before and after
+// each wait of engine.MinSliceInterval, so that a stop at any time is detected. The limit tolerates a late sweeper
+// without a stop; otherwise the clock would pause. After a stop, a peer with input before the sweeper wakes gains up
+// to stoppedThreshold.
 func (k *pausableClock) advanceAndSetLimit(now time.Duration) time.Duration {
 	if late := now - k.lastAdvance - engine.MinSliceInterval; k.lastAdvance > 0 && late >= stoppedThreshold {
 		k.stoppedFor.Add(int64(late))
@@ -97,8 +95,8 @@ func (k *pausableClock) removeLimit() {
 	k.lastAdvance = 0
 }
 
-// nextSweepConns returns the connections of the next chunks of the table, as many as are needed to visit all
-// once in a period. The period is short while some are about to expire.
+// nextSweepConns returns the connections of the next chunks of the table. Their number is chosen so that one period
+// covers all chunks. The period is short while some connections are about to expire.
 func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	if e.expiringConns.Load() > 0 || period == 0 {
 		period = engine.FastSweepPeriod
@@ -114,7 +112,7 @@ func (e *goroutineEngine) nextSweepConns(period time.Duration) []*conn {
 	return e.conns.appendChunkConns(make([]*conn, 0, min(e.conns.used, (to-from)*chunkSize)), from, to)
 }
 
-// exceedsBudget reports whether all buffers together would exceed their limit with extraBytes more.
+// exceedsBudget reports whether extraBytes more would make all buffers together exceed their limit.
 func (e *goroutineEngine) exceedsBudget(extraBytes int64) bool {
 	limit := int64(e.cfg.Limits.MaxBuffered)
 	return limit > 0 && e.counters.Get(engine.Buffered)+extraBytes > limit

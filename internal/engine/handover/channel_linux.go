@@ -1,21 +1,20 @@
-// Package handover moves connections between engines of one or two processes; see
-// [engine.Migrator].
+// Package handover moves connections between engines, in the same or in different processes; see [engine.Migrator].
 //
-// A channel is a unix socket that preserves message boundaries. At each end is an owner of
-// connections: a loop, or an engine of goroutines. The receiver sends the first message, and one
-// after each batch: how many connections have arrived since its last message, and how many more it
-// can take, as two big-endian numbers of 4 bytes. The latter is credit, which adds up, or
-// [noMoreCredit]. The sender sends batches: a byte that says where the records are, their number as
-// a varint, and the records, along with one descriptor for each in the same order.
+// A channel is a unix socket that preserves message boundaries. Each end belongs to an owner of connections: a loop,
+// or an engine of goroutines. The receiver sends the first message and a message after each batch. A message contains
+// two big-endian 4-byte numbers: the connections that have arrived since the last message, and additional credit or
+// [noMoreCredit]. Credit is the number of connections that the receiver can accept; it accumulates.
 //
-// A receiver has a limited number of places. The credit of one channel reduces that of all others
-// until it is used or the channel ends. A channel for which there are no places gets no message,
-// and its sender waits. When no channel has credit left, no more places can become free, and the
-// receiver sends noMoreCredit to all that wait.
+// The sender sends batches. A batch contains a byte for the location of the records (inline or in a file), their number
+// (a varint), and the records. One descriptor for each record accompanies the batch, in the same order.
 //
-// The sender ends a channel in order by shutting it for writing, which releases unused credit; the
-// receiver then closes it. Any other end means that the other side has ended, and the state of
-// unconfirmed connections is unknown.
+// The capacity of a receiver is limited. Credit of one channel reduces the credit available to all others until it is
+// used or the channel ends. A channel without credit gets no message, and its sender waits. When no channel has credit
+// left, no more capacity can become free, and the receiver sends noMoreCredit to all waiting senders.
+//
+// For an orderly end, the sender shuts the channel for writing, which releases unused credit; the receiver then closes
+// the channel. Any other end means that the other endpoint has failed and the state of unconfirmed connections is
+// unknown.
 package handover
 
 import (
@@ -36,14 +35,13 @@ const (
 
 	// MaxBatch is the maximum number of connections in a batch.
 	MaxBatch = 128
-	// MaxBatchBytes is the maximum size of a batch's records, without the last one.
+	// MaxBatchBytes is the maximum size of a batch's records, excluding the last record.
 	MaxBatchBytes = 4 << 20
-	// maxCredit is the maximum number of unconfirmed connections of a channel, which are lost if
-	// the receiver dies.
+	// maxCredit is the maximum number of unconfirmed connections of a channel. These are lost if the receiver dies.
 	maxCredit = 2 * MaxBatch
 	// maxRecordSize is the maximum size of a record: Limits allow 1 GiB of input and of output.
 	maxRecordSize = 1<<31 - 1 - MaxBatchBytes
-	// noMoreCredit instead of a credit means that none will follow.
+	// noMoreCredit, sent instead of a credit, means that no further credit will follow.
 	noMoreCredit = math.MaxUint32
 )
 
@@ -57,9 +55,9 @@ func wrapExportError(err error) error {
 	return fmt.Errorf("can't export connections: %w", err)
 }
 
-// importBatch calls importConn for each connection of a batch, which then owns the descriptor.
-// There may be at most maxConns connections. Records refer to message. After an error it closes the
-// remaining descriptors.
+// importBatch calls importConn for each connection of a batch. importConn then owns the descriptor. A batch with more
+// than maxConns connections is an error. Records refer to the memory of message. After an error, importBatch closes
+// the remaining descriptors.
 func importBatch(message []byte, fds []int32, maxConns int, importConn func(fd int32, r *engine.Record)) (err error) {
 	n, size := binary.Uvarint(message[1:])
 	records := message[1+max(size, 0):]

@@ -30,14 +30,13 @@ type ImportChannel struct {
 	closedOrExhausted bool
 }
 
-// Owner is the loop or engine that an ImportChannel belongs to.
+// Owner is the loop or engine that owns an ImportChannel.
 type Owner interface {
-	// ReserveConns reserves places for up to n connections and returns the number.
+	// ReserveConns reserves capacity for up to n connections. It returns the number reserved.
 	ReserveConns(n int) int
-	// ReleaseConns releases n reserved places.
 	ReleaseConns(n int)
-	// ScheduleConfirmArrivals makes the owner call in.Confirm, unless it has closed in, because others have
-	// released places. It may be called on the goroutine of any channel.
+	// ScheduleConfirmArrivals makes the owner call ConfirmArrivalsAndGrantCredit, unless the owner has closed the
+	// channel in. It is called when other channels have released capacity, possibly on another channel's goroutine.
 	ScheduleConfirmArrivals(in *ImportChannel)
 }
 
@@ -47,10 +46,10 @@ func (r *CreditDistributor) NewInChannel(fd int32, owner Owner) *ImportChannel {
 	return &ImportChannel{FD: fd, receiver: r, owner: owner}
 }
 
-// Credit returns the number of reserved places.
+// Credit returns the number of connections for which capacity is reserved.
 func (in *ImportChannel) Credit() int { return in.credit }
 
-// ConfirmArrivalsAndGrantCredit tells the sender how many connections have arrived, and grants it credit.
+// ConfirmArrivalsAndGrantCredit confirms the connections that have arrived and grants new credit.
 func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	r := in.receiver
 	r.mu.Lock()
@@ -78,7 +77,7 @@ func (in *ImportChannel) ConfirmArrivalsAndGrantCredit() {
 	scheduleConfirmArrivals(others)
 }
 
-// recountCreditAndStopWaiting updates the total for a channel that does not wait for credit any more.
+// recountCreditAndStopWaiting updates the total for a channel that no longer waits for credit.
 func (r *CreditDistributor) recountCreditAndStopWaiting(in *ImportChannel) {
 	r.totalCredit += in.credit - in.countedCredit
 	in.countedCredit = in.credit
@@ -91,8 +90,8 @@ func scheduleConfirmArrivals(channels []*ImportChannel) {
 	}
 }
 
-// sendConfirmation sends one message. The socket has space for one per unconfirmed connection, so
-// an error means that the channel has ended, which ReceiveBatch returns.
+// sendConfirmation sends one message. The socket has capacity for one message per unconfirmed connection. An error
+// therefore means that the channel has ended; ReceiveBatch reports it.
 func (in *ImportChannel) sendConfirmation(newCredit uint32) {
 	p := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(in.unconfirmed)), newCredit)
 	_ = sock.SendFDs(in.FD, p, nil)
@@ -128,7 +127,7 @@ func (in *ImportChannel) ReceiveBatch(buffer []byte, importConn func(fd int32, r
 	return needsConfirm, nil
 }
 
-// Close releases the credit. The descriptor stays the caller's.
+// Close releases the credit. The descriptor remains the caller's.
 func (in *ImportChannel) Close() {
 	r := in.receiver
 	r.mu.Lock()

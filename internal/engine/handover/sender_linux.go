@@ -40,7 +40,7 @@ const (
 	aborted // unconfirmed connections stay unknown
 )
 
-// NewSender returns a sender for channels, whose descriptors stay the caller's.
+// NewSender returns a sender for channels. The descriptors remain the caller's.
 func NewSender(channelFDs []int32) ExportSender {
 	s := ExportSender{}
 	for _, fd := range channelFDs {
@@ -61,13 +61,13 @@ func (s *ExportSender) Fail(err error) {
 	s.Stop()
 }
 
-// Abort ends the export at once; unconfirmed connections stay unknown.
+// Abort ends the export immediately. The state of unconfirmed connections is unknown.
 func (s *ExportSender) Abort(err error) {
 	s.Fail(err)
 	s.stage = aborted
 }
 
-// TotalCredit returns how many connections may be sent.
+// TotalCredit returns the number of connections that may be sent.
 func (s *ExportSender) TotalCredit() (sum int) {
 	for _, o := range s.Channels {
 		sum += o.credit
@@ -84,8 +84,8 @@ func (s *ExportSender) Result() (engine.ExportResult, error) {
 	return result, s.err
 }
 
-// ShutChannelsWhenConfirmed shuts the channels when exporting has stopped and everything is confirmed. It
-// reports whether the export is over: all channels have ended, or it was aborted.
+// ShutChannelsWhenConfirmed shuts the channels when exporting has stopped and all connections are confirmed. It
+// reports whether the export is over: all channels have ended, or the export was aborted.
 func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
 	unconfirmed := func(o *ExportChannel) bool { return o.unconfirmed > 0 }
 	hasRoom := func(o *ExportChannel) bool { return !o.exhausted || o.credit > 0 }
@@ -105,8 +105,7 @@ func (s *ExportSender) ShutChannelsWhenConfirmed() (exportOver bool) {
 	return s.stage == channelsShut && !slices.ContainsFunc(s.Channels, open)
 }
 
-// ReceiveConfirmations reads confirmations and credit from a channel. After an error the export is
-// aborted.
+// ReceiveConfirmations reads confirmations and credit from a channel. An error aborts the export.
 func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
 	for !o.Ended {
 		var p [8]byte
@@ -135,8 +134,8 @@ func (s *ExportSender) ReceiveConfirmations(o *ExportChannel) error {
 	return nil
 }
 
-// NextChannelWithCredit returns a channel with credit, and its credit; nil if there is none.
-// Channels take turns.
+// NextChannelWithCredit returns a channel with credit, and the credit. If there is none, it returns nil. Channels take
+// turns.
 func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	for range s.Channels {
 		o = s.Channels[s.nextChannel%len(s.Channels)]
@@ -147,8 +146,8 @@ func (s *ExportSender) NextChannelWithCredit() (o *ExportChannel, credit int) {
 	return nil, 0
 }
 
-// SendBatch sends a batch of at most as many connections as the channel has credit for. It returns
-// false if it may succeed later, or if an error has stopped the export.
+// SendBatch sends a batch. The number of connections must not exceed the channel's credit. It returns false if it may
+// succeed later, or if an error has stopped the export.
 func (s *ExportSender) SendBatch(o *ExportChannel, records []byte, fds []int) (sent bool) {
 	errno, err := sendBatch(o.FD, records, fds)
 	switch {

@@ -7,30 +7,30 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Driver is the part of a loop that a model adds: it watches descriptors and moves bytes between them and the
-// connections. The loop calls its methods on the loop's goroutine. There the driver calls back the loop's
-// exported methods.
+// Driver is the model's part of a loop. It watches descriptors and moves bytes between them and the connections. The
+// loop calls the methods on the loop's goroutine, where the driver may call the loop's exported methods.
 //
-// A driver passes the size of each read to Loop.QueueIfBulk, and does not watch a connection for input while
+// A driver must pass the size of each read to Loop.QueueIfBulk. It must not watch a connection for input while
 // Loop.IsReadQueued reports true.
 //
-// A driver keeps its own state of a connection in Conn.DriverFlags, above the loop's bits. It touches nothing else
-// of a connection that is Busy, and defers events of it with Loop.DeferUntilWorkerReturns.
+// A driver stores its state of a connection in Conn.DriverFlags, above the loop's bits. It must access nothing else of
+// a Busy connection, and must defer the connection's events with Loop.DeferUntilWorkerReturns.
 type Driver interface {
-	// Open allocates the driver's resources, on the thread that will use them, and starts to watch the loop's
-	// eventfd.
+	// Open allocates the driver's resources and starts to watch the loop's eventfd. It runs on the thread that will
+	// use the resources.
 	Open() error
-	// Close releases them. All connections have been closed before.
+	// Close releases the driver's resources. All connections have been closed before.
 	Close()
 
-	// HandleEvents handles pending events, up to a limit, without blocking. It reports whether there were
-	// any, and whether some are left.
+	// HandleEvents handles pending events, up to a limit, without blocking. It reports whether it handled any, and
+	// whether any are left.
 	HandleEvents() (handled, left bool)
-	// WaitForEvents blocks until there are events, the eventfd is signalled, or limit has passed; a negative
-	// limit is none. The next HandleEvents handles the events.
+	// WaitForEvents blocks until events arrive, the eventfd is signalled, or the limit has passed. A negative limit
+	// means no limit. The next HandleEvents handles the events.
 	WaitForEvents(limit time.Duration)
 
-	// WatchListener calls Loop.AcceptAndReceiveConns when connections wait at the listener, until UnwatchListener.
+	// WatchListener makes the driver call Loop.AcceptAndReceiveConns whenever connections wait at the listener, until
+	// UnwatchListener.
 	WatchListener(listenerFD int32)
 	UnwatchListener(listenerFD int32)
 
@@ -38,18 +38,18 @@ type Driver interface {
 	WatchConn(c *engine.Conn) syscall.Errno
 	// WatchEstablished stops watching for the end of a dial and watches the open connection.
 	WatchEstablished(c *engine.Conn) syscall.Errno
-	// PerformActions performs what Conn.Next asks for until the connection waits or closes.
+	// PerformActions performs the actions that the connection requests until the connection waits or closes.
 	PerformActions(c *engine.Conn)
-	// DropUnopened drops a connection that was not opened. It calls Loop.CloseUnopened as soon as no
-	// operation of the connection is in progress.
+	// DropUnopened drops a connection that was not opened. It calls Loop.CloseUnopened once no operation of the
+	// connection is in progress.
 	DropUnopened(c *engine.Conn)
-	// ReadOnce reads once from an open connection, without blocking, and reports whether bytes were received.
-	// It does nothing while a receive is in progress.
+	// ReadOnce reads once from an open connection, without blocking. It reports whether it received bytes. It has no
+	// effect while a receive is in progress.
 	ReadOnce(c *engine.Conn) bool
 	// CanRead reports whether no operation in progress reads from the connection.
 	CanRead(c *engine.Conn) bool
-	// CancelReceiveIfSilent cancels the receive of a connection that was silent since the last sweep, if that
-	// saves resources. It is called for each connection in each sweep; see Loop.AdjustFastSweepReasons.
+	// CancelReceiveIfSilent cancels the receive of a connection that was silent since the last sweep, if the
+	// cancellation saves resources. Each sweep calls it for each connection; see Loop.AdjustFastSweepReasons.
 	CancelReceiveIfSilent(c *engine.Conn)
 }
 

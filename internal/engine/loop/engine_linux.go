@@ -1,18 +1,21 @@
-// Package loop contains what the event-driven models share: loops that own their connections. A model adds a
-// [Driver], which watches descriptors and moves bytes.
+// Package loop contains the common part of the event-driven models: loops that own their connections. Each model adds
+// a [Driver], which watches descriptors and moves bytes.
 //
 // # Ownership
 //
-// A loop is a goroutine locked to its thread. It alone accesses its listeners, its driver, its connections
-// and its free buffers. Loops share only atomic counts of connections, and nothing that is needed for each
-// byte. With Config.Shard each loop is a shard: its thread has a descriptor table of its own;
-// listeners_linux.go describes the consequences for listeners.
+// A loop is a goroutine locked to its thread. Only the loop may access its listeners, driver, connections and free
+// buffers. Loops share only atomic connection counts, and nothing that is accessed for each byte. With Config.Shard
+// each loop is a shard: its thread has a separate descriptor table. See listeners_linux.go for the consequences for
+// listeners.
 //
-// Other goroutines reach a loop in three ways, all safe for concurrent use: its mailbox (mail for
-// connections), its requests (dials, broadcasts, calls, stopping), and its eventfd, which ends a wait. A loop
-// sets asleep before it waits and then checks mailbox and requests once more. A sender checks asleep after it
-// has queued something, and signals the eventfd if it is set. So nothing is missed, and a busy loop is never
-// woken.
+// Other goroutines communicate with a loop in three ways, all safe for concurrent use:
+//
+//   - its mailbox contains mail for connections;
+//   - its requests are dials, broadcasts, calls and stopping;
+//   - its eventfd ends a wait.
+//
+// A loop sets asleep before it waits, and then checks the mailbox and the requests once more. A sender checks asleep
+// after queueing, and signals the eventfd if asleep is set. So nothing is missed, and a busy loop is never woken.
 //
 // A loop ends when it has been told to stop and its last connection has closed. Stop waits for all loops.
 package loop
@@ -32,8 +35,8 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// acceptRetryInterval is how long a loop that has no descriptors or memory left waits before it accepts
-// again, unless one of its connections closes earlier.
+// acceptRetryInterval is the time until a loop without free descriptors or memory accepts again. If one of its
+// connections closes, the loop accepts earlier.
 const acceptRetryInterval = 50 * time.Millisecond
 
 // loopEngine implements engine.Engine with loops.
@@ -65,7 +68,7 @@ type loopEngine struct {
 	acceptingLoops []int // the loop that accepts from each listener descriptor; guarded by mu
 }
 
-// Start starts cfg.Loops loops, each with a driver of its own.
+// Start starts cfg.Loops loops with a driver each.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	e := &loopEngine{cfg: cfg, admission: engine.NewAdmission(&cfg), bufferShare: math.MaxInt64, done: make(chan struct{})}
 	e.broadcastTracker.Counters = &e.sharedCounters
@@ -91,8 +94,8 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return e, nil
 }
 
-// createLoops creates the loops and their eventfds. It does so before any loop has a descriptor table of its
-// own, so that all of them have every eventfd.
+// createLoops creates the loops and their eventfds. It must run before any loop has a separate descriptor table, so
+// that every table contains every eventfd.
 func (e *loopEngine) createLoops(newDriver func(*Loop) Driver) error {
 	for i := range e.cfg.Loops {
 		eventfd, err := sock.NewEventfd()
@@ -180,7 +183,7 @@ func (e *loopEngine) openListener(listener engine.Listener) error {
 	return err
 }
 
-// duplicateListenerFDs returns a descriptor of each listener. The caller closes them.
+// duplicateListenerFDs returns a descriptor of each listener. The caller must close the descriptors.
 func duplicateListenerFDs(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.DupConnDescriptor(l)
@@ -213,7 +216,8 @@ func (e *loopEngine) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// Dial passes the request to d.Loop, or to the loops in turn.
+// Dial passes the request to the loop with index request.Loop-1. If request.Loop is 0 or out of range, the loops take
+// turns.
 func (e *loopEngine) Dial(request engine.DialRequest) error {
 	if err := request.Validate(); err != nil {
 		return err

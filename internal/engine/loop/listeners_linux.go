@@ -13,23 +13,22 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Accepting connections from listeners.
+// This file accepts connections from listeners.
 //
-// Each engine.Listener has a socket for each loop, and more if it was taken over from a process with more
-// loops. loopEngine.listenerFDs contains all of them, grouped by listener; they are assigned to the loops in
-// turn.
+// Each engine.Listener has a socket for each loop. A listener from a process with more loops has more sockets.
+// loopEngine.listenerFDs contains all sockets, grouped by listener. They are assigned to the loops in turn.
 //
-// A shard can be full while others are not. Its listener must not be closed then, because connections wait at
-// it, nor left unserved. So all shards have a descriptor of every listener, and a full shard delegates its
-// listeners to the shard with the most free capacity. When it has capacity again, it takes them back.
-// loopEngine.acceptingLoops tells which loop accepts from which listener. It is changed under loopEngine.mu,
-// and a remote call makes the other loop update what it watches. The number of these calls is limited by the
-// number of changes since that loop last ran them.
+// A shard can be full while other shards are not. The full shard's listener must neither be closed nor left unserved,
+// because connections wait at the listener. Therefore all shards have a descriptor of every listener. A full shard
+// delegates its listeners to the shard with the most free capacity, and reclaims them when it has capacity again.
 //
-// If all shards are full, MaxConns has been reached: the shard continues to accept, and rejects the
-// connections.
+// loopEngine.acceptingLoops maps each listener to the loop that accepts from it. The map is changed under
+// loopEngine.mu; a remote call then makes the other loop update its watched listeners. At most one such call is queued
+// per change since that loop last ran them.
+//
+// If all shards are full, MaxConns has been reached. The shard then continues to accept, and rejects the connections.
 
-// acceptPauser is a loop's state of accepting.
+// acceptPauser is the accept state of a loop.
 type acceptPauser struct {
 	loop             *Loop
 	watchedFDs       []int32 // the listeners from which the loop accepts
@@ -73,8 +72,8 @@ func (l *Loop) AcceptAndReceiveConns() {
 	}
 }
 
-// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether to continue with
-// other listeners.
+// acceptBatchFrom accepts up to a batch of connections from one listener. It reports whether to continue with other
+// listeners.
 func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	listener := l.engine.listenerIndexes[slices.Index(l.engine.listenerFDs, listenerFD)]
 	for range acceptBatch {
@@ -119,8 +118,7 @@ func (l *Loop) acceptBatchFrom(listenerFD int32) (continueAccepting bool) {
 	return true
 }
 
-// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection; otherwise it pauses
-// accepting.
+// acquireAcceptTokenOrPause reports whether the accept rate permits one more connection. If not, it pauses accepting.
 func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	if l.accept.hasRateToken {
 		return true
@@ -133,8 +131,7 @@ func (l *Loop) acquireAcceptTokenOrPause() (acquired bool) {
 	return l.accept.hasRateToken
 }
 
-// openOrRejectAcceptedConn opens an accepted connection, or rejects it. alreadyRead is input that was read from it
-// already.
+// openOrRejectAcceptedConn opens or rejects an accepted connection. alreadyRead is input that was read earlier.
 func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrPort, alreadyRead []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.rejectConn(fd, peer, err)
@@ -155,8 +152,8 @@ func (l *Loop) openOrRejectAcceptedConn(fd int32, listener int, peer netip.AddrP
 	l.driver.PerformActions(c)
 }
 
-// rejectConn closes a connection after sending the answer for reason, if there is one. It discards pending
-// input: otherwise the kernel would send a reset, which can destroy the answer.
+// rejectConn sends the answer for reason, if any, and closes the connection. It discards pending input. Otherwise the
+// kernel would send a reset, which can destroy the answer.
 func (l *Loop) rejectConn(fd int32, peer netip.AddrPort, reason error) {
 	defer sock.Close(fd)
 	if answer := l.host.BuildRefusalReply(peer, reason); len(answer) > 0 {
@@ -174,7 +171,7 @@ func (l *Loop) addConnToTable(fd int32) *engine.Conn {
 	return c
 }
 
-// pauseAcceptOnError pauses accepting for want of descriptors or memory, so that the loop does not spin.
+// pauseAcceptOnError pauses accepting when descriptors or memory are exhausted, so that the loop does not spin.
 func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.pauseAcceptFor(acceptRetryInterval)
@@ -188,7 +185,7 @@ func (l *Loop) pauseAcceptOnError(errno syscall.Errno) {
 	}
 }
 
-// pauseAcceptFor pauses accepting for a time and returns the current time.
+// pauseAcceptFor pauses accepting for a period. It returns the current time.
 func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	for _, fd := range l.accept.watchedFDs {
 		l.driver.UnwatchListener(fd)
@@ -198,8 +195,8 @@ func (l *Loop) pauseAcceptFor(pause time.Duration) (now time.Duration) {
 	return now
 }
 
-// stopAcceptingFromShutListener stops accepting from a listener that was shut down by another shard, or by the
-// caller that owns it.
+// stopAcceptingFromShutListener stops accepting from a listener that another shard, or the caller that owns the
+// listener, has shut down.
 func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 	l.stopAcceptingFrom(listenerFD)
 	if !l.engine.stopping.Load() {
@@ -210,8 +207,8 @@ func (l *Loop) stopAcceptingFromShutListener(listenerFD int32) {
 
 func (l *Loop) isAcceptPaused() bool { return l.accept.paused || l.accept.pausedByOperator }
 
-// WatchListenersAndChannels makes the driver watch all channels of a hand-over and, unless accepting is
-// paused, all listeners.
+// WatchListenersAndChannels makes the driver watch all channels of a handoff. Unless accepting is paused, the driver
+// also watches all listeners.
 func (l *Loop) WatchListenersAndChannels() {
 	for _, o := range l.exporter.sender.Channels {
 		l.driver.WatchListener(o.FD)
@@ -248,9 +245,9 @@ func (l *Loop) stopAcceptingFrom(listenerFD int32) {
 	}
 }
 
-// closeListenerFDs stops accepting for good. Listeners that shards have opened are shut down, because other
-// tables contain descriptors of them; one from the caller may be in use by another process, and ends with its
-// last descriptor.
+// closeListeners stops accepting permanently. It shuts down listeners that shards have opened, because other
+// descriptor tables contain them too. A listener from the caller may be in use by another process, so it ends only
+// with its last descriptor.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.AcceptPausedCount, 0)
 	for len(l.accept.watchedFDs) > 0 {
@@ -267,13 +264,13 @@ func (l *Loop) closeListeners() {
 	}
 }
 
-// isFull reports whether a shard has as many connections as fit into its descriptor table.
+// isFull reports whether a shard's connections fill its descriptor table.
 func (l *Loop) isFull() bool {
 	return l.engine.cfg.MaxConnsPerShard > 0 && l.connCount.Load() >= l.capacity.Load()
 }
 
-// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected: something else
-// uses descriptors, or the limit was lowered. It reports whether the loop is a shard.
+// lowerCapacityToUsed records that a shard's descriptor table is full earlier than expected, because other code uses
+// descriptors or the limit was lowered. It reports whether the loop is a shard.
 func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	if l.engine.cfg.MaxConnsPerShard == 0 {
 		return false
@@ -282,7 +279,7 @@ func (l *Loop) lowerCapacityToUsed() (isShard bool) {
 	return true
 }
 
-// leastLoadedLoopUnlessFull returns the loop with the fewest connections, or nil if that is full.
+// leastLoadedLoopUnlessFull returns the loop with the fewest connections, or nil if that loop is full.
 func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	best := slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.connCount.Load() - b.connCount.Load()) })
 	if best.isFull() {
@@ -291,8 +288,7 @@ func (e *loopEngine) leastLoadedLoopUnlessFull() *Loop {
 	return best
 }
 
-// delegateListeners makes another loop accept from the listeners of this one. It reports false if all loops
-// are full.
+// delegateListeners makes another loop accept from this loop's listeners. If all loops are full, it returns false.
 func (l *Loop) delegateListeners() (delegated bool) {
 	e := l.engine
 	e.mu.Lock()
@@ -330,7 +326,7 @@ func (l *Loop) reclaimListenersIfSpace() {
 	l.accept.delegated = false
 }
 
-// homeLoop returns the loop that a listener descriptor is assigned to.
+// homeLoop returns the loop to which a listener descriptor is assigned.
 func (e *loopEngine) homeLoop(listenerFDIndex int) (loopIndex int) {
 	return listenerFDIndex % e.cfg.Loops
 }
@@ -346,8 +342,8 @@ func (l *Loop) updateListenerWatch(listenerFDIndex int) {
 	}
 }
 
-// delegateDial passes a dial to a loop with free capacity, and fails it if there is none. It reports false if
-// that loop's queue is full; the dial must be retried then.
+// delegateDial passes a dial to a loop with free capacity. If there is no such loop, it fails the dial. If the loop's
+// queue is full, it returns false, and the dial must be retried.
 func (l *Loop) delegateDial(request engine.DialRequest) (needsNoRetry bool) {
 	target := l.engine.leastLoadedLoopUnlessFull()
 	if target == nil {

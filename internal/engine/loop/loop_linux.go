@@ -15,13 +15,13 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Limits of one turn of a loop, so that no task starves the others.
+// Limits of one turn of a loop. They prevent one task from starving others.
 const (
 	acceptBatch       = 128
 	dialBatch         = 128
 	maxPendingActions = 64
 	maxQueuedRequests = 1024
-	// maxTaskTime limits tasks that may take long, such as reading from bulk connections and draining.
+	// maxTaskTime limits potentially long tasks, such as reading from bulk connections and draining.
 	maxTaskTime = time.Millisecond
 )
 
@@ -32,7 +32,7 @@ const (
 	stageKilling
 )
 
-// Loop is one thread of an event-driven model. The package comment defines who may access which part of it.
+// Loop is one thread of an event-driven model. The package comment defines which goroutine may access which field.
 type Loop struct {
 	engine        *loopEngine
 	host          engine.Runtime
@@ -74,7 +74,7 @@ type Loop struct {
 	// pendingActions are connections that other connections' events, or Pace, have changed.
 	pendingActions []*engine.Conn
 
-	// The state of connections that are with workers:
+	// State of connections that workers have:
 	busyConns        int                               // connections that are with a worker or wait for one
 	deferred         map[*engine.Conn][]deferredAction // actions to run when a worker returns the connection
 	deferredMail     map[*engine.Conn]*connMailQueue   // the last of those actions, if it is mail
@@ -83,7 +83,7 @@ type Loop struct {
 	returnBatchDone  int                               // how many of them have been
 	shedConns        []*engine.Conn                    // those that the pool has shed and that must wait
 
-	// Safe for concurrent use:
+	// The following are safe for concurrent use.
 	eventfd            sock.Eventfd
 	connCount          atomic.Int64 // slots in use
 	capacity           atomic.Int64 // of a shard: how many connections fit into its descriptor table
@@ -135,7 +135,7 @@ func newLoop(e *loopEngine, index int, eventfd sock.Eventfd) *Loop {
 	return l
 }
 
-// Log returns the logger for what an operator has to know.
+// Log returns the logger for messages to operators.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // sendDirect implements Runtime.SendDirect. Errors surface on the next send.
@@ -143,7 +143,7 @@ func sendDirect(c *engine.Conn, first []byte, rest [][]byte) int {
 	return sock.SendBuffers(c.FD(), first, rest)
 }
 
-// Eventfd returns the eventfd that ends the loop's wait. Drivers watch it and clear it.
+// Eventfd returns the eventfd that ends the loop's wait. The driver watches and clears it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 // Conn implements engine.Loop.
@@ -155,8 +155,7 @@ func (l *Loop) OwnsConn(c *engine.Conn) bool { return c.DriverFlags()&Busy == 0 
 // UseBlockingSockets makes accepted and dialled sockets blocking.
 func (l *Loop) UseBlockingSockets() { l.acceptor.Blocking = true }
 
-// runOnThread serves on a thread of its own until the loop has stopped. It sends one result of the start to
-// startResult.
+// runOnThread serves on a separate thread until the loop has stopped. It sends one result of the start to startResult.
 func (l *Loop) runOnThread(startResult chan<- error) {
 	if l.engine.cfg.MaxConnsPerShard > 0 {
 		sock.RunOnNewThread(func() { l.runWithPrivateFDTable(startResult) })
@@ -173,7 +172,7 @@ func (l *Loop) runOnThread(startResult chan<- error) {
 	}
 }
 
-// runWithPrivateFDTable unshares the thread's descriptor table before it serves.
+// runWithPrivateFDTable unshares the thread's descriptor table and then serves.
 func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	keptFDs := make(map[int32]bool)
 	for _, fd := range l.engine.listenerFDs {
@@ -189,8 +188,8 @@ func (l *Loop) runWithPrivateFDTable(startResult chan<- error) {
 	_ = l.runUntilStopped(startResult) // the end of the thread closes the listeners
 }
 
-// runUntilStopped opens the driver, sends the result to startResult, and runs turns until the loop is told to
-// stop and its last connection has closed.
+// runUntilStopped opens the driver and sends the result to startResult. It then runs turns until the loop is stopped
+// and its last connection has closed.
 func (l *Loop) runUntilStopped(startResult chan<- error) error {
 	thread := unix.Gettid()
 	loopsByThread.Store(thread, l)
@@ -219,7 +218,7 @@ func (l *Loop) runUntilStopped(startResult chan<- error) error {
 	return nil
 }
 
-// markClosedUnstarted marks a loop as closed that could not start.
+// markClosedUnstarted marks a loop that could not start as closed.
 func (l *Loop) markClosedUnstarted() {
 	l.mu.Lock()
 	l.closed = true
@@ -231,11 +230,10 @@ func (l *Loop) isFinished() bool {
 	return l.stopStage >= stageStopping && !l.inTurn && l.conns.used == 0 && l.exporter.onDone == nil && !l.hasRemoteRequests.Load() && len(l.dials.requests) == 0
 }
 
-// runTurn handles pending events, or waits for some if there are none, and then runs each task once. A busy
-// loop never waits.
+// runTurn handles pending events and then runs each task once. Without events or other work, it first waits.
 //
-// A handler's runtime.Goexit cuts a turn short; the next one continues with the rest. So work that others
-// wait for is never in local variables alone while a handler is called.
+// A handler's runtime.Goexit ends a turn early, and the next turn continues with the rest. Therefore, during a handler
+// call, work that others wait for must not exist only in local variables.
 func (l *Loop) runTurn() {
 	cutShort := l.inTurn
 	l.inTurn = true
@@ -290,7 +288,7 @@ func (l *Loop) recordTurnAndExtendDeadlines(now time.Duration) {
 	}
 }
 
-// extendDeadlines moves the peers' deadlines by a time in which the loop has not read.
+// extendDeadlines extends the peers' deadlines by a duration in which the loop has not read.
 func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.ForEachConn(func(c *engine.Conn) {
@@ -300,12 +298,11 @@ func (l *Loop) extendDeadlines(now, duration time.Duration, extend func(*engine.
 	})
 }
 
-// timedTurnsAfterSlow is the number of turns in which each handler call is timed after a slow turn, to find
-// the handler that causes it.
+// timedTurnsAfterSlow is the number of turns with timed handler calls after a slow turn. The times identify the slow
+// handler.
 const timedTurnsAfterSlow = 10_000
 
-// handleEvents handles pending events and reports whether there were any. Under Auto it measures how long
-// that takes.
+// handleEvents handles pending events and reports whether there were any. Under Auto it measures the time.
 func (l *Loop) handleEvents() (handledAny bool) {
 	if l.engine.cfg.AutoWorkers && !l.host.OnWorkers {
 		return l.placement.handleEventsAndMoveIfSlow()
@@ -313,8 +310,8 @@ func (l *Loop) handleEvents() (handledAny bool) {
 	return l.handleEventsAndReadBulk()
 }
 
-// handleEventsAndReadBulk handles pending events, and reads from bulk connections unless all buffers together
-// exceed their limit. It reports whether there was anything to do.
+// handleEventsAndReadBulk handles pending events. It also reads from bulk connections, unless all buffers together
+// exceed their limit. It reports whether there was any work.
 func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	handled, left := l.driver.HandleEvents()
 	l.eventsLeft = left
@@ -326,8 +323,7 @@ func (l *Loop) handleEventsAndReadBulk() (handledAny bool) {
 	return true
 }
 
-// spinForWork polls for events without blocking for up to Config.Spin. It reports whether there is
-// something to do.
+// spinForWork polls for work without blocking, for at most Config.Spin. It reports whether it found work.
 func (l *Loop) spinForWork() (foundWork bool) {
 	spinTime := l.engine.cfg.Spin
 	if spinTime == 0 {
@@ -350,7 +346,7 @@ func (l *Loop) hasRemoteWork() bool {
 	return l.mailbox.HasRequests() || l.hasRemoteRequests.Load() || l.hasReturned.Load() || l.requestedStopStage.Load() > l.stopStage
 }
 
-// waitForWork blocks until there are events, remote work, or a task that is due.
+// waitForWork blocks until there are events or remote work, or a task is due.
 func (l *Loop) waitForWork() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
@@ -367,8 +363,8 @@ func (l *Loop) waitForWork() {
 	l.startTurnAfterWait(now, limit)
 }
 
-// startTurnAfterWait starts a turn after a wait. If the wait has taken longer than its limit, the process was
-// stopped or had no CPU, and the deadlines of peers move by that time.
+// startTurnAfterWait starts a turn after a wait. A wait longer than its limit means that the process was stopped or
+// had no CPU; the peers' deadlines are then extended by that time.
 func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	l.turnStart = engine.MonotonicNow()
 	l.host.SetClock(l.turnStart)
@@ -377,9 +373,9 @@ func (l *Loop) startTurnAfterWait(waitStart, waitLimit time.Duration) {
 	}
 }
 
-// yieldToGoroutinesIfSingleCPU lets goroutines run that this turn has given work, if there is only one processor. It
-// reports whether it has yielded. If the thread blocked in the kernel instead, they would run only when Go's
-// monitor notices, 20 µs to 10 ms later, and each answer would have to end that wait.
+// yieldToGoroutinesIfSingleCPU lets goroutines run that received work in this turn, if there is only one processor. It
+// reports whether it yielded. Without the yield, the thread would block in the kernel, and these goroutines would run
+// only after Go's monitor notices, 20 µs to 10 ms later. Each answer would then have to end the wait.
 func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	retained := l.host.RetainCalls.Load()
 	if !l.singleCPU || l.lastRetained == retained {
@@ -393,14 +389,14 @@ func (l *Loop) yieldToGoroutinesIfSingleCPU() (yielded bool) {
 	return true
 }
 
-// AdjustFastSweepReasons adds delta to the number of reasons for sweeping fast.
+// AdjustFastSweepReasons adds delta to the number of reasons for fast sweeps.
 func (l *Loop) AdjustFastSweepReasons(delta int) {
 	if l.sweeper.fastSweepReasons += delta; delta > 0 && l.sweeper.fastSweepReasons == delta {
 		l.sweeper.nextAt = min(l.sweeper.nextAt, l.host.Clock()+engine.MinSliceInterval)
 	}
 }
 
-// UpdateExpiryTracking schedules c for expiry if it has a deadline. Drivers call it when c waits.
+// UpdateExpiryTracking schedules c for expiry if c has a deadline. The driver must call it when c waits.
 func (l *Loop) UpdateExpiryTracking(c *engine.Conn) {
 	switch _, due := c.ExpiresAt(); {
 	case due && c.DriverFlags()&Expiring == 0:
@@ -418,7 +414,7 @@ func (l *Loop) untrackExpiry(c *engine.Conn) {
 	}
 }
 
-// ReceiveOnce receives once into buf without blocking. It returns the number of bytes.
+// ReceiveOnce receives once into buf without blocking. It returns the number of bytes received.
 func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	n, errno := sock.Recv(c.FD(), buf)
 	switch {
@@ -439,8 +435,8 @@ func (l *Loop) ReceiveOnce(c *engine.Conn, buf []byte) (n int) {
 	return 0
 }
 
-// SendNextFilePart sends the next part of c's file by the system call sendfile. At the end of the file, and after any
-// error, the core reads the file instead: that reports the cause, or the next send does.
+// SendNextFilePart sends the next part of c's file with the sendfile system call. At the end of the file and after any
+// error, the core reads the file instead. The read or the next send reports the cause.
 func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
 	f, offset, n := c.NextFilePart()
 	if f == nil {
@@ -457,25 +453,25 @@ func (l *Loop) SendNextFilePart(c *engine.Conn, sendfile func(fd int32, f *os.Fi
 	}
 }
 
-// ClosesWithReset reports whether c is to be closed with a reset.
+// ClosesWithReset reports whether c must be closed with a reset.
 func (l *Loop) ClosesWithReset(c *engine.Conn) bool {
 	return c.IsDialled() && l.engine.cfg.ResetDialled
 }
 
-// ShutdownWrite shuts down the sending direction of c. A connection that closes with a reset is closed at
-// once: a FIN sent first would leave it in TIME_WAIT.
+// ShutdownWrite shuts down the sending direction of c. If c closes with a reset, ShutdownWrite closes c immediately,
+// because a FIN before the reset would leave the socket in TIME_WAIT.
 func (l *Loop) ShutdownWrite(c *engine.Conn) {
 	if l.ClosesWithReset(c) {
 		c.OnEOF()
 	} else {
-		// An error means that the peer has gone; the next read reports that.
+		// An error means that the peer has closed the connection; the next read reports it.
 		_ = sock.ShutdownWrite(c.FD())
 	}
 	c.OnWriteShut()
 }
 
-// CloseConn closes the descriptor of an open connection, calls Closed, on a worker if handlers run on
-// workers, and frees the slot. No operation of c may be in progress.
+// CloseConn closes the descriptor of an open connection, calls Closed and frees the slot. If handlers run on workers,
+// a worker calls Closed. No operation of c may be in progress.
 func (l *Loop) CloseConn(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
@@ -494,16 +490,16 @@ func (l *Loop) callClosedAndFree(c *engine.Conn) {
 	c.OnClosed()
 }
 
-// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial, and frees
-// its slot.
+// CloseUnopened closes the descriptor of a connection that was not opened, such as a failed dial. It frees the
+// connection's slot.
 func (l *Loop) CloseUnopened(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.freeConnSlot(c)
 }
 
-// DetachOrMarkExportReady turns c into a net.Conn with a descriptor of its own, or hands it over if it is being exported.
-// No operation of c may be in progress, and c may not be watched.
+// DetachOrMarkExportReady turns c into a net.Conn with a separate descriptor. If c is being exported, it marks c as
+// ready instead. No operation of c may be in progress, and c must not be watched.
 func (l *Loop) DetachOrMarkExportReady(c *engine.Conn) {
 	if c.IsExporting() {
 		l.exporter.markReadyOrCancelExport(c)
@@ -525,8 +521,8 @@ func (l *Loop) freeConnSlot(c *engine.Conn) {
 	}
 }
 
-// deliverRemainingAndCloseLoop releases what the loop still holds. It delivers mail that came too late, so that its reservations
-// are released.
+// deliverRemainingAndCloseLoop releases the loop's remaining resources. It also delivers late mail, which releases the
+// mail's reservations.
 func (l *Loop) deliverRemainingAndCloseLoop() {
 	l.mailbox.Close()
 	for l.hasMail() {

@@ -11,17 +11,18 @@ import (
 
 // Placement of handlers under Config.Auto.
 //
-// Handlers start on workers until they have proved quick. Otherwise a first call that blocks forever would
-// freeze its loop, and nothing can replace a loop within a call: its ring and a shard's descriptors belong to
-// its thread. A handler that was quick and then blocks forever still freezes its loop. The watchdog then
-// moves the handlers of the other loops, and none return while a loop is stuck.
+// Handlers start on workers until they have proved quick. On a loop, a first call that blocks forever would freeze the
+// loop. Nothing can replace a loop during a call, because its ring and a shard's descriptors belong to its thread. A
+// handler that was quick and then blocks forever still freezes its loop. The watchdog then moves the handlers of all
+// other loops to workers, and none return while a loop is stuck.
 //
-// A turn is slow if it has taken long and its reads have taken long on average: many quick calls do not make
-// it slow. The thread may also have waited for a CPU. So the turns after a slow one are measured, and count
-// only if the thread has worked that long, or has slept. A few slow turns in a row move the handlers of a
-// loop to workers; one with very slow reads is enough, because the next could take a second. On workers the
-// time of each call is counted, and quick handlers return to the loop. With each move the time on workers
-// doubles, up to maxTimeOnWorkers.
+// A turn is slow if the whole turn took long and the average read took long, so many quick calls do not make a turn
+// slow. The thread may also have waited for a CPU. Therefore the turns after a slow turn are measured. They count only
+// if the thread has worked or slept for that long.
+//
+// A few slow turns in a row move the handlers of a loop to workers. A single turn with very slow reads suffices,
+// because the next turn could take a second. On workers, each call is timed, and quick handlers return to the loop.
+// Each move doubles the time on workers, up to maxTimeOnWorkers.
 const (
 	slowTurnTime       = 2 * time.Millisecond
 	slowReadTime       = 100 * time.Microsecond
@@ -35,8 +36,8 @@ const (
 	maxTimeOnWorkers   = time.Minute
 )
 
-// handlerPlacer decides for one loop where its handlers run. Only the loop uses it, except for workerTimes,
-// to which workers add.
+// handlerPlacer decides where the handlers of one loop run. Only the loop may use it. The exception is workerTimes,
+// which workers update.
 type handlerPlacer struct {
 	loop           *Loop
 	lastTurnSlow   bool
@@ -48,8 +49,8 @@ type handlerPlacer struct {
 	workerTimes    engine.WorkerCallTimes
 }
 
-// handleEventsAndMoveIfSlow handles pending events, and moves handlers to workers if they hold up the loop. It
-// reports whether there was anything to do.
+// handleEventsAndMoveIfSlow handles pending events. If handlers delay the loop, it moves them to workers. It reports
+// whether it handled any events.
 func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	l := a.loop
 	var workBefore sock.ThreadUsage
@@ -74,8 +75,8 @@ func (a *handlerPlacer) handleEventsAndMoveIfSlow() (handledAny bool) {
 	return handled
 }
 
-// moveToWorkersAfterSlowTurns evaluates a slow turn that follows another one: handlers move if the thread has worked or
-// slept.
+// moveToWorkersAfterSlowTurns evaluates the second of two slow turns. It moves the handlers if the thread has worked
+// or slept.
 func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration, threadUsage sock.ThreadUsage) {
 	if threadUsage.Sleeps == 0 && (threadUsage.CPU < slowTurnTime || threadUsage.CPU < slowReadTime*numReads) {
 		a.slowTurnsInRow = 0
@@ -87,7 +88,7 @@ func (a *handlerPlacer) moveToWorkersAfterSlowTurns(took, numReads time.Duration
 	}
 }
 
-// moveHandlersToWorkers makes workers call the handlers from now on. It logs timePerRead.
+// moveHandlersToWorkers makes workers call the handlers and logs timePerRead.
 func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 	l := a.loop
 	a.lastTurnSlow, a.slowTurnsInRow = false, 0
@@ -103,7 +104,7 @@ func (a *handlerPlacer) moveHandlersToWorkers(timePerRead time.Duration) {
 // nextDue reports false: the task depends on events.
 func (a *handlerPlacer) nextDue() (at time.Duration, ok bool) { return 0, false }
 
-// runIfDue returns handlers from workers, or makes the loop use its own buffers again.
+// runIfDue moves handlers back from workers, or makes the loop use its own buffers again.
 func (a *handlerPlacer) runIfDue(now time.Duration) {
 	switch {
 	case !a.loop.engine.cfg.AutoWorkers:
@@ -114,8 +115,8 @@ func (a *handlerPlacer) runIfDue(now time.Duration) {
 	}
 }
 
-// moveHandlersToLoopIfQuick makes the loop call the handlers again if their calls were short:
-// quickCallsToReturn of them, and one more review that finds no earlier call still running.
+// moveHandlersToLoopIfQuick makes the loop call the handlers again if quickCallsToReturn calls were short and a
+// further review finds no earlier call in progress.
 func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 	l := a.loop
 	if now < a.reviewAt {
@@ -141,8 +142,7 @@ func (a *handlerPlacer) moveHandlersToLoopIfQuick(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own once no connection is with a
-// worker.
+// useLoopBuffersIfNoneBusy switches from the shared buffers to the loop's own buffers once no worker has a connection.
 func (a *handlerPlacer) useLoopBuffersIfNoneBusy() {
 	l := a.loop
 	if l.busyConns == 0 && l.host.Buffers != engine.BufferPool(&l.buffers) {

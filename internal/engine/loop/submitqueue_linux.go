@@ -8,29 +8,31 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Connections that the pool has rejected, or has shed after accepting them. A pool may shed at any time, on
-// any goroutine, including this loop's within TrySubmit. Shed connections return like those that have run.
+// This file queues connections that the pool has rejected, or has accepted and then shed. A pool may shed at any time,
+// on any goroutine, including this loop's goroutine within TrySubmit. Shed connections return in the same way as
+// connections that have run.
 //
-// Input is shed if the handler permits that; see engine.Conn.MayShed. Everything else waits here in order,
-// first what the pool had accepted before. It is submitted again when one of this loop's connections returns
-// from a worker, and periodically, because a pool that is shared with others may get capacity unnoticed.
+// Input is shed if the handler permits it; see engine.Conn.MayShed. All other connections wait here in order, starting
+// with those that the pool had accepted before. They are submitted again when one of this loop's connections returns
+// from a worker. They are also submitted periodically, because a pool that other loops share may gain capacity
+// unnoticed.
 //
-// If the pool sheds a connection that must wait, submitting all of them at once would only repeat that. So
-// for throttleTime, only a few are submitted: two for each one that has run, one periodically, and one before
-// each input that may be shed.
+// If the pool sheds a connection that must wait, it would shed most of the queue again. Submissions are therefore
+// throttled for throttleTime: two for each connection that has run, one periodically, and one before each sheddable
+// input.
 //
-// That last rule guarantees progress: sheddable input is submitted only after a waiting connection, and is
-// shed if the pool has no capacity for that. So at least every other connection of a loop in the pool had to
-// wait, whatever the rules of the pool.
+// The last of these rules guarantees progress. Sheddable input is submitted only after a waiting connection, and is
+// shed if the pool has no capacity for that connection. So at least half of a loop's connections in the pool are from
+// the queue, whatever the rules of the pool.
 //
-// Nothing waits once it might wait forever: when the pool is closed, and when the server is killed, because
-// other users may occupy the pool forever. Connections that the pool does not accept are closed then, and
-// their handlers are told on the loop. Those that it has accepted, before or for their Closed, must return.
+// No connection waits if the wait might never end: when the pool is closed, and when the server is killed, because
+// other users may occupy the pool forever. Connections that the pool does not accept are then closed, and their
+// handlers are called on the loop. Connections that the pool has accepted must return.
 
-// poolRetryInterval is how long a loop waits before it submits to a full pool again.
+// poolRetryInterval is the time between two submissions to a full pool.
 const poolRetryInterval = time.Millisecond
 
-// throttleTime is how long submissions are throttled after a connection was shed.
+// throttleTime is the period of throttled submissions after a connection was shed.
 const throttleTime = 100 * time.Millisecond
 
 // poolSubmitter contains the connections that wait for capacity in the pool.
@@ -49,8 +51,8 @@ func (w *poolSubmitter) isThrottled(now time.Duration) bool {
 	return w.lastShedAt > 0 && now-w.lastShedAt < throttleTime
 }
 
-// submitAfterWaiting submits a connection to the pool, unless others must come first: all that wait or, for
-// sheddable input while throttled, one of them.
+// submitAfterWaiting submits a connection to the pool, unless waiting connections must come first. These are all
+// waiting connections or, for sheddable input during throttling, one of them.
 func (l *Loop) submitAfterWaiting(c *engine.Conn) error {
 	w := &l.submitQueue
 	switch {
@@ -89,7 +91,7 @@ func (l *Loop) recordPoolRejection(reason error) {
 	})
 }
 
-// submitWaiting submits up to maxConns of the waiting connections and returns how many the pool has accepted.
+// submitWaiting submits up to maxConns waiting connections. It returns the number that the pool has accepted.
 func (l *Loop) submitWaiting(maxConns int) (submitted int) {
 	w := &l.submitQueue
 	maxConns = min(maxConns, w.n)
@@ -118,8 +120,8 @@ func (w *poolSubmitter) runIfDue(now time.Duration) {
 	w.retryAt = now + poolRetryInterval
 }
 
-// requeueShedAndSubmitWaiting puts shed connections at the head of the queue, and submits others in place of those
-// that have run.
+// requeueShedAndSubmitWaiting puts shed connections at the head of the queue. It submits other connections in place of
+// those that have run.
 func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now time.Duration) {
 	w := &l.submitQueue
 	if len(shed) > 0 {
@@ -135,8 +137,8 @@ func (l *Loop) requeueShedAndSubmitWaiting(numRan int, shed []*engine.Conn, now 
 	}
 }
 
-// closeWithoutWorker closes a connection whose handler would have to be called when nothing may wait. Its
-// Closed is called on the loop. It reports whether the connection still exists.
+// closeWithoutWorker closes a connection that needs a handler call when no connection may wait. It calls Closed on the
+// loop. It reports whether the connection still exists.
 func (l *Loop) closeWithoutWorker(c *engine.Conn) (stillOwned bool) {
 	if c.IsClosedDeferred() {
 		c.UndeferClosed()

@@ -6,15 +6,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Calling handlers on workers.
+// This file calls handlers on workers.
 //
-// A connection whose handler must be called is submitted to the pool and belongs to the worker until it
-// returns through Loop.returned. Meanwhile, or while it waits for the pool, it is Busy: the loop and its
-// driver access only its bits, slot and descriptor. Events of the connection are deferred until it returns,
-// in order. The driver makes sure that it is not read from.
+// A connection that needs a handler call is submitted to the pool. A worker owns the connection until it returns
+// through Loop.returned. While the connection is with a worker or waits for the pool, it is Busy. The loop and its
+// driver may access only the bits, slot and descriptor of a Busy connection. They defer its events, in order, until it
+// returns. The driver does not read from it.
 
-// CallHandlerOrSubmit calls the handler, or submits c to the pool if handlers run on workers. It reports whether c
-// still belongs to the loop.
+// CallHandlerOrSubmit calls the handler or, if handlers run on workers, submits c to the pool. It reports whether the
+// loop still owns c.
 func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	if !l.host.OnWorkers || c.IsRelayed() {
 		c.MakeDueHandlerCalls()
@@ -23,8 +23,8 @@ func (l *Loop) CallHandlerOrSubmit(c *engine.Conn) (stillOwned bool) {
 	return l.submitToPool(c)
 }
 
-// submitToPool submits c to the pool. If the pool is full, c waits, unless its input may be shed. It reports
-// whether c still belongs to the loop.
+// submitToPool submits c to the pool. If the pool is full, it sheds the input if permitted; otherwise c waits. It
+// reports whether the loop still owns c.
 func (l *Loop) submitToPool(c *engine.Conn) (stillOwned bool) {
 	if l.submitQueue.closeReason == engine.ErrPoolClosed {
 		return l.closeWithoutWorker(c)
@@ -54,13 +54,13 @@ func (l *Loop) reclaimFromWorker(c *engine.Conn) {
 	c.ExcludeWorkerTimeFromTimeouts()
 }
 
-// DeferUntilWorkerReturns runs action when a busy connection returns.
+// DeferUntilWorkerReturns schedules action for the time when a busy connection returns.
 func (l *Loop) DeferUntilWorkerReturns(c *engine.Conn, action func()) {
 	l.addDeferredAction(c, deferredAction{do: action})
 }
 
-// deferredAction runs when a busy connection returns. Mail is delivered even if the connection has closed:
-// that releases what was reserved for it and tells those that wait.
+// deferredAction runs when a busy connection returns. Mail is delivered even to a closed connection, to release its
+// reservations and to notify waiting senders.
 type deferredAction struct {
 	do   func()
 	mail *connMailQueue // nil if the action is not mail
@@ -74,7 +74,7 @@ func (l *Loop) addDeferredAction(c *engine.Conn, action deferredAction) {
 	delete(l.deferredMail, c) // later mail must not overtake the action
 }
 
-// deferMailUntilWorkerReturns keeps mail for a busy connection, in one queue unless another action was deferred in between.
+// deferMailUntilWorkerReturns keeps mail for a busy connection. Mail forms one queue until another action is deferred.
 // Bytes for a connection that will be closed are dropped.
 func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) {
 	if m.Conn.DriverFlags()&CloseOnReturn != 0 && m.DropIfCarriesBytes() {
@@ -92,7 +92,6 @@ func (l *Loop) deferMailUntilWorkerReturns(m engine.QueuedRequest, data []byte) 
 	l.mailQueues.deferredMemory += queue.enqueue(m, data)
 }
 
-// deferredMailBytes returns the memory of mail that is kept for a busy connection.
 func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	for _, action := range l.deferred[c] {
 		if action.mail != nil {
@@ -102,7 +101,8 @@ func (l *Loop) deferredMailBytes(c *engine.Conn) (n int) {
 	return n
 }
 
-// dropDeferredMailAndClose drops output that is kept for a busy connection and closes it when it returns.
+// dropDeferredMailAndClose drops the deferred output of a busy connection. It closes the connection when the
+// connection returns.
 func (l *Loop) dropDeferredMailAndClose(c *engine.Conn) {
 	for _, action := range l.deferred[c] {
 		if run := action.mail; run != nil {
@@ -130,7 +130,7 @@ func (l *Loop) discardDeferred(c *engine.Conn) {
 	l.updateMailMemoryCounter()
 }
 
-// deliverAllDespiteGoexit delivers all mail. If a handler calls runtime.Goexit, the rest is released.
+// deliverAllDespiteGoexit delivers all mail. If a handler calls runtime.Goexit, it releases the remaining mail.
 func (r *connMailQueue) deliverAllDespiteGoexit() {
 	defer r.deliverRemaining()
 	r.deliverRemaining()
@@ -158,8 +158,8 @@ func (l *Loop) ReturnFromWorker(c *engine.Conn, rejection error) {
 	l.wake()
 }
 
-// resumeConnsReturnedByPool resumes the connections that the pool has returned. Those that have not run, and may not be
-// shed, stay busy and wait.
+// resumeConnsReturnedByPool resumes the connections that the pool has returned. Connections that have not run and may
+// not be shed stay busy and wait.
 func (l *Loop) resumeConnsReturnedByPool() {
 	if l.returnBatchDone == len(l.returnBatch) { // the last batch was not cut short
 		if !l.hasReturned.Load() {
@@ -188,9 +188,9 @@ func (l *Loop) resumeConnsReturnedByPool() {
 	l.shedConns = l.shedConns[:0]
 }
 
-// resumeReturnedConn resumes a returned connection: it sheds its input if rejection is not nil, and runs its deferred
-// actions. That happens even if a handler calls runtime.Goexit: the connection has failed then, and no
-// handler is called any more.
+// resumeReturnedConn resumes a returned connection. If rejection is not nil, it sheds the connection's input. It then
+// runs the deferred actions, even if a handler calls runtime.Goexit. In that case the connection has failed, and no
+// handler is called again.
 func (l *Loop) resumeReturnedConn(c *engine.Conn, rejection error) {
 	l.reclaimFromWorker(c)
 	c.AddMissedMessages(l.missedBroadcasts[c])

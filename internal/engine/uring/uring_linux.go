@@ -1,18 +1,17 @@
 // Package uring is the model of event loops on Linux's io_uring.
 //
-// Each loop has a ring of its own (single issuer, deferred task run). A silent connection is watched by a
-// poll, which costs the kernel little memory. An active one has a multishot receive, which fills buffers that
-// the loop provides. Sends are submissions, at most one per connection at a time. All submissions of a turn
-// go to the kernel in one call.
+// Each loop has a ring (single issuer, deferred task run). A poll watches each silent connection, because a poll costs
+// the kernel little memory. An active connection has a multishot receive, which fills buffers provided by the loop.
+// Sends are submissions, at most one per connection at a time. All submissions of a turn go to the kernel in one call.
 //
-// Accepting is a poll followed by accept calls: a multishot accept does not return the peer's address, and
-// asking for it costs the same call again. The ring does not poll the listener itself but an epoll instance
-// that watches it: the kernel keeps what a ring polls open until it has torn the ring down, so after a kill
-// the address would stay in use for a while.
+// Accepting is a poll followed by accept calls. A multishot accept would not return the peer's address, and a call for
+// the address costs as much as an accept. The ring polls an epoll instance that watches the listener, not the
+// listener. The kernel keeps polled files open until it has torn down the ring, so otherwise the address would stay in
+// use for a while after a kill.
 //
-// A descriptor is closed when no operation on it is in progress, because completions carry the connection's
-// slot, which is free from then on. Otherwise the connection is shut down below its descriptor first, which
-// completes the operations.
+// A descriptor may be closed only when no operation on it is in progress, because completions carry the connection's
+// slot, which closing frees. If operations are in progress, the driver first shuts down the connection, which
+// completes them.
 package uring
 
 import (
@@ -29,7 +28,6 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// Model describes event loops on io_uring.
 var Model = engine.Model{
 	Name:      "uring",
 	HasLoops:  true,
@@ -39,7 +37,7 @@ var Model = engine.Model{
 	},
 }
 
-// probeRing tries what a loop needs, on a thread that ends with the probe.
+// probeRing tries the operations that a loop needs, on a thread that ends with the probe.
 func probeRing() (err error) {
 	sock.RunOnNewThread(func() {
 		var r *ring
@@ -59,9 +57,9 @@ func probeRing() (err error) {
 	return err
 }
 
-// completionsPerTurn limits the completions handled in one turn. Completions of sends count a quarter: the
-// sends that they cause hold a buffer each until the next turn. A turn with slow handlers must end soon, so
-// that Auto notices.
+// completionsPerTurn limits the completions handled in one turn. A send completion counts as a quarter. The sends that
+// completions cause hold a buffer each until the next turn. A turn with slow handlers must end soon, so that Auto
+// notices.
 const completionsPerTurn = 64
 
 const maxDeferredPerRound = 4 * completionsPerTurn
@@ -135,10 +133,11 @@ func (d *driver) WatchListener(listenerFD int32) { d.listenerPoll.Add(listenerFD
 
 func (d *driver) UnwatchListener(listenerFD int32) { d.listenerPoll.Remove(listenerFD) }
 
-// HandleEvents handles completions in rounds. Only when the completions of a round have been handled does the
-// kernel run deferred work; otherwise completions would pile up, and with them the buffers that they hold.
-// But then it always does: what completes at submission belongs to the next round. Otherwise connections
-// whose sends and receives complete at once would starve all others.
+// HandleEvents handles completions in rounds. The kernel runs deferred work only after all completions of a round have
+// been handled. Otherwise completions would accumulate, and with them their buffers.
+//
+// At the end of a round, the kernel always runs deferred work: operations that complete at submission belong to the
+// next round. Otherwise connections whose operations complete immediately would starve all others.
 func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	switch {
 	case d.roundLeft == 0:
@@ -150,10 +149,9 @@ func (d *driver) HandleEvents() (handled, moreLeft bool) {
 	return handled, d.roundLeft > 0
 }
 
-// runDeferredWorkAndStartRound makes the kernel run deferred work, some 20 items per call. It asks for as many as
-// complete at once, so that connections that wait for deferred work get an even share, but not more than a
-// few turns can handle: the sends that they cause complete in a later round and hold a buffer each until
-// then.
+// runDeferredWorkAndStartRound makes the kernel run deferred work, about 20 items per call. It requests as many items
+// as there were immediate completions, so that both kinds of connections get an even share. It requests no more than a
+// few turns can handle, because the resulting sends complete in a later round and hold a buffer each until then.
 func (d *driver) runDeferredWorkAndStartRound() {
 	immediate := d.ring.completionCount() + d.ring.tail - d.ring.submitted
 	wanted := min(immediate, maxDeferredPerRound)
@@ -164,8 +162,7 @@ func (d *driver) runDeferredWorkAndStartRound() {
 	d.roundLeft = d.ring.completionCount()
 }
 
-// WaitForEvents returns the buffers' memory to the system first, if none is in use: no receive is in
-// progress, and no completion is unhandled.
+// WaitForEvents waits for events. If no buffer is in use, it first returns the buffers' memory to the system.
 func (d *driver) WaitForEvents(limit time.Duration) {
 	if d.pendingReceives == 0 && d.ring.completionCount() == 0 {
 		d.buffers.returnPagesToOS()
@@ -176,9 +173,9 @@ func (d *driver) WaitForEvents(limit time.Duration) {
 
 const recreateInterval = 100 * time.Millisecond
 
-// replaceBrokenRing replaces a ring that has failed. Operations in progress will not complete, so its connections
-// are closed. The listeners wait for the new ring. A ring that fails again at once has no operations, and
-// waits for recreateInterval.
+// replaceBrokenRing replaces a ring that has failed. Operations in progress will never complete, so their connections
+// are closed. Listeners wait for the new ring. If a ring fails again immediately, it has no operations, and the next
+// replacement waits for recreateInterval.
 func (d *driver) replaceBrokenRing() {
 	errno := d.ring.broken
 	time.Sleep(d.lastRecreated + recreateInterval - engine.MonotonicNow())
@@ -198,8 +195,7 @@ func (d *driver) replaceBrokenRing() {
 	})
 }
 
-// handleCompletions handles the completions left of the round, up to a limit. It reports whether there were
-// any.
+// handleCompletions handles the remaining completions of the round, up to a limit. It reports whether there were any.
 func (d *driver) handleCompletions() (handledAny bool) {
 	if d.ring.broken != 0 {
 		d.replaceBrokenRing()
@@ -232,7 +228,8 @@ func (d *driver) handleCompletions() (handledAny bool) {
 	return handled
 }
 
-// rearmListenerPollAndAccept watches the listeners again before it accepts, in case a handler calls runtime.Goexit.
+// rearmListenerPollAndAccept first watches the listeners again and then accepts, because a handler may call
+// runtime.Goexit.
 func (d *driver) rearmListenerPollAndAccept() {
 	d.submitPoll(d.listenerPoll.FD(), tagListener, unix.POLLIN, 0)
 	d.loop.AcceptAndReceiveConns()
@@ -328,7 +325,7 @@ func (d *driver) PerformActions(c *engine.Conn) {
 	}
 }
 
-// closeOrShutToEndOps closes a connection when no operation is in progress, and ends those that are.
+// closeOrShutToEndOps closes a connection without operations in progress. Otherwise it ends the operations.
 func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	armed := c.DriverFlags()
 	switch {
@@ -345,17 +342,17 @@ func (d *driver) closeOrShutToEndOps(c *engine.Conn) {
 	}
 }
 
-// shutdownOrResetConn ends the connection but not its descriptor, so that all operations complete and the descriptor
-// can be closed. Cancelling by descriptor would make the kernel look at all operations of the ring, and
-// closing many connections would take quadratic time.
+// shutdownOrResetConn shuts down the connection but keeps the descriptor, so that all operations complete and the
+// descriptor can be closed. Cancelling by descriptor would be quadratic for many connections, because the kernel would
+// search all operations of the ring.
 func (d *driver) shutdownOrResetConn(c *engine.Conn) {
 	if !d.loop.ClosesWithReset(c) || !sock.ResetConn(c.FD()) {
 		sock.Shutdown(c.FD())
 	}
 }
 
-// updateInputWatch submits a receive or a poll if the connection wants input, and cancels the receive if it does
-// not. Completions of sends report writability.
+// updateInputWatch submits a receive or a poll if the connection needs input; otherwise it cancels the receive. Send
+// completions report writability.
 func (d *driver) updateInputWatch(c *engine.Conn) {
 	d.loop.UpdateExpiryTracking(c)
 	armed := c.DriverFlags()
@@ -372,7 +369,7 @@ func (d *driver) updateInputWatch(c *engine.Conn) {
 	}
 }
 
-// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep: a poll
+// CancelReceiveIfSilent cancels the receive of a connection that has been silent since the last sweep, because a poll
 // costs the kernel less.
 func (d *driver) CancelReceiveIfSilent(c *engine.Conn) {
 	if armed := c.DriverFlags(); armed&recentlyActive != 0 {
